@@ -1,0 +1,195 @@
+"""Writes what is generated from this folder: Python messages and stubs, and the error table.
+
+``python proto/generate.py`` writes, ``--check`` writes nowhere and fails when what is checked in is
+not what would be written, ``--lint`` runs buf. Protos of others are read from the installed
+packages; none is kept here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from pathlib import Path
+
+import grpc_tools
+import protovalidate
+from google.protobuf import descriptor_pb2
+from grpc_tools import protoc
+
+PROTO = Path(__file__).resolve().parent
+ROOT = PROTO.parent
+TARGET = ROOT / "pyservice" / "pb"
+# Below TARGET, what is written by this script alone.
+GENERATED = ("hosting", "errors.py")
+# A package holds google/api/*.proto beside its modules, grpcio-tools the well-known types.
+INCLUDES = (
+    PROTO,
+    Path(sysconfig.get_paths()["purelib"]),
+    Path(grpc_tools.__file__).parent / "_proto",
+)
+OUR_IMPORT = re.compile(r"^from (hosting|buf)\.", re.MULTILINE)
+
+
+def our_files() -> list[str]:
+    """Names of our proto files, as protos import each other."""
+    return sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
+
+
+def run_protoc(work: Path, *outputs: str) -> None:
+    """Runs protoc over all our files."""
+    # protovalidate brings its rules as a descriptor, not as a file.
+    rules = descriptor_pb2.FileDescriptorProto.FromString(
+        protovalidate.ViolationPb.desc().file.proto.to_binary()
+    )
+    third_party = work / "third_party.binpb"
+    third_party.write_bytes(descriptor_pb2.FileDescriptorSet(file=[rules]).SerializeToString())
+    arguments = ["protoc", f"--descriptor_set_in={third_party}"]
+    arguments += [f"-I{folder}" for folder in INCLUDES]
+    if protoc.main([*arguments, *outputs, *our_files()]) != 0:
+        raise SystemExit("protoc failed")
+
+
+def generate(work: Path) -> Path:
+    """Writes all generated files below a fresh folder in ``work`` and returns it."""
+    out = work / "pb"
+    out.mkdir()
+    run_protoc(work, f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}")
+    for path in sorted(out.rglob("*_pb2*.py*")):
+        text = path.read_text()
+        if path.name.endswith("_pb2_grpc.py") and "Stub" not in text:
+            path.unlink()  # a file without a service
+            continue
+        path.write_text(OUR_IMPORT.sub(r"from pyservice.pb.\1.", text))
+    for folder in sorted({path.parent for path in out.rglob("*.py")} | {out / "hosting"}):
+        for package in (folder, *folder.parents):
+            if package == out:
+                break
+            name = package.relative_to(out).as_posix().replace("/", ".")
+            (package / "__init__.py").write_text(f'"""Generated: messages of {name}."""\n')
+    (out / "errors.py").write_text(error_table())
+    return out
+
+
+def error_table() -> str:
+    """The error table as a Python module."""
+    table = tomllib.loads((PROTO / "errors.toml").read_text())
+    lines = [
+        '"""Generated from proto/errors.toml: what each error code means at the doors."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Final, NamedTuple",
+        "",
+        "",
+        "class ErrorRow(NamedTuple):",
+        '    """One row; ``grpc`` is the name of a status, None where there is no gRPC form."""',
+        "",
+        "    http: int",
+        "    grpc: str | None",
+        "    fault: str",
+        "    title: str",
+        "    detail: str",
+        "    retry_after_s: int | None",
+        "",
+        "",
+        "TABLE: Final[dict[str, ErrorRow]] = {",
+    ]
+    for code, row in table["codes"].items():
+        fields = (row["http"], row.get("grpc"), row["fault"], row["title"], row["detail"])
+        lines.append(f'    "{code}": ErrorRow(')
+        lines += [f"        {quoted(value)}," for value in (*fields, row.get("retry_after_s"))]
+        lines.append("    ),")
+    lines += ["}", "", "WORDS: Final[dict[str, str]] = {"]
+    lines += [f"    {quoted(word)}: {quoted(text)}," for word, text in table["words"].items()]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def quoted(value: str | int | None) -> str:
+    """A value as Python source, text in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+
+
+def files_below(folder: Path) -> set[Path]:
+    """Relative paths of the generated files of a folder."""
+    found: set[Path] = set()
+    for name in GENERATED:
+        root = folder / name
+        found |= {root} if root.is_file() else set(root.rglob("*.py")) | set(root.rglob("*.pyi"))
+    return {path.relative_to(folder) for path in found if path.is_file()}
+
+
+def differences(fresh: Path) -> list[str]:
+    """What of the checked-in files is not as it would be generated."""
+    wanted, present = files_below(fresh), files_below(TARGET)
+    changed = {
+        path
+        for path in wanted & present
+        if not filecmp.cmp(fresh / path, TARGET / path, shallow=False)
+    }
+    return sorted(
+        [f"missing: {path}" for path in wanted - present]
+        + [f"left over: {path}" for path in present - wanted]
+        + [f"out of date: {path}" for path in changed]
+    )
+
+
+def install(fresh: Path) -> None:
+    """Replaces the checked-in files that differ, so that unchanged ones keep their times."""
+    wanted = files_below(fresh)
+    for path in files_below(TARGET) - wanted:
+        (TARGET / path).unlink()
+    for path in wanted:
+        target = TARGET / path
+        if not target.exists() or not filecmp.cmp(fresh / path, target, shallow=False):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(fresh / path, target)
+
+
+def lint(work: Path) -> int:
+    """Runs buf over an image that protoc made: by itself it would fetch protos from the network."""
+    image = work / "image.binpb"
+    run_protoc(work, f"--descriptor_set_out={image}", "--include_imports", "--include_source_info")
+    buf: list[Path | str] = [Path(sys.executable).parent / "buf"]
+    configuration = ROOT / "buf.yaml"
+    # Paths inside an image are relative to its root, so only our own package is named.
+    rules = [*buf, "lint", image, "--config", configuration, "--path", "hosting"]
+    form = [*buf, "format", "--diff", "--exit-code", PROTO]
+    return max(
+        subprocess.run(command, cwd=ROOT, check=False).returncode for command in (rules, form)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="fail when generated files are out of date"
+    )
+    parser.add_argument("--lint", action="store_true", help="run buf lint and buf format")
+    options = parser.parse_args()
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        if options.lint:
+            status = lint(work)
+        if options.check:
+            found = differences(generate(work))
+            for line in found:
+                print(line, file=sys.stderr)
+            if found:
+                print("mend: make generate", file=sys.stderr)
+                status = 1
+        elif not options.lint:
+            install(generate(work))
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

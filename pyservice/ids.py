@@ -1,0 +1,88 @@
+"""Ids and short names: how they are made and what form they have (decisions 1.4 and 4).
+
+Lobby ids are not made here: the engine makes them, because their first 16 bits name a shard.
+Whether an id exists is for who holds the records.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+GAME_NAME_MAX = 40
+NAMESPACE_NAME_MAX = 20
+REGION_NAME_MAX = 32
+"""Longest ``name_id`` of each kind, in characters."""
+
+NIL = "00000000-0000-0000-0000-000000000000"
+"""The lobby of mock answers."""
+
+_UUID_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NAME_FORM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_RANDOM_B_BITS = 62
+
+
+def is_uuid(text: str) -> bool:
+    """Whether the text has the one form in which ids are written: lower case, with dashes."""
+    return _UUID_FORM.fullmatch(text) is not None
+
+
+def parse_uuid(text: str) -> bytes | None:
+    """The 16 bytes of an id, None when the text is not in form."""
+    return bytes.fromhex(text.replace("-", "")) if is_uuid(text) else None
+
+
+def format_uuid(raw: bytes) -> str:
+    """The text of an id of 16 bytes."""
+    return str(UUID(bytes=raw))
+
+
+def is_name_id(text: str, max_len: int) -> bool:
+    """Whether the text can be a ``name_id``: of ``[a-z0-9-]``, no dash first, last or doubled, and
+    not in the form of an id."""
+    return len(text) <= max_len and _NAME_FORM.fullmatch(text) is not None and not is_uuid(text)
+
+
+def new_random_id() -> str:
+    """A random id (v4), for what must not tell when it was made: uploads."""
+    return format_uuid(_with_version(int.from_bytes(secrets.token_bytes(16)), 4))
+
+
+class RecordIds:
+    """Makes time-ordered ids (v7) for records.
+
+    Ids of one maker grow strictly, also within a millisecond and when the clock steps back: the 12
+    bits behind the milliseconds count on. They are no clocks: nobody reads a time out of them.
+    """
+
+    def __init__(
+        self,
+        now_ns: Callable[[], int] = time.time_ns,
+        random_bits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        self._now_ns = now_ns
+        self._random_bits = random_bits
+        self._lock = threading.Lock()
+        self._last = 0
+        """Milliseconds and the 12 bits behind them, of the id made last."""
+
+    def new(self) -> str:
+        """The next id."""
+        milliseconds, nanoseconds = divmod(self._now_ns(), 1_000_000)
+        stamp = milliseconds << 12 | (nanoseconds << 12) // 1_000_000
+        with self._lock:
+            self._last = stamp = max(stamp, self._last + 1)
+        milliseconds, fraction = stamp >> 12, stamp & 0xFFF
+        number = milliseconds << 80 | fraction << 64 | self._random_bits(_RANDOM_B_BITS)
+        return format_uuid(_with_version(number, 7))
+
+
+def _with_version(number: int, version: int) -> bytes:
+    """Writes version and variant over their bits of a 128-bit number."""
+    number = number & ~(0xF << 76) | version << 76
+    number = number & ~(0x3 << 62) | 0x2 << 62
+    return number.to_bytes(16)

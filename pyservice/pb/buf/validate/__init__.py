@@ -1,0 +1,1 @@
+"""Third-party messages that no installed package brings in the form that generated code imports."""

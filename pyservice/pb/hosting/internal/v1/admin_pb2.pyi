@@ -1,0 +1,32 @@
+from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TokenKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOKEN_KIND_UNSPECIFIED: _ClassVar[TokenKind]
+    TOKEN_KIND_PUBLIC: _ClassVar[TokenKind]
+    TOKEN_KIND_ENVIRONMENT: _ClassVar[TokenKind]
+TOKEN_KIND_UNSPECIFIED: TokenKind
+TOKEN_KIND_PUBLIC: TokenKind
+TOKEN_KIND_ENVIRONMENT: TokenKind
+
+class CreateTokenRequest(_message.Message):
+    __slots__ = ("kind", "namespace")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    kind: TokenKind
+    namespace: str
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class CreateTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,91 @@
+from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as _configuration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ApplyRequest(_message.Message):
+    __slots__ = ("configuration",)
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    configuration: _configuration_pb2.NamespaceConfiguration
+    def __init__(self, configuration: _Optional[_Union[_configuration_pb2.NamespaceConfiguration, _Mapping]] = ...) -> None: ...
+
+class ApplyResponse(_message.Message):
+    __slots__ = ("applied", "stale", "refused")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    applied: Applied
+    stale: Stale
+    refused: Refused
+    def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Stale(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: HeldConfiguration
+    def __init__(self, held: _Optional[_Union[HeldConfiguration, _Mapping]] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("problems",)
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    problems: _containers.RepeatedCompositeFieldContainer[Problem]
+    def __init__(self, problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ...) -> None: ...
+
+class Problem(_message.Message):
+    __slots__ = ("path", "reason")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    path: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, path: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RemoveRequest(_message.Message):
+    __slots__ = ("namespace_id", "source_epoch", "revision")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: str
+    source_epoch: int
+    revision: int
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class RemoveResponse(_message.Message):
+    __slots__ = ("removed", "stale")
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    removed: Removed
+    stale: Stale
+    def __init__(self, removed: _Optional[_Union[Removed, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ...) -> None: ...
+
+class Removed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HeldRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HeldResponse(_message.Message):
+    __slots__ = ("configurations",)
+    CONFIGURATIONS_FIELD_NUMBER: _ClassVar[int]
+    configurations: _containers.RepeatedCompositeFieldContainer[HeldConfiguration]
+    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ...) -> None: ...
+
+class HeldConfiguration(_message.Message):
+    __slots__ = ("namespace_id", "source_epoch", "revision")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: str
+    source_epoch: int
+    revision: int
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Generated: messages of hosting.v1."""

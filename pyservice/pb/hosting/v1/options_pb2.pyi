@@ -1,0 +1,40 @@
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RawJson(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RAW_JSON_UNSPECIFIED: _ClassVar[RawJson]
+    RAW_JSON_VALUE: _ClassVar[RawJson]
+    RAW_JSON_OBJECT: _ClassVar[RawJson]
+RAW_JSON_UNSPECIFIED: RawJson
+RAW_JSON_VALUE: RawJson
+RAW_JSON_OBJECT: RawJson
+OPERATION_FIELD_NUMBER: _ClassVar[int]
+operation: _descriptor.FieldDescriptor
+FORM_FIELD_NUMBER: _ClassVar[int]
+form: _descriptor.FieldDescriptor
+
+class Operation(_message.Message):
+    __slots__ = ("slug", "body_limit_bytes")
+    SLUG_FIELD_NUMBER: _ClassVar[int]
+    BODY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    slug: str
+    body_limit_bytes: int
+    def __init__(self, slug: _Optional[str] = ..., body_limit_bytes: _Optional[int] = ...) -> None: ...
+
+class FieldForm(_message.Message):
+    __slots__ = ("always_null", "omit_empty", "unwrap", "raw_json")
+    ALWAYS_NULL_FIELD_NUMBER: _ClassVar[int]
+    OMIT_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    UNWRAP_FIELD_NUMBER: _ClassVar[int]
+    RAW_JSON_FIELD_NUMBER: _ClassVar[int]
+    always_null: bool
+    omit_empty: bool
+    unwrap: bool
+    raw_json: RawJson
+    def __init__(self, always_null: _Optional[bool] = ..., omit_empty: _Optional[bool] = ..., unwrap: _Optional[bool] = ..., raw_json: _Optional[_Union[RawJson, str]] = ...) -> None: ...
