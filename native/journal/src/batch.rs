@@ -1,0 +1,224 @@
+//! The framing of one batch: a header of fixed length with checksums, the payload, zeros up to the next sector.
+//! Batches start on sectors, so that no write ever touches a sector that holds acknowledged bytes.
+
+use crate::Lsn;
+use crate::clock::ClockRecord;
+
+/// Batches begin and end on multiples of this.
+pub(crate) const SECTOR: u64 = 512;
+/// Bytes of a header; within one sector, so that it is there as a whole or not at all.
+pub(crate) const HEADER: usize = 128;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"HJB1");
+/// First batch of a run: what comes before it may have been synced only by the run that wrote it.
+const FLAG_OPENING: u16 = 1;
+
+/// Rounds up to the next sector.
+pub(crate) const fn to_sector(bytes: u64) -> u64 {
+    bytes.div_ceil(SECTOR) * SECTOR
+}
+
+/// Bytes that a batch with a payload of `length` bytes takes in its segment.
+pub(crate) const fn framed(length: u64) -> u64 {
+    to_sector(HEADER as u64 + length)
+}
+
+/// Which segment a batch belongs to; a batch that names another one is a leftover of the file's former use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    pub shard: u16,
+    pub segment: u64,
+    /// Random per use of a file: nobody who writes event bytes can forge a header.
+    pub salt: u64,
+}
+
+/// What a batch says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub is_opening: bool,
+    pub epoch: u64,
+    /// Number of the batch, from 1, counted over all segments; empty batches count too.
+    pub sequence: u64,
+    pub first_lsn: Lsn,
+    pub count: u32,
+    pub length: u32,
+    pub clock: ClockRecord,
+}
+
+/// Writes header and padding around the payload that follows `HEADER` reserved bytes in `buffer`.
+pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
+    let payload_crc = crc32fast::hash(&buffer[HEADER..]);
+    let mut bytes = [0_u8; HEADER];
+    let mut put = Put { bytes: &mut bytes, at: 0 };
+    put.put(&MAGIC.to_le_bytes());
+    put.put(&[0; 4]);
+    put.put(&home.salt.to_le_bytes());
+    put.put(&home.shard.to_le_bytes());
+    put.put(&(if header.is_opening { FLAG_OPENING } else { 0 }).to_le_bytes());
+    put.put(&payload_crc.to_le_bytes());
+    put.put(&header.epoch.to_le_bytes());
+    put.put(&home.segment.to_le_bytes());
+    put.put(&header.sequence.to_le_bytes());
+    put.put(&header.first_lsn.to_le_bytes());
+    put.put(&header.count.to_le_bytes());
+    put.put(&header.length.to_le_bytes());
+    put_clock(&mut put, &header.clock);
+    let crc = crc32fast::hash(&bytes[8..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    buffer[..HEADER].copy_from_slice(&bytes);
+    buffer.resize(to_sector(buffer.len() as u64) as usize, 0);
+}
+
+/// Reads a header; nothing unless it is whole and belongs to `home`. The second value is the payload's checksum.
+pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
+    if bytes.len() < HEADER || bytes[..4] != MAGIC.to_le_bytes() {
+        return None;
+    }
+    let mut take = Take { bytes: &bytes[4..HEADER] };
+    let crc = take.u32();
+    let is_ours = take.u64() == home.salt && take.u16() == home.shard;
+    if !is_ours || crc32fast::hash(&bytes[8..HEADER]) != crc {
+        return None;
+    }
+    let flags = take.u16();
+    let payload_crc = take.u32();
+    let epoch = take.u64();
+    if take.u64() != home.segment {
+        return None;
+    }
+    let header = Header {
+        is_opening: flags & FLAG_OPENING != 0,
+        epoch,
+        sequence: take.u64(),
+        first_lsn: take.u64(),
+        count: take.u32(),
+        length: take.u32(),
+        clock: take_clock(&mut take),
+    };
+    Some((header, payload_crc))
+}
+
+/// Whether the sector pretends to be a batch of this segment, damaged or not.
+pub(crate) fn claims_home(bytes: &[u8], home: &Home) -> bool {
+    bytes.len() >= 16 && bytes[..4] == MAGIC.to_le_bytes() && bytes[8..16] == home.salt.to_le_bytes()
+}
+
+/// Fixed-width little-endian fields, written in order.
+pub(crate) struct Put<'a> {
+    pub bytes: &'a mut [u8],
+    pub at: usize,
+}
+
+impl Put<'_> {
+    pub fn put(&mut self, field: &[u8]) {
+        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
+        self.at += field.len();
+    }
+}
+
+/// The counterpart of [`Put`]. The caller has checked that there are enough bytes.
+pub(crate) struct Take<'a> {
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Take<'a> {
+    pub fn take(&mut self, length: usize) -> &'a [u8] {
+        let (head, tail) = self.bytes.split_at(length);
+        self.bytes = tail;
+        head
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N));
+        array
+    }
+
+    pub fn u8(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    pub fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+}
+
+pub(crate) fn put_clock(put: &mut Put<'_>, clock: &ClockRecord) {
+    put.put(&clock.boot_id);
+    put.put(&clock.boot_ms.to_le_bytes());
+    put.put(&clock.wall_ms.to_le_bytes());
+    put.put(&clock.service_ms.to_le_bytes());
+}
+
+pub(crate) fn take_clock(take: &mut Take<'_>) -> ClockRecord {
+    ClockRecord { boot_id: take.array(), boot_ms: take.u64(), wall_ms: take.u64(), service_ms: take.u64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOME: Home = Home { shard: 1, segment: 7, salt: 0x1234_5678_9ABC_DEF0 };
+
+    fn sealed(payload: &[u8]) -> (Header, Vec<u8>) {
+        let header = Header {
+            is_opening: true,
+            epoch: 3,
+            sequence: 44,
+            first_lsn: 1_000,
+            count: 5,
+            length: payload.len() as u32,
+            clock: ClockRecord { boot_id: [9; 16], boot_ms: 1, wall_ms: 2, service_ms: 3 },
+        };
+        let mut buffer = vec![0; HEADER];
+        buffer.extend_from_slice(payload);
+        seal(&mut buffer, &HOME, &header);
+        (header, buffer)
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_sealed_is_read_back(payload in prop::collection::vec(any::<u8>(), 0..2_000)) {
+            let (header, buffer) = sealed(&payload);
+            prop_assert_eq!(buffer.len() as u64, framed(payload.len() as u64));
+            prop_assert_eq!(buffer.len() as u64 % SECTOR, 0);
+            let (read, payload_crc) = read_header(&buffer, &HOME).expect("a whole header");
+            prop_assert_eq!(read, header);
+            prop_assert_eq!(crc32fast::hash(&payload), payload_crc);
+            prop_assert_eq!(&buffer[HEADER..HEADER + payload.len()], &payload[..]);
+        }
+
+        #[test]
+        fn a_changed_bit_of_a_header_is_noticed(bit in 0..HEADER * 8) {
+            let (_, mut buffer) = sealed(b"events");
+            buffer[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(read_header(&buffer, &HOME).is_none());
+        }
+
+        #[test]
+        fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(read_header(&bytes, &HOME).is_none());
+        }
+    }
+
+    #[test]
+    fn a_batch_of_another_use_of_the_file_is_not_read() {
+        let (_, buffer) = sealed(b"events");
+        for other in [
+            Home { salt: HOME.salt + 1, ..HOME },
+            Home { segment: HOME.segment + 1, ..HOME },
+            Home { shard: HOME.shard + 1, ..HOME },
+        ] {
+            assert!(read_header(&buffer, &other).is_none());
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Service time: boot time plus an offset that is carried over reboots by what the log recorded.
+//! Under one boot id the wall clock is never believed; under another it tells how long the machine was away.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::OpenError;
+use crate::machine::Machine;
+
+/// What the clocks showed at one instant; part of every batch and image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockRecord {
+    /// Boot id of the kernel, as 16 bytes.
+    pub boot_id: [u8; 16],
+    /// Boot time in milliseconds.
+    pub boot_ms: u64,
+    /// Wall time in milliseconds since the Unix epoch.
+    pub wall_ms: u64,
+    /// Service time in milliseconds.
+    pub service_ms: u64,
+}
+
+/// Service time in milliseconds. Never runs back, neither in one run nor over restarts and reboots.
+pub struct Clock {
+    machine: Arc<dyn Machine>,
+    boot_id: [u8; 16],
+    /// Service time and boot time of the same instant; service time goes on from there at boot time's pace.
+    base_service_ms: u64,
+    base_boot_ms: u64,
+    /// Highest value handed out, so that a boot clock that steps back cannot take service time with it.
+    highest_ms: AtomicU64,
+}
+
+impl Clock {
+    /// Goes on from the last record of the log, or starts with boot time when there is none.
+    pub(crate) fn resume(machine: Arc<dyn Machine>, boot_id: [u8; 16], last: Option<&ClockRecord>) -> Self {
+        let boot_ms = machine.boot_ms();
+        let service_ms = match last {
+            None => boot_ms,
+            Some(last) => {
+                let away_ms = if last.boot_id == boot_id {
+                    boot_ms.saturating_sub(last.boot_ms)
+                } else {
+                    machine.wall_ms().saturating_sub(last.wall_ms)
+                };
+                last.service_ms.saturating_add(away_ms)
+            }
+        };
+        let highest_ms = AtomicU64::new(service_ms);
+        Self { machine, boot_id, base_service_ms: service_ms, base_boot_ms: boot_ms, highest_ms }
+    }
+
+    /// Service time now, in milliseconds.
+    pub fn service_ms(&self) -> u64 {
+        self.at(self.machine.boot_ms())
+    }
+
+    fn at(&self, boot_ms: u64) -> u64 {
+        let now = self.base_service_ms.saturating_add(boot_ms.saturating_sub(self.base_boot_ms));
+        // Relaxed: the value carries no other data. The plain load spares the write in the common case.
+        if self.highest_ms.load(Ordering::Relaxed) >= now {
+            return self.highest_ms.load(Ordering::Relaxed);
+        }
+        self.highest_ms.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+
+    /// What is written into a batch.
+    pub(crate) fn record(&self) -> ClockRecord {
+        let boot_ms = self.machine.boot_ms();
+        ClockRecord { boot_id: self.boot_id, boot_ms, wall_ms: self.machine.wall_ms(), service_ms: self.at(boot_ms) }
+    }
+}
+
+/// Reads the kernel's boot id, a UUID in text, from the file that the options name.
+pub(crate) fn read_boot_id(path: &Path) -> Result<[u8; 16], OpenError> {
+    let refuse = |reason: String| OpenError::BootId { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let digits: String = text.trim().chars().filter(|&c| c != '-').collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(value) if digits.len() == 32 => Ok(value.to_be_bytes()),
+        _ => Err(refuse("not a UUID".to_owned())),
+    }
+}

@@ -1,0 +1,215 @@
+//! The file operations that the journal performs, as traits, and the real ones over libc.
+//! Which file is written when is decided elsewhere; here is only how a call is made and continued.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// An existing file, to be read from front to back.
+    Read,
+    /// An existing file, to be read and overwritten in place.
+    Write,
+    /// A new file, or an existing one emptied.
+    Create,
+}
+
+/// One file of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Name within the folder.
+    pub name: String,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+/// Every operation on names that the journal performs. Tests put a layer that loses, tears and refuses here.
+pub trait Files: Send + Sync + 'static {
+    /// Makes a folder and its parents; an existing one is fine.
+    fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// Regular files of a folder, in any order.
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
+    /// Opens a file.
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn FileHandle>>;
+    /// Renames a file over whatever has the new name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a name.
+    fn unlink(&self, path: &Path) -> io::Result<()>;
+    /// Makes renames, creations and removals within a folder durable.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+    /// Takes an exclusive lock that ends with the returned value or the process; `WouldBlock` when somebody has it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+}
+
+/// Every operation on an open file that the journal performs.
+pub trait FileHandle: Send + Sync {
+    /// Length in bytes.
+    fn length(&self) -> io::Result<u64>;
+    /// One `pread`; may be short, 0 at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// One `pwrite`; may be short.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+    /// One `fdatasync`.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Asks for room for `length` bytes, so that a full disk shows before it is filled; not being able to is no error.
+    fn allocate(&self, length: u64) -> io::Result<()>;
+}
+
+/// Writes all of `bytes`: short writes are continued.
+pub(crate) fn write_all_at(file: &dyn FileHandle, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = file.write_at(bytes, offset)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[written..];
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+/// Fills `buffer`: short reads are continued, the end of the file is an error.
+pub(crate) fn read_exact_at(file: &dyn FileHandle, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let read = file.read_at(buffer, offset)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        buffer = &mut buffer[read..];
+        offset += read as u64;
+    }
+    Ok(())
+}
+
+/// Whether an error says that the disk or the quota is full.
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// The operating system's files. Calls go through libc by name (`pwrite`, `fdatasync`), so that a preloaded library
+/// can stand in between.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealFiles;
+
+struct RealFile(OwnedFd);
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        let result = call();
+        if result >= 0 {
+            return Ok(result as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+fn open_fd(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a valid C string for the duration of the call.
+    let fd = retry(|| unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o600 as libc::c_uint) } as isize)?;
+    // SAFETY: the descriptor was just made and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+impl Files for RealFiles {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_file() {
+                entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), length: metadata.len() });
+            }
+        }
+        Ok(entries)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn FileHandle>> {
+        let flags = match access {
+            Access::Read => libc::O_RDONLY,
+            Access::Write => libc::O_RDWR,
+            Access::Create => libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC,
+        };
+        let fd = open_fd(path, flags)?;
+        if access == Access::Read {
+            // SAFETY: plain call on an open descriptor. A refusal costs read-ahead, nothing else.
+            unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
+        }
+        Ok(Box::new(RealFile(fd)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        let fd = open_fd(folder, libc::O_RDONLY | libc::O_DIRECTORY)?;
+        // SAFETY: plain call on an open descriptor.
+        retry(|| unsafe { libc::fsync(fd.as_raw_fd()) } as isize).map(drop)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        let fd = open_fd(path, libc::O_RDWR | libc::O_CREAT)?;
+        // SAFETY: plain call on an open descriptor.
+        retry(|| unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } as isize)?;
+        Ok(Box::new(fd))
+    }
+}
+
+impl FileHandle for RealFile {
+    fn length(&self) -> io::Result<u64> {
+        // SAFETY: an all-zero stat is a valid value, and the call fills it or fails.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` outlives the call.
+        retry(|| unsafe { libc::fstat(self.0.as_raw_fd(), &mut stat) } as isize)?;
+        Ok(stat.st_size as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let fd = self.0.as_raw_fd();
+        // SAFETY: pointer and length are those of one live mutable slice.
+        retry(|| unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t) })
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let fd = self.0.as_raw_fd();
+        // SAFETY: pointer and length are those of one live slice.
+        retry(|| unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        // SAFETY: plain call on an open descriptor. Not repeated on any error: a second sync can succeed without
+        // having written what the first one lost.
+        if unsafe { libc::fdatasync(self.0.as_raw_fd()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        // SAFETY: plain call on an open descriptor.
+        let result = retry(|| unsafe { libc::fallocate(self.0.as_raw_fd(), 0, 0, length as libc::off_t) } as isize);
+        match result {
+            Err(error) if is_no_space(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

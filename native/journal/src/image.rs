@@ -1,0 +1,273 @@
+//! Image files: the whole state after the last event of a closed segment, in one file with one checksum.
+//! Owns their framing; the content is the state's, and when one is made or read is decided elsewhere.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::batch::{Put, Take, put_clock, take_clock};
+use crate::clock::ClockRecord;
+use crate::error::OpenError;
+use crate::files::{Access, FileHandle, read_exact_at, write_all_at};
+use crate::folder::Folder;
+use crate::options::{Options, State};
+use crate::segment::{self, HEADER_SPACE};
+use crate::{FORMAT_VERSION, Lsn};
+
+const MAGIC: &[u8; 8] = b"HJIMAGE1";
+const END_MAGIC: &[u8; 8] = b"HJIMGEND";
+/// Bytes of an image header before the table of kinds.
+const FIXED: usize = 128;
+/// Magic number, length of the content, checksum of all before.
+const TRAILER: usize = 20;
+/// Bytes per write.
+const CHUNK: usize = 1024 * 1024;
+
+/// Up to where an image tells the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Covered {
+    /// Last event in the image.
+    pub lsn: Lsn,
+    /// Last batch in the image.
+    pub sequence: u64,
+    /// Last segment in the image; the log goes on at the start of the next one.
+    pub segment: u64,
+    /// Epoch of the last batch.
+    pub epoch: u64,
+    /// Clocks of the last batch.
+    pub clock: ClockRecord,
+}
+
+fn encode_header(options: &Options, covered: &Covered) -> Vec<u8> {
+    let mut buffer = vec![0; HEADER_SPACE as usize];
+    let end = buffer.len() - 4;
+    let mut put = Put { bytes: &mut buffer, at: 0 };
+    put.put(MAGIC);
+    put.put(&FORMAT_VERSION.to_le_bytes());
+    put.put(&options.shard.to_le_bytes());
+    put.put(&[0; 2]);
+    put.put(&covered.lsn.to_le_bytes());
+    put.put(&covered.sequence.to_le_bytes());
+    put.put(&covered.segment.to_le_bytes());
+    put.put(&covered.epoch.to_le_bytes());
+    put_clock(&mut put, &covered.clock);
+    put.at = FIXED;
+    segment::put_kinds(&mut put, options.kinds);
+    let crc = crc32fast::hash(&buffer[..end]);
+    buffer[end..].copy_from_slice(&crc.to_le_bytes());
+    buffer
+}
+
+fn decode_header(path: &Path, buffer: &[u8], options: &Options) -> Result<Covered, OpenError> {
+    let damaged = |reason: &str| OpenError::Image { path: path.to_owned(), reason: reason.to_owned() };
+    let (content, crc) = buffer.split_at(HEADER_SPACE as usize - 4);
+    let mut take = Take { bytes: content };
+    if take.take(8) != MAGIC {
+        return Err(damaged("not an image"));
+    }
+    let version = take.u32();
+    if version != FORMAT_VERSION {
+        return Err(OpenError::Version { path: path.to_owned(), found: version, known: FORMAT_VERSION });
+    }
+    if crc32fast::hash(content).to_le_bytes() != crc {
+        return Err(damaged("the checksum of its header is wrong"));
+    }
+    let shard = take.u16();
+    take.take(2);
+    if shard != options.shard {
+        return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
+    }
+    let covered = Covered {
+        lsn: take.u64(),
+        sequence: take.u64(),
+        segment: take.u64(),
+        epoch: take.u64(),
+        clock: take_clock(&mut take),
+    };
+    let kinds = segment::take_kinds(&mut Take { bytes: &content[FIXED..] })
+        .ok_or_else(|| damaged("its table of event kinds is cut short"))?;
+    segment::check_names(path, &kinds, options)?;
+    Ok(covered)
+}
+
+/// An image whose header was right.
+struct Opened {
+    path: PathBuf,
+    file: Box<dyn FileHandle>,
+    header: Vec<u8>,
+    covered: Covered,
+}
+
+fn open(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Opened, OpenError> {
+    let path = folder.image(lsn);
+    let file = folder.open(&path, Access::Read)?;
+    let mut header = vec![0; HEADER_SPACE as usize];
+    read_exact_at(file.as_ref(), &mut header, 0).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => OpenError::Image { path: path.clone(), reason: "it is too short".to_owned() },
+        _ => OpenError::io_at("read", &path, 0, error),
+    })?;
+    let covered = decode_header(&path, &header, options)?;
+    if covered.lsn != lsn {
+        let reason = format!("its header says event {}", covered.lsn);
+        return Err(OpenError::Image { path, reason });
+    }
+    Ok(Opened { path, file, header, covered })
+}
+
+/// Reads and checks an image's header only; what it covers, and the length of the file.
+pub(crate) fn read_covered(folder: &Folder, options: &Options, lsn: Lsn) -> Result<(Covered, u64), OpenError> {
+    let opened = open(folder, options, lsn)?;
+    let length = opened.file.length().map_err(|error| OpenError::io("read", &opened.path, error))?;
+    Ok((opened.covered, length))
+}
+
+/// An image whose checksum was right.
+pub(crate) struct Image {
+    pub covered: Covered,
+    pub path: PathBuf,
+    content: Vec<u8>,
+}
+
+impl Image {
+    /// Reads an image whole and checks it.
+    pub fn read(folder: &Folder, options: &Options, lsn: Lsn) -> Result<Self, OpenError> {
+        let Opened { path, file, header, covered } = open(folder, options, lsn)?;
+        let mut content = Vec::new();
+        check_content(&path, file.as_ref(), &header, Some(&mut content))?;
+        Ok(Self { covered, path, content })
+    }
+
+    /// Hands the content to a fresh state.
+    pub fn load(&self, state: &mut dyn State) -> Result<(), OpenError> {
+        state.load_image(&self.content).map_err(|reason| OpenError::Image { path: self.path.clone(), reason })
+    }
+}
+
+/// Reads what follows the header and compares the checksum of it all; keeps the content if it is wanted.
+fn check_content(
+    path: &Path,
+    file: &dyn FileHandle,
+    header: &[u8],
+    mut keep: Option<&mut Vec<u8>>,
+) -> Result<(), OpenError> {
+    let damaged = |reason: &str| OpenError::Image { path: path.to_owned(), reason: reason.to_owned() };
+    let length = file.length().map_err(|error| OpenError::io("read", path, error))?;
+    let Some(content_length) = length.checked_sub(HEADER_SPACE + TRAILER as u64) else {
+        return Err(damaged("it is too short"));
+    };
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(header);
+    let mut chunk = Vec::new();
+    if let Some(keep) = keep.as_deref_mut() {
+        // Fresh zero pages: touched for the first time by the read itself.
+        *keep = vec![0; content_length as usize];
+    } else {
+        chunk = vec![0; CHUNK];
+    }
+    let mut done = 0;
+    while done < content_length {
+        let size = (CHUNK as u64).min(content_length - done) as usize;
+        let target = match keep.as_deref_mut() {
+            Some(keep) => &mut keep[done as usize..done as usize + size],
+            None => &mut chunk[..size],
+        };
+        let offset = HEADER_SPACE + done;
+        read_exact_at(file, target, offset).map_err(|error| OpenError::io_at("read", path, offset, error))?;
+        hasher.update(target);
+        done += size as u64;
+    }
+    let mut trailer = [0; TRAILER];
+    let offset = HEADER_SPACE + content_length;
+    read_exact_at(file, &mut trailer, offset).map_err(|error| OpenError::io_at("read", path, offset, error))?;
+    let mut take = Take { bytes: &trailer };
+    if take.take(8) != END_MAGIC || take.u64() != content_length {
+        return Err(damaged("its end is missing"));
+    }
+    if take.u32() != hasher.finalize() {
+        return Err(damaged("its checksum is wrong"));
+    }
+    Ok(())
+}
+
+/// Collects small writes of the state into large ones of the file, and their checksum.
+struct ImageWriter<'a> {
+    file: &'a dyn FileHandle,
+    offset: u64,
+    buffer: Vec<u8>,
+    hasher: crc32fast::Hasher,
+}
+
+impl ImageWriter<'_> {
+    fn send(&mut self) -> io::Result<()> {
+        write_all_at(self.file, &self.buffer, self.offset)?;
+        self.hasher.update(&self.buffer);
+        self.offset += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+impl Write for ImageWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= CHUNK {
+            self.send()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send()
+    }
+}
+
+/// Writes an image under an unfinished name, reads it back, and gives it its name. Its length in bytes.
+pub(crate) fn write(
+    folder: &Folder,
+    options: &Options,
+    covered: &Covered,
+    state: &dyn State,
+) -> Result<(PathBuf, u64), OpenError> {
+    let unfinished = folder.unfinished("image");
+    let result = write_unfinished(folder, &unfinished, options, covered, state);
+    let finish = |length| {
+        let path = folder.image(covered.lsn);
+        folder.rename(&unfinished, &path)?;
+        folder.sync()?;
+        Ok((path, length))
+    };
+    result.and_then(finish).inspect_err(|_| {
+        // A full disk needs the room back; if it cannot be removed, the next image or start overwrites or removes it.
+        let _ = folder.files.unlink(&unfinished);
+    })
+}
+
+fn write_unfinished(
+    folder: &Folder,
+    path: &Path,
+    options: &Options,
+    covered: &Covered,
+    state: &dyn State,
+) -> Result<u64, OpenError> {
+    let write_error = |error| OpenError::io("write", path, error);
+    let file = folder.open(path, Access::Create)?;
+    let header = encode_header(options, covered);
+    let mut writer = ImageWriter {
+        file: file.as_ref(),
+        offset: 0,
+        buffer: Vec::with_capacity(2 * CHUNK),
+        hasher: crc32fast::Hasher::new(),
+    };
+    writer.write_all(&header).map_err(write_error)?;
+    state.write_image(&mut writer).map_err(write_error)?;
+    writer.send().map_err(write_error)?;
+    let mut trailer = [0; TRAILER];
+    let mut put = Put { bytes: &mut trailer, at: 0 };
+    put.put(END_MAGIC);
+    put.put(&(writer.offset - HEADER_SPACE).to_le_bytes());
+    put.put(&writer.hasher.clone().finalize().to_le_bytes());
+    let length = writer.offset + TRAILER as u64;
+    write_all_at(file.as_ref(), &trailer, writer.offset).map_err(write_error)?;
+    file.sync_data().map_err(|error| OpenError::io("sync", path, error))?;
+    check_content(path, file.as_ref(), &header, None)?;
+    Ok(length)
+}

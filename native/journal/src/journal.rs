@@ -1,0 +1,435 @@
+//! The handle that the caller keeps: opening a folder, submitting, asking what is durable, closing.
+//! How a batch is written is in `writer`, how segments come and go in `supply`.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::Lsn;
+use crate::clock::{Clock, read_boot_id};
+use crate::error::OpenError;
+use crate::eventfd::EventFd;
+use crate::files::{Access, Files, read_exact_at, write_all_at};
+use crate::folder::Folder;
+use crate::machine::{Machine, RealMachine};
+use crate::options::{Options, State};
+use crate::queue::{Credit, Queue};
+use crate::recovery::{self, Replay, Suspect, Tail};
+use crate::stats::{LastCompaction, Stats};
+use crate::supply::Shelf;
+use crate::writer::{Counters, Writing};
+
+/// A heartbeat records the clocks when nothing was written for this long.
+const HEARTBEAT_MS: u64 = 1_000;
+
+/// What was found when a journal was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Last event of the log; all up to it were applied and are durable.
+    pub last_lsn: Lsn,
+    /// Last event of the image that was loaded, 0 without one.
+    pub image_lsn: Lsn,
+    /// Batches that were read after the image.
+    pub batches: u64,
+    /// Events that were applied after the image.
+    pub events: u64,
+    /// Bytes of the batch that a crash cut short, as far as they can be told; it was never acknowledged.
+    pub torn_bytes: u64,
+    /// Epoch of this run: one more than that of the run before.
+    pub epoch: u64,
+    /// Service time at the end of recovery, in milliseconds.
+    pub service_ms: u64,
+}
+
+/// Everything that the threads share.
+pub(crate) struct Core {
+    pub options: Options,
+    pub folder: Folder,
+    pub machine: Arc<dyn Machine>,
+    pub clock: Arc<Clock>,
+    pub epoch: u64,
+    pub shared: Mutex<Shared>,
+    /// Wakes the writer: there is something to write, or the end.
+    pub writer_wake: Condvar,
+    /// Wakes the supply: a prepared segment was taken into use, or the end.
+    pub supply_wake: Condvar,
+    /// Held through the write and sync of a batch: one is in flight at most.
+    pub writing: Mutex<Writing>,
+    /// Held while a segment is prepared.
+    pub supplying: Mutex<()>,
+    /// Held while an image is taken over.
+    pub recycling: Mutex<()>,
+    // Copies of what is in `shared`, to be read without its lock.
+    pub durable: AtomicU64,
+    pub last: AtomicU64,
+    pub credit_total: AtomicU64,
+    pub wake: EventFd,
+    /// Held until the end.
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// What the journal's mutex protects.
+pub(crate) struct Shared {
+    pub queue: Queue,
+    pub shelf: Shelf,
+    pub counters: Counters,
+    /// Monotonic time of the oldest submission in the batch that is being written.
+    pub in_flight_since_ns: Option<u64>,
+    /// Boot time of the last batch.
+    pub recorded_boot_ms: u64,
+    pub is_writer_idle: bool,
+    pub is_closing: bool,
+    /// A batch could not be written: nothing more is.
+    pub is_dead: bool,
+    /// Why the last attempt to prepare a segment failed.
+    pub supply_stall: Option<String>,
+    /// Why the last attempt to write an image failed for want of room.
+    pub image_stall: Option<String>,
+    pub last_compaction: Option<LastCompaction>,
+}
+
+impl Shared {
+    /// What the next submission may have. While the disk is full, what is left is for events that free places.
+    pub fn credit(&self) -> Credit {
+        let mut credit = self.queue.credit();
+        if self.supply_stall.is_some() || self.image_stall.is_some() {
+            credit.total = credit.total.min(credit.reserve);
+        }
+        credit
+    }
+}
+
+/// Takes a mutex. A panic elsewhere leaves nothing half done under ours: each change is made in one go.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A journal that is open. Every method may be called from every thread and blocks on no file operation, except
+/// where it says so.
+pub struct Journal {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Opens a journal: loads the newest image, applies every batch after it, cuts a torn tail, and starts the writer.
+///
+/// When it returns, what was recovered is durable under this run's epoch. On an error nothing acknowledged is lost,
+/// and opening may be tried again.
+pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<(Journal, Recovered), OpenError> {
+    let (journal, recovered) = open_stepped(options, files, Arc::new(RealMachine), state)?;
+    journal.start_threads()?;
+    Ok((journal, recovered))
+}
+
+/// Opens a journal without threads, on a machine of the caller's: every batch is written by
+/// [`Journal::step_commit`] and every segment prepared by [`Journal::step_supply`]. For tests that decide when
+/// things happen.
+pub fn open_stepped(
+    options: Options,
+    files: Arc<dyn Files>,
+    machine: Arc<dyn Machine>,
+    state: &mut dyn State,
+) -> Result<(Journal, Recovered), OpenError> {
+    options.check()?;
+    let boot_id = read_boot_id(&options.boot_id_path)?;
+    let folder = Folder { files, path: options.dir.clone() };
+    folder.files.create_folder(&folder.path).map_err(|error| OpenError::io("create", &folder.path, error))?;
+    folder.sync_parent()?;
+    let held = folder.lock("lock")?;
+    let listing = folder.list()?;
+    let base = recovery::load_base(&folder, &options, &listing, state)?;
+    let mut replay = Replay::new(&folder, &options, state, base.cursor);
+    let tail = match listing.segments.last_key_value() {
+        Some((&last, _)) if last >= base.first_segment => Some(replay.run_to_end(base.first_segment, last)?),
+        _ => None,
+    };
+    let (cursor, batches, events) = (replay.cursor, replay.batches, replay.events);
+    let suspects = std::mem::take(&mut replay.suspects);
+    recovery::check_end(&folder, &listing, cursor.lsn)?;
+
+    settle(&folder, &suspects)?;
+    let mut queue = Queue::new(options.segment_bytes);
+    let (shelf, left_tail) = Shelf::restore(&folder, &options, &listing, base.first_segment, tail, &mut queue)?;
+    let clock = Arc::new(Clock::resume(Arc::clone(&machine), boot_id, cursor.clock.as_ref()));
+    let shared = Shared {
+        queue,
+        shelf,
+        counters: Counters::new(),
+        in_flight_since_ns: None,
+        recorded_boot_ms: machine.boot_ms(),
+        is_writer_idle: false,
+        is_closing: false,
+        is_dead: false,
+        supply_stall: None,
+        image_stall: None,
+        last_compaction: None,
+    };
+    let core = Core {
+        epoch: cursor.epoch + 1,
+        shared: Mutex::new(shared),
+        writer_wake: Condvar::new(),
+        supply_wake: Condvar::new(),
+        writing: Mutex::new(Writing { sequence: cursor.sequence }),
+        supplying: Mutex::new(()),
+        recycling: Mutex::new(()),
+        durable: AtomicU64::new(cursor.lsn),
+        last: AtomicU64::new(cursor.lsn),
+        credit_total: AtomicU64::new(0),
+        wake: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
+        _lock: held,
+        options,
+        folder,
+        machine,
+        clock,
+    };
+    core.begin_run(left_tail)?;
+    let recovered = Recovered {
+        last_lsn: cursor.lsn,
+        image_lsn: base.image_lsn,
+        batches,
+        events,
+        torn_bytes: tail.map_or(0, |tail: Tail| tail.torn_bytes),
+        epoch: core.epoch,
+        service_ms: core.clock.service_ms(),
+    };
+    Ok((Journal { core: Arc::new(core), threads: Mutex::new(Vec::new()) }, recovered))
+}
+
+/// Makes durable what was read and may not be: names, and the last batch of a run that ended between write and sync.
+/// A plain sync is not enough, because a sync that failed in that run may have marked the pages clean.
+fn settle(folder: &Folder, suspects: &[Suspect]) -> Result<(), OpenError> {
+    folder.sync()?;
+    for suspect in suspects {
+        let path = folder.segment(suspect.segment);
+        let file = folder.open(&path, Access::Write)?;
+        let mut bytes = vec![0; (suspect.end - suspect.start) as usize];
+        let at = suspect.start;
+        read_exact_at(file.as_ref(), &mut bytes, at).map_err(|error| OpenError::io_at("read", &path, at, error))?;
+        write_all_at(file.as_ref(), &bytes, at).map_err(|error| OpenError::io_at("write", &path, at, error))?;
+        file.sync_data().map_err(|error| OpenError::io("sync", &path, error))?;
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Writes the first batch of this run, which makes its epoch and the cut of a torn tail durable, and sees to it
+    /// that new places have credit from the start.
+    fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
+        if !lock(&self.shared).queue.has_segment() {
+            self.prepare_or_stall()?;
+        }
+        let next_lsn = self.last.load(Ordering::Relaxed) + 1;
+        lock(&self.shared).queue.begin(next_lsn, 0, &[], true, self.machine.elapsed_ns());
+        if lock(&self.shared).queue.is_blocked() {
+            self.prepare_or_stall()?;
+        }
+        self.commit().map_err(|failure| failure.into_open_error())?;
+        if let Some(number) = left_tail {
+            lock(&self.shared).queue.leave_segment(number);
+        }
+        let has_credit = || {
+            let credit = lock(&self.shared).queue.credit();
+            credit.total > credit.reserve
+        };
+        while !has_credit() && self.prepare_or_stall()? {}
+        self.refresh_credit(&lock(&self.shared));
+        Ok(())
+    }
+
+    /// Prepares a segment; whether one was. A full disk at the start is no error: there is no credit until there is
+    /// room.
+    fn prepare_or_stall(&self) -> Result<bool, OpenError> {
+        match self.supply_one() {
+            Err(error) if !error.is_no_space() => Err(error),
+            result => Ok(result.unwrap_or(false)),
+        }
+    }
+
+    pub fn refresh_credit(&self, shared: &Shared) {
+        self.credit_total.store(shared.credit().total, Ordering::Release);
+    }
+}
+
+impl Journal {
+    fn start_threads(&self) -> Result<(), OpenError> {
+        let spawn = |name: &str, body: fn(&Core)| {
+            let core = Arc::clone(&self.core);
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || body(&core))
+                .map_err(|error| OpenError::io("start a thread for", &self.core.folder.path, error))
+        };
+        let mut threads = lock(&self.threads);
+        threads.push(spawn("journal-writer", Core::run_writer)?);
+        threads.push(spawn("journal-supply", Core::run_supply)?);
+        Ok(())
+    }
+
+    /// Bytes that can still be submitted. See [`Credit`] for what they promise.
+    pub fn credit(&self) -> Credit {
+        let largest = crate::segment::payload_of(self.core.options.segment_bytes);
+        Credit { total: self.core.credit_total.load(Ordering::Acquire), reserve: largest, largest }
+    }
+
+    /// Appends events to the batch that is written next. `first_lsn` must be `last() + 1`, so calls are made under
+    /// one lock of the caller's; credit was checked under the same lock.
+    ///
+    /// A submission without credit is kept in memory and becomes durable when there is room; one that is out of order
+    /// or larger than [`Credit::largest`] is fatal.
+    pub fn submit(&self, first_lsn: Lsn, count: u32, bytes: &[u8]) {
+        let core = &*self.core;
+        let expected = core.last.load(Ordering::Relaxed) + 1;
+        if first_lsn != expected || count == 0 {
+            (core.options.on_fatal)(&format!("{count} events from {first_lsn} submitted, expected {expected}"));
+        }
+        if bytes.len() as u64 > self.credit().largest {
+            (core.options.on_fatal)(&format!("{} bytes submitted at once, more than a segment holds", bytes.len()));
+        }
+        let mut shared = lock(&core.shared);
+        if shared.is_dead {
+            return;
+        }
+        shared.queue.push(first_lsn, count, bytes, || core.machine.elapsed_ns());
+        core.last.store(first_lsn + u64::from(count) - 1, Ordering::Release);
+        core.refresh_credit(&shared);
+        self.wake_writer(&shared);
+    }
+
+    fn wake_writer(&self, shared: &Shared) {
+        if shared.is_writer_idle && shared.queue.can_take() {
+            self.core.writer_wake.notify_one();
+        }
+    }
+
+    /// Last event that is on disk. What tells of events up to it may be answered.
+    pub fn durable(&self) -> Lsn {
+        self.core.durable.load(Ordering::Acquire)
+    }
+
+    /// Last event that was submitted.
+    pub fn last(&self) -> Lsn {
+        self.core.last.load(Ordering::Acquire)
+    }
+
+    /// A non-blocking eventfd, signalled after each durable batch that has events. It lives as long as the journal.
+    pub fn wake_fd(&self) -> RawFd {
+        self.core.wake.raw()
+    }
+
+    /// Service time.
+    pub fn clock(&self) -> &Clock {
+        &self.core.clock
+    }
+
+    /// Service time, for a thread of its own.
+    pub fn clock_handle(&self) -> Arc<Clock> {
+        Arc::clone(&self.core.clock)
+    }
+
+    /// Records the clocks in an empty batch if nothing was written for a second. It stops short of what is kept for
+    /// events: a clock that is not recorded is only less exact after a reboot.
+    pub fn heartbeat(&self) {
+        let core = &*self.core;
+        let boot_ms = core.machine.boot_ms();
+        let mut shared = lock(&core.shared);
+        let is_due = boot_ms.saturating_sub(shared.recorded_boot_ms) >= HEARTBEAT_MS;
+        let is_busy = !shared.queue.is_empty() || shared.in_flight_since_ns.is_some();
+        let credit = shared.credit();
+        if !is_due || is_busy || shared.is_dead || credit.total <= credit.reserve / 2 {
+            return;
+        }
+        shared.recorded_boot_ms = boot_ms;
+        let next_lsn = core.last.load(Ordering::Relaxed) + 1;
+        shared.queue.begin(next_lsn, 0, &[], false, core.machine.elapsed_ns());
+        core.refresh_credit(&shared);
+        self.wake_writer(&shared);
+    }
+
+    /// What the journal has done and where it stands.
+    pub fn stats(&self) -> Stats {
+        let core = &*self.core;
+        let now_ns = core.machine.elapsed_ns();
+        let shared = lock(&core.shared);
+        let oldest = shared.in_flight_since_ns.or(shared.queue.oldest_since_ns());
+        let stall = shared.supply_stall.as_ref().or(shared.image_stall.as_ref());
+        let counters = &shared.counters;
+        Stats {
+            batches: counters.batches,
+            events: counters.events,
+            bytes: counters.bytes,
+            syncs: counters.batches,
+            batch_events: counters.batch_events.clone(),
+            sync_ns: counters.sync_ns.clone(),
+            oldest_pending_ns: oldest.map_or(0, |since| now_ns.saturating_sub(since)),
+            last_lsn: core.last.load(Ordering::Relaxed),
+            durable_lsn: core.durable.load(Ordering::Relaxed),
+            epoch: core.epoch,
+            segments_ready: shared.queue.ready_count() as u64,
+            segments_free: shared.shelf.free.len() as u64,
+            segments_closed: shared.shelf.closed.len() as u64,
+            credit: shared.credit(),
+            is_stalled: stall.is_some(),
+            stall_reason: stall.cloned(),
+            last_compaction: shared.last_compaction.clone(),
+        }
+    }
+
+    /// Whether enough closed segments wait that a compaction should be started.
+    pub fn compaction_due(&self) -> bool {
+        lock(&self.core.shared).shelf.is_compaction_due()
+    }
+
+    /// To be called after a compaction ended well: takes the newest image's word for what it covers, frees those
+    /// segments and older images, and says how many segments. Blocks on file operations.
+    pub fn image_written(&self) -> Result<u64, OpenError> {
+        self.core.take_image()
+    }
+
+    /// To be called after a compaction failed, with the reason for the statistics. `is_no_space` means that the disk
+    /// was full: new places get no credit until a compaction succeeds, so try again each second.
+    pub fn image_failed(&self, reason: &str, is_no_space: bool) {
+        let mut shared = lock(&self.core.shared);
+        shared.last_compaction = Some(LastCompaction::Failed { reason: reason.to_owned() });
+        shared.image_stall = is_no_space.then(|| format!("image: {reason}"));
+        self.core.refresh_credit(&shared);
+    }
+
+    /// Writes and syncs the next batch if there is one; whether there was. Only for [`open_stepped`].
+    pub fn step_commit(&self) -> bool {
+        self.core.commit_or_die()
+    }
+
+    /// Prepares one segment if one is wanted; whether one was. Only for [`open_stepped`].
+    pub fn step_supply(&self) -> Result<bool, OpenError> {
+        self.core.supply_one()
+    }
+
+    /// Writes what is pending, as far as segments reach, and ends the threads. Blocks until they have ended.
+    /// Nothing may be submitted after it; a second call does nothing.
+    pub fn shutdown(&self) {
+        self.stop_threads();
+        while self.core.commit_or_die() {}
+    }
+
+    /// [`Journal::shutdown`], and gives the folder free.
+    pub fn close(self) {
+        self.shutdown();
+    }
+
+    fn stop_threads(&self) {
+        lock(&self.core.shared).is_closing = true;
+        self.core.writer_wake.notify_all();
+        self.core.supply_wake.notify_all();
+        for thread in lock(&self.threads).drain(..) {
+            // A thread that panicked has called on_fatal already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}

@@ -1,0 +1,197 @@
+//! What is submitted and not yet written, where in the pre-written segments it will go, and how much more fits.
+//! Pure bookkeeping under the journal's mutex: no file is touched here.
+//!
+//! Every submission gets its place when it is made, so that the credit told to the next caller is exact. Batches are
+//! what was submitted while the batch before was being synced; a batch lies within one segment.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::Lsn;
+use crate::batch::{HEADER, SECTOR, framed};
+use crate::segment::{HEADER_SPACE, Segment, payload_of};
+
+/// Bytes that can still be submitted.
+///
+/// One submission of at most `total` bytes (and of at most `largest`) fits, one of at most `total - reserve` leaves a
+/// segment for what must not fail; framing is accounted for. It holds for one submission, made within a second: after
+/// it, ask again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credit {
+    /// Bytes of pre-written segment that nobody has taken.
+    pub total: u64,
+    /// Bytes that are kept for events that free places; the payload of one segment.
+    pub reserve: u64,
+    /// Bytes that one submission may have at most: it lies within one segment.
+    pub largest: u64,
+}
+
+/// Room that a heartbeat can take between asking for credit and submitting, at the end of one segment and the start of
+/// the next.
+const HEARTBEAT_SLACK: u64 = 2 * SECTOR;
+
+/// A batch that is not yet written.
+pub(crate) struct Pending {
+    /// Where it goes; nothing while no segment has room.
+    pub place: Option<(Arc<Segment>, u64)>,
+    /// Room for the header, then the payload.
+    pub bytes: Vec<u8>,
+    pub first_lsn: Lsn,
+    pub count: u32,
+    pub is_opening: bool,
+    /// Monotonic time of the first submission.
+    pub since_ns: u64,
+}
+
+impl Pending {
+    fn payload(&self) -> u64 {
+        (self.bytes.len() - HEADER) as u64
+    }
+}
+
+/// Batches and the segments that they will go into.
+pub(crate) struct Queue {
+    pending: VecDeque<Pending>,
+    /// The segment that is being filled, and the first byte of it that nobody has taken.
+    fill: Option<(Arc<Segment>, u64)>,
+    /// Prepared segments, in the order of use.
+    ready: VecDeque<Arc<Segment>>,
+    /// Payload of a segment of the configured length.
+    payload: u64,
+    /// A buffer to be used again.
+    spare: Vec<u8>,
+}
+
+impl Queue {
+    pub fn new(segment_bytes: u64) -> Self {
+        Self {
+            pending: VecDeque::new(),
+            fill: None,
+            ready: VecDeque::new(),
+            payload: payload_of(segment_bytes),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Goes on in a segment that is already in use.
+    pub fn fill_from(&mut self, segment: Arc<Segment>, offset: u64) {
+        self.fill = Some((segment, offset));
+    }
+
+    /// Leaves the rest of a segment alone if it is the one in use.
+    pub fn leave_segment(&mut self, number: u64) {
+        if let Some((segment, offset)) = &mut self.fill {
+            if segment.home.segment == number {
+                *offset = segment.bytes;
+            }
+        }
+    }
+
+    pub fn add_ready(&mut self, segment: Arc<Segment>) {
+        self.ready.push_back(segment);
+        for index in 0..self.pending.len() {
+            if self.pending[index].place.is_none() {
+                self.pending[index].place = self.place(self.pending[index].payload());
+            }
+        }
+    }
+
+    pub fn ready_count(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether a place for a batch was taken or can be.
+    pub fn has_segment(&self) -> bool {
+        self.fill.is_some() || !self.ready.is_empty()
+    }
+
+    fn place(&mut self, payload: u64) -> Option<(Arc<Segment>, u64)> {
+        let needed = framed(payload);
+        let has_room = |fill: &(Arc<Segment>, u64)| fill.1 + needed <= fill.0.bytes;
+        if !self.fill.as_ref().is_some_and(has_room) {
+            let next = self.ready.front()?;
+            if HEADER_SPACE + needed > next.bytes {
+                return None;
+            }
+            self.fill = self.ready.pop_front().map(|segment| (segment, HEADER_SPACE));
+        }
+        let (segment, offset) = self.fill.as_mut()?;
+        let place = (Arc::clone(segment), *offset);
+        *offset += needed;
+        Some(place)
+    }
+
+    /// Appends events to the last batch, or begins one; `now_ns` is asked in the second case only.
+    pub fn push(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], now_ns: impl FnOnce() -> u64) {
+        if let Some(last) = self.pending.back_mut() {
+            let grown = last.payload() + bytes.len() as u64;
+            let has_room = match (&last.place, &mut self.fill) {
+                (Some((segment, offset)), Some((_, end))) if offset + framed(grown) <= segment.bytes => {
+                    *end = offset + framed(grown);
+                    true
+                }
+                (None, _) => grown <= self.payload,
+                _ => false,
+            };
+            if has_room && last.count.checked_add(count).is_some() {
+                last.bytes.extend_from_slice(bytes);
+                last.count += count;
+                return;
+            }
+        }
+        self.begin(first_lsn, count, bytes, false, now_ns());
+    }
+
+    /// Begins a batch of its own.
+    pub fn begin(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], is_opening: bool, since_ns: u64) {
+        let mut buffer = std::mem::take(&mut self.spare);
+        buffer.clear();
+        buffer.resize(HEADER, 0);
+        buffer.extend_from_slice(bytes);
+        // Order is kept: while one batch waits for a segment, all after it do.
+        let place = if self.is_blocked() { None } else { self.place(bytes.len() as u64) };
+        self.pending.push_back(Pending { place, bytes: buffer, first_lsn, count, is_opening, since_ns });
+    }
+
+    /// The next batch to be written, if it has a place.
+    pub fn take(&mut self) -> Option<Pending> {
+        if self.can_take() { self.pending.pop_front() } else { None }
+    }
+
+    pub fn can_take(&self) -> bool {
+        self.pending.front().is_some_and(|first| first.place.is_some())
+    }
+
+    /// Whether the last batch waits for a segment.
+    pub fn is_blocked(&self) -> bool {
+        self.pending.back().is_some_and(|last| last.place.is_none())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub fn oldest_since_ns(&self) -> Option<u64> {
+        self.pending.front().map(|first| first.since_ns)
+    }
+
+    /// Takes a written batch's buffer back, unless it was unusually large.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() <= 1024 * 1024 {
+            self.spare = buffer;
+        }
+    }
+
+    /// Bytes that the next submission may have.
+    pub fn credit(&self) -> Credit {
+        let largest = self.payload;
+        if self.is_blocked() {
+            return Credit { total: 0, reserve: largest, largest };
+        }
+        // As if it had to begin a batch: the one that it could join may be taken by the writer meanwhile.
+        let room = |(segment, offset): &(Arc<Segment>, u64)| (segment.bytes - offset).saturating_sub(HEADER as u64);
+        let rest = self.fill.as_ref().map_or(0, room);
+        let total = (rest + self.ready.len() as u64 * self.payload).saturating_sub(HEARTBEAT_SLACK);
+        Credit { total, reserve: largest, largest }
+    }
+}

@@ -1,0 +1,115 @@
+//! Reads one segment from front to back with large reads, and tells whole batches from damaged ones.
+//! What a damaged batch means for the log is decided in `recovery`.
+
+use std::path::PathBuf;
+
+use crate::batch::{self, HEADER, Header, SECTOR, framed};
+use crate::error::OpenError;
+use crate::files::{Access, FileHandle, read_exact_at};
+use crate::folder::Folder;
+use crate::options::Options;
+use crate::segment::{self, HEADER_SPACE, SegmentHeader};
+
+/// Bytes per read: large enough for the disk, small enough for the second-level cache.
+const CHUNK: usize = 1024 * 1024;
+
+/// What is at a place in a segment.
+pub(crate) enum Found<'a> {
+    /// A whole batch: header and payload.
+    Batch(Header, &'a [u8]),
+    /// A batch whose header is whole and whose payload is not.
+    Torn(Header),
+    /// No batch of this segment.
+    Nothing,
+}
+
+/// A segment that is being read.
+pub(crate) struct SegmentReader {
+    pub path: PathBuf,
+    pub header: SegmentHeader,
+    /// Where the next batch is looked for.
+    pub offset: u64,
+    file: Box<dyn FileHandle>,
+    buffer: Vec<u8>,
+    buffer_offset: u64,
+}
+
+impl SegmentReader {
+    /// Opens a segment and checks its header.
+    pub fn open(folder: &Folder, options: &Options, number: u64) -> Result<Self, OpenError> {
+        let path = folder.segment(number);
+        let file = folder.open(&path, Access::Read)?;
+        let length = file.length().map_err(|error| OpenError::io("read", &path, error))?;
+        if length < HEADER_SPACE {
+            return Err(OpenError::Header { path, reason: "the file is too short".to_owned() });
+        }
+        let mut buffer = vec![0; HEADER_SPACE as usize];
+        read_exact_at(file.as_ref(), &mut buffer, 0).map_err(|error| OpenError::io_at("read", &path, 0, error))?;
+        let header = segment::decode_header(&path, &buffer, number, length, options)?;
+        Ok(Self { path, header, offset: HEADER_SPACE, file, buffer, buffer_offset: 0 })
+    }
+
+    /// Makes sure that `length` bytes from `offset` on are in the buffer, and says where; they must be in the file.
+    fn fill(&mut self, offset: u64, length: usize) -> Result<usize, OpenError> {
+        let buffered = self.buffer_offset..self.buffer_offset + self.buffer.len() as u64;
+        if !(buffered.contains(&offset) && offset + length as u64 <= buffered.end) {
+            let wanted = length.max(CHUNK).min((self.header.bytes - offset) as usize);
+            self.buffer.resize(wanted, 0);
+            self.buffer_offset = offset;
+            if let Err(error) = read_exact_at(self.file.as_ref(), &mut self.buffer, offset) {
+                self.buffer.clear();
+                return Err(OpenError::io_at("read", &self.path, offset, error));
+            }
+        }
+        Ok((offset - self.buffer_offset) as usize)
+    }
+
+    /// What is at the current place. After a whole batch the place is behind it, else it stays.
+    pub fn next(&mut self) -> Result<Found<'_>, OpenError> {
+        if self.offset + SECTOR > self.header.bytes {
+            return Ok(Found::Nothing);
+        }
+        let at = self.fill(self.offset, HEADER)?;
+        let Some((header, payload_crc)) = batch::read_header(&self.buffer[at..at + HEADER], &self.header.home) else {
+            return Ok(Found::Nothing);
+        };
+        let length = header.length as usize;
+        if self.offset + framed(length as u64) > self.header.bytes {
+            return Ok(Found::Torn(header));
+        }
+        let at = self.fill(self.offset, HEADER + length)? + HEADER;
+        if crc32fast::hash(&self.buffer[at..at + length]) != payload_crc {
+            return Ok(Found::Torn(header));
+        }
+        self.offset += framed(length as u64);
+        Ok(Found::Batch(header, &self.buffer[at..at + length]))
+    }
+
+    /// Looks for a whole batch header at or after `offset`; its place, if there is one.
+    pub fn find_header(&mut self, mut offset: u64) -> Result<Option<u64>, OpenError> {
+        while offset + SECTOR <= self.header.bytes {
+            let at = self.fill(offset, SECTOR as usize)?;
+            for sector in self.buffer[at..].chunks_exact(SECTOR as usize) {
+                if batch::read_header(sector, &self.header.home).is_some() {
+                    return Ok(Some(offset));
+                }
+                offset += SECTOR;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes of the damaged batch at the current place, as far as they can be told.
+    pub fn torn_bytes(&mut self) -> Result<u64, OpenError> {
+        if self.offset + SECTOR > self.header.bytes {
+            return Ok(0);
+        }
+        let at = self.fill(self.offset, SECTOR as usize)?;
+        let sector = &self.buffer[at..at + SECTOR as usize];
+        Ok(match batch::read_header(sector, &self.header.home) {
+            Some((header, _)) => framed(u64::from(header.length)).min(self.header.bytes - self.offset),
+            None if batch::claims_home(sector, &self.header.home) => SECTOR,
+            None => 0,
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! Reads a folder back: the newest image, then every batch after it, and where the log ends.
+//! Owns the judgement of damage: a torn tail may be cut, anything else is refused. Changes no file.
+
+use crate::Lsn;
+use crate::batch::{Header, SECTOR};
+use crate::clock::ClockRecord;
+use crate::error::OpenError;
+use crate::folder::{Folder, Listing};
+use crate::image::{Covered, Image};
+use crate::options::{Options, State};
+use crate::reader::{Found, SegmentReader};
+use crate::segment::{HEADER_SPACE, names_all};
+
+/// How far the log has been read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub lsn: Lsn,
+    pub sequence: u64,
+    pub epoch: u64,
+    pub clock: Option<ClockRecord>,
+}
+
+/// What the state holds before the first segment is read.
+pub(crate) struct Base {
+    pub cursor: Cursor,
+    /// The segment with which the log goes on.
+    pub first_segment: u64,
+    /// Last event of the image, 0 without one.
+    pub image_lsn: Lsn,
+}
+
+impl Base {
+    fn without_image() -> Self {
+        Self { cursor: Cursor::default(), first_segment: 1, image_lsn: 0 }
+    }
+
+    fn of_image(covered: &Covered) -> Self {
+        Self {
+            cursor: Cursor {
+                lsn: covered.lsn,
+                sequence: covered.sequence,
+                epoch: covered.epoch,
+                clock: Some(covered.clock),
+            },
+            first_segment: covered.segment + 1,
+            image_lsn: covered.lsn,
+        }
+    }
+
+    /// The first segment that the log needs after this base and that is not there.
+    fn missing_segment(&self, listing: &Listing) -> Option<u64> {
+        let last = listing.segments.last_key_value().map_or(0, |(&number, _)| number);
+        let is_fresh = listing.segments.is_empty() && self.image_lsn == 0 && self.first_segment == 1;
+        let last = if is_fresh { 0 } else { last.max(self.first_segment) };
+        (self.first_segment..=last).find(|number| !listing.segments.contains_key(number))
+    }
+}
+
+/// Loads the newest image that can be used into a fresh state. A damaged one is passed over only if everything that
+/// it covered is still there.
+pub(crate) fn load_base(
+    folder: &Folder,
+    options: &Options,
+    listing: &Listing,
+    state: &mut dyn State,
+) -> Result<Base, OpenError> {
+    let mut damage = None;
+    for &lsn in listing.images.iter().rev() {
+        match Image::read(folder, options, lsn) {
+            Ok(image) => {
+                let base = Base::of_image(&image.covered);
+                return match base.missing_segment(listing) {
+                    None => image.load(state).map(|()| base),
+                    Some(segment) => Err(damage.unwrap_or_else(|| missing(folder, segment))),
+                };
+            }
+            Err(error @ (OpenError::Image { .. } | OpenError::Io { .. })) => damage = damage.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    let base = Base::without_image();
+    let is_log_lost = damage.is_some() && listing.segments.is_empty();
+    match (base.missing_segment(listing), damage) {
+        (None, _) if !is_log_lost => Ok(base),
+        (_, Some(damage)) => Err(damage),
+        (segment, None) => Err(missing(folder, segment.unwrap_or(1))),
+    }
+}
+
+fn missing(folder: &Folder, segment: u64) -> OpenError {
+    OpenError::MissingSegment { segment, path: folder.segment(segment) }
+}
+
+/// Where the log ends and goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tail {
+    pub segment: u64,
+    /// Behind the last whole batch.
+    pub offset: u64,
+    /// Bytes of the damaged batch that begins there, as far as they can be told.
+    pub torn_bytes: u64,
+}
+
+/// Bytes of a segment that may be in the page cache only: a run that could not sync them may have ended, and the
+/// kernel forgets that they are dirty. They are written once more before anything relies on them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspect {
+    pub segment: u64,
+    pub start: u64,
+    pub end: u64,
+}
+
+/// Drives a state over segments.
+pub(crate) struct Replay<'a> {
+    pub folder: &'a Folder,
+    pub options: &'a Options,
+    pub state: &'a mut dyn State,
+    pub cursor: Cursor,
+    pub batches: u64,
+    pub events: u64,
+    pub suspects: Vec<Suspect>,
+}
+
+/// A place in the log.
+type Place = (u64, u64);
+
+impl<'a> Replay<'a> {
+    pub fn new(folder: &'a Folder, options: &'a Options, state: &'a mut dyn State, cursor: Cursor) -> Self {
+        Self { folder, options, state, cursor, batches: 0, events: 0, suspects: Vec::new() }
+    }
+
+    fn open(&self, number: u64) -> Result<SegmentReader, OpenError> {
+        SegmentReader::open(self.folder, self.options, number)
+    }
+
+    /// Applies every batch from segment `first` on and finds the end of the log.
+    pub fn run_to_end(&mut self, first: u64, last: u64) -> Result<Tail, OpenError> {
+        let mut reader = self.open(first)?;
+        let mut ended = self.apply_whole_batches(&mut reader, None)?;
+        for number in first + 1..=last {
+            // The log goes on in the next segment if a batch was begun there: only one is ever in flight.
+            let mut next = self.open(number)?;
+            let is_begun = !matches!(next.next()?, Found::Nothing);
+            if !is_begun {
+                break;
+            }
+            next.offset = HEADER_SPACE;
+            reader = next;
+            ended = self.apply_whole_batches(&mut reader, Some(ended))?;
+        }
+        let torn_bytes = reader.torn_bytes()?;
+        self.refuse_anything_after(&mut reader, ended, last)?;
+        Ok(Tail { segment: ended.0, offset: ended.1, torn_bytes })
+    }
+
+    /// Applies the batches of one segment up to the first place without a whole one, and says which place that is.
+    /// `hole` is where the segment before ended: a batch that is missing is missing there.
+    pub fn apply_whole_batches(
+        &mut self,
+        reader: &mut SegmentReader,
+        mut hole: Option<Place>,
+    ) -> Result<Place, OpenError> {
+        let segment = reader.header.home.segment;
+        loop {
+            let here = (segment, reader.offset);
+            let failure = match reader.next()? {
+                Found::Nothing => return Ok(here),
+                Found::Torn(header) => {
+                    self.check_order(&header, hole.unwrap_or(here))?;
+                    return Ok(here);
+                }
+                Found::Batch(header, payload) => {
+                    self.check_order(&header, hole.take().unwrap_or(here))?;
+                    self.apply(&header, payload).err().map(|reason| (header, reason))
+                }
+            };
+            if let Some((header, reason)) = failure {
+                return Err(self.refused(reader, here, &header, reason));
+            }
+            self.note_suspect(here, reader.offset);
+        }
+    }
+
+    /// Refuses a segment whose first batch does not continue the log, which ended at `hole`.
+    pub fn check_begins_after(&self, number: u64, hole: Place) -> Result<(), OpenError> {
+        let mut reader = self.open(number)?;
+        match reader.next()? {
+            Found::Batch(header, _) | Found::Torn(header) => self.check_order(&header, hole),
+            Found::Nothing => Ok(()),
+        }
+    }
+
+    fn check_order(&self, header: &Header, place: Place) -> Result<(), OpenError> {
+        let (expected, expected_batch) = (self.cursor.lsn + 1, self.cursor.sequence + 1);
+        if header.first_lsn == expected && header.sequence == expected_batch && header.epoch >= self.cursor.epoch {
+            return Ok(());
+        }
+        Err(OpenError::Gap {
+            segment: place.0,
+            offset: place.1,
+            expected,
+            found: header.first_lsn,
+            expected_batch,
+            found_batch: header.sequence,
+        })
+    }
+
+    fn apply(&mut self, header: &Header, payload: &[u8]) -> Result<(), String> {
+        if header.count > 0 {
+            self.state.apply(header.first_lsn, header.count, payload, header.clock.service_ms)?;
+        }
+        self.batches += 1;
+        self.events += u64::from(header.count);
+        self.cursor.lsn += u64::from(header.count);
+        self.cursor.sequence = header.sequence;
+        self.cursor.epoch = header.epoch;
+        self.cursor.clock = Some(header.clock);
+        if !header.is_opening {
+            // The run that wrote it had synced everything before.
+            self.suspects.clear();
+        }
+        Ok(())
+    }
+
+    fn note_suspect(&mut self, (segment, start): Place, end: u64) {
+        match self.suspects.last_mut() {
+            Some(last) if last.segment == segment => last.end = end,
+            _ => self.suspects.push(Suspect { segment, start, end }),
+        }
+    }
+
+    fn refused(&self, reader: &SegmentReader, place: Place, header: &Header, reason: String) -> OpenError {
+        let (segment, offset) = place;
+        match self.state.unknown_kind() {
+            Some(kind) => {
+                let name = reader.header.kinds.iter().find(|(k, _)| *k == kind).map(|(_, name)| name.clone());
+                OpenError::UnknownKind { kind, name, segment, offset }
+            }
+            None => OpenError::Apply { segment, offset, first_lsn: header.first_lsn, reason },
+        }
+    }
+
+    /// Refuses if any batch was begun after the end that was found: then it is no end but a hole.
+    fn refuse_anything_after(
+        &mut self,
+        reader: &mut SegmentReader,
+        (segment, offset): Place,
+        last: u64,
+    ) -> Result<(), OpenError> {
+        let refuse = |next_segment, next_offset| Err(OpenError::Damaged { segment, offset, next_segment, next_offset });
+        if let Some(next_offset) = reader.find_header(offset + SECTOR)? {
+            return refuse(segment, next_offset);
+        }
+        for number in segment + 1..=last {
+            let mut later = self.open(number)?;
+            if let Some(next_offset) = later.find_header(later.offset)? {
+                return refuse(number, next_offset);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a segment's header names every event kind that this build writes, and whether its file has the length
+/// that the options ask for.
+pub(crate) fn is_reusable(folder: &Folder, options: &Options, number: u64) -> Result<(bool, bool), OpenError> {
+    let reader = SegmentReader::open(folder, options, number)?;
+    Ok((names_all(&reader.header.kinds, options.kinds), reader.header.bytes == options.segment_bytes))
+}
+
+/// Refuses a log that ends before an image's name says.
+pub(crate) fn check_end(folder: &Folder, listing: &Listing, last: Lsn) -> Result<(), OpenError> {
+    match listing.images.last() {
+        Some(&lsn) if lsn > last => Err(OpenError::EndsEarly { last, path: folder.image(lsn) }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,145 @@
+//! Segment files: their header, and the table of event kinds that segments and images share.
+//! When a segment is made, used or used again is decided in `supply`, `queue` and `writer`.
+
+use std::path::Path;
+
+use crate::FORMAT_VERSION;
+use crate::batch::{Home, Put, Take};
+use crate::error::OpenError;
+use crate::files::FileHandle;
+use crate::options::Options;
+
+/// Bytes at the start of segments and images that hold their header; batches begin after it.
+pub(crate) const HEADER_SPACE: u64 = 16 * 1024;
+
+const MAGIC: &[u8; 8] = b"HJSEGMNT";
+/// Bytes of a segment header before the table of kinds.
+const FIXED: usize = 64;
+
+/// A segment that takes batches.
+pub(crate) struct Segment {
+    pub home: Home,
+    /// Length of the file.
+    pub bytes: u64,
+    pub file: Box<dyn FileHandle>,
+}
+
+/// What a segment's header says.
+#[derive(Debug)]
+pub(crate) struct SegmentHeader {
+    pub home: Home,
+    pub bytes: u64,
+    pub kinds: Vec<(u8, String)>,
+}
+
+/// Bytes that the largest submission to a fresh segment may have.
+pub(crate) const fn payload_of(segment_bytes: u64) -> u64 {
+    segment_bytes - HEADER_SPACE - crate::batch::HEADER as u64
+}
+
+pub(crate) fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
+    // The larger of the two fixed parts, and the checksum.
+    FIXED * 2 + 2 + kinds.iter().map(|(_, name)| 2 + name.len()).sum::<usize>() + 4 <= HEADER_SPACE as usize
+}
+
+pub(crate) fn put_kinds(put: &mut Put<'_>, kinds: &[(u8, &str)]) {
+    put.put(&(kinds.len() as u16).to_le_bytes());
+    for (kind, name) in kinds {
+        put.put(&[*kind, name.len() as u8]);
+        put.put(name.as_bytes());
+    }
+}
+
+/// Reads the table; nothing if it does not fit into the bytes that are left.
+pub(crate) fn take_kinds(take: &mut Take<'_>) -> Option<Vec<(u8, String)>> {
+    let count = if take.bytes.len() < 2 { return None } else { take.u16() };
+    let mut kinds = Vec::new();
+    for _ in 0..count {
+        if take.bytes.len() < 2 {
+            return None;
+        }
+        let kind = take.u8();
+        let length = take.u8() as usize;
+        if take.bytes.len() < length {
+            return None;
+        }
+        kinds.push((kind, String::from_utf8_lossy(take.take(length)).into_owned()));
+    }
+    Some(kinds)
+}
+
+/// Whether every kind of this build has its name in the table, so that its events may go into that segment.
+pub(crate) fn names_all(table: &[(u8, String)], kinds: &[(u8, &str)]) -> bool {
+    kinds.iter().all(|(kind, name)| table.iter().any(|(k, n)| k == kind && n == name))
+}
+
+/// Refuses a table that gives a kind of this build another name.
+pub(crate) fn check_names(path: &Path, table: &[(u8, String)], options: &Options) -> Result<(), OpenError> {
+    for (kind, found) in table {
+        if let Some((_, expected)) = options.kinds.iter().find(|(k, name)| k == kind && name != found) {
+            return Err(OpenError::KindRenamed { path: path.to_owned(), kind: *kind, found: found.clone(), expected });
+        }
+    }
+    Ok(())
+}
+
+/// The first bytes of a segment: header, checksum at the end.
+pub(crate) fn encode_header(home: &Home, epoch: u64, bytes: u64, kinds: &[(u8, &str)]) -> Vec<u8> {
+    let mut buffer = vec![0; HEADER_SPACE as usize];
+    let end = buffer.len() - 4;
+    let mut put = Put { bytes: &mut buffer, at: 0 };
+    put.put(MAGIC);
+    put.put(&FORMAT_VERSION.to_le_bytes());
+    put.put(&home.shard.to_le_bytes());
+    put.put(&[0; 2]);
+    put.put(&home.segment.to_le_bytes());
+    put.put(&home.salt.to_le_bytes());
+    put.put(&epoch.to_le_bytes());
+    put.put(&bytes.to_le_bytes());
+    put.at = FIXED;
+    put_kinds(&mut put, kinds);
+    let crc = crc32fast::hash(&buffer[..end]);
+    buffer[end..].copy_from_slice(&crc.to_le_bytes());
+    buffer
+}
+
+/// Reads and checks a segment's header. `length` is that of the file.
+pub(crate) fn decode_header(
+    path: &Path,
+    buffer: &[u8],
+    number: u64,
+    length: u64,
+    options: &Options,
+) -> Result<SegmentHeader, OpenError> {
+    let damaged = |reason: String| OpenError::Header { path: path.to_owned(), reason };
+    let (content, crc) = buffer.split_at(HEADER_SPACE as usize - 4);
+    let mut take = Take { bytes: content };
+    if take.take(8) != MAGIC {
+        return Err(damaged("not a segment".to_owned()));
+    }
+    let version = take.u32();
+    if version != FORMAT_VERSION {
+        return Err(OpenError::Version { path: path.to_owned(), found: version, known: FORMAT_VERSION });
+    }
+    if crc32fast::hash(content).to_le_bytes() != crc {
+        return Err(damaged("its checksum is wrong".to_owned()));
+    }
+    let shard = take.u16();
+    take.take(2);
+    if shard != options.shard {
+        return Err(OpenError::Shard { path: path.to_owned(), found: shard, expected: options.shard });
+    }
+    let home = Home { shard, segment: take.u64(), salt: take.u64() };
+    take.u64(); // The epoch of the run that prepared it, for people.
+    let bytes = take.u64();
+    if home.segment != number {
+        return Err(damaged(format!("it is segment {}", home.segment)));
+    }
+    if bytes != length {
+        return Err(damaged(format!("the file has {length} bytes, should have {bytes}")));
+    }
+    let kinds = take_kinds(&mut Take { bytes: &content[FIXED..] })
+        .ok_or_else(|| damaged("its table of event kinds is cut short".to_owned()))?;
+    check_names(path, &kinds, options)?;
+    Ok(SegmentHeader { home, bytes, kinds })
+}

@@ -1,0 +1,143 @@
+//! The one writer: takes all that is pending, one `pwrite`, one `fdatasync`, then publishes.
+//! A batch that cannot be written or synced ends the process; a sync is never tried twice.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use crate::batch::{self, HEADER, Header};
+use crate::error::OpenError;
+use crate::files::write_all_at;
+use crate::journal::{Core, lock};
+use crate::queue::Pending;
+use crate::stats::{BATCH_EVENT_BOUNDS, Histogram, SYNC_NS_BOUNDS};
+
+/// What the writer carries from batch to batch.
+pub(crate) struct Writing {
+    /// Number of the last batch.
+    pub sequence: u64,
+}
+
+/// What this run has made durable.
+pub(crate) struct Counters {
+    pub batches: u64,
+    pub events: u64,
+    pub bytes: u64,
+    pub batch_events: Histogram,
+    pub sync_ns: Histogram,
+}
+
+impl Counters {
+    pub fn new() -> Self {
+        Self {
+            batches: 0,
+            events: 0,
+            bytes: 0,
+            batch_events: Histogram::new(&BATCH_EVENT_BOUNDS),
+            sync_ns: Histogram::new(&SYNC_NS_BOUNDS),
+        }
+    }
+}
+
+/// A batch that could not be made durable.
+pub(crate) struct WriteFailure {
+    operation: &'static str,
+    path: PathBuf,
+    offset: u64,
+    source: io::Error,
+}
+
+impl WriteFailure {
+    pub fn into_open_error(self) -> OpenError {
+        OpenError::io_at(self.operation, &self.path, self.offset, self.source)
+    }
+}
+
+impl Core {
+    /// Makes the next batch durable and publishes it; whether there was one. After a failure nothing more is written.
+    pub fn commit(&self) -> Result<bool, WriteFailure> {
+        let mut writing = lock(&self.writing);
+        let Some(mut batch) = self.take_batch() else { return Ok(false) };
+        let Some((segment, offset)) = batch.place.take() else { return Ok(false) };
+        let started_ns = self.machine.elapsed_ns();
+        let header = Header {
+            is_opening: batch.is_opening,
+            epoch: self.epoch,
+            sequence: writing.sequence + 1,
+            first_lsn: batch.first_lsn,
+            count: batch.count,
+            length: (batch.bytes.len() - HEADER) as u32,
+            clock: self.clock.record(),
+        };
+        batch::seal(&mut batch.bytes, &segment.home, &header);
+        let written = write_all_at(segment.file.as_ref(), &batch.bytes, offset).map_err(|error| ("write", error));
+        let synced = written.and_then(|()| segment.file.sync_data().map_err(|error| ("sync", error)));
+        if let Err((operation, source)) = synced {
+            lock(&self.shared).is_dead = true;
+            return Err(WriteFailure { operation, path: self.folder.segment(segment.home.segment), offset, source });
+        }
+        writing.sequence += 1;
+        self.publish(batch, &header, self.machine.elapsed_ns().saturating_sub(started_ns));
+        Ok(true)
+    }
+
+    fn take_batch(&self) -> Option<Pending> {
+        let mut shared = lock(&self.shared);
+        if shared.is_dead {
+            return None;
+        }
+        let batch = shared.queue.take()?;
+        shared.in_flight_since_ns = Some(batch.since_ns);
+        if let Some((segment, _)) = &batch.place {
+            if shared.shelf.write_to(segment.home.segment) {
+                self.supply_wake.notify_one();
+            }
+        }
+        Some(batch)
+    }
+
+    fn publish(&self, batch: Pending, header: &Header, took_ns: u64) {
+        let mut shared = lock(&self.shared);
+        let counters = &mut shared.counters;
+        counters.batches += 1;
+        counters.events += u64::from(header.count);
+        counters.bytes += batch.bytes.len() as u64;
+        counters.sync_ns.observe(took_ns);
+        if header.count > 0 {
+            counters.batch_events.observe(u64::from(header.count));
+        }
+        shared.in_flight_since_ns = None;
+        shared.recorded_boot_ms = header.clock.boot_ms;
+        shared.queue.give_back(batch.bytes);
+        self.durable.store(header.first_lsn + u64::from(header.count) - 1, Ordering::Release);
+        drop(shared);
+        if header.count > 0 {
+            self.wake.signal();
+        }
+    }
+
+    /// [`Core::commit`] for a journal that is open: a failure is fatal.
+    pub fn commit_or_die(&self) -> bool {
+        match self.commit() {
+            Ok(was_written) => was_written,
+            Err(failure) => (self.options.on_fatal)(&failure.into_open_error().to_string()),
+        }
+    }
+
+    /// The writer thread.
+    pub fn run_writer(&self) {
+        loop {
+            let mut shared = lock(&self.shared);
+            while !shared.queue.can_take() && !shared.is_closing && !shared.is_dead {
+                shared.is_writer_idle = true;
+                shared = self.writer_wake.wait(shared).unwrap_or_else(std::sync::PoisonError::into_inner);
+                shared.is_writer_idle = false;
+            }
+            if shared.is_dead || (shared.is_closing && !shared.queue.can_take()) {
+                return;
+            }
+            drop(shared);
+            self.commit_or_die();
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Service time over steps of the wall clock, restarts and reboots.
+
+use std::sync::atomic::Ordering;
+
+use hosting_journal::{Machine, OpenError, RealMachine};
+
+use crate::disk::Disk;
+use crate::world::World;
+
+const DAY_MS: u64 = 86_400_000;
+const OTHER_BOOT: &str = "9a1b2c3d-0000-4000-8000-00000000beef";
+
+/// A service that wrote its last batch at the service time that is returned.
+fn stopped() -> (World, u64) {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.machine.pass(60_000);
+    world.write(1, 100);
+    let service_ms = world.journal().clock().service_ms();
+    world.drop_journal();
+    (world, service_ms)
+}
+
+fn opened_service_ms(world: &mut World) -> u64 {
+    let recovered = world.open().unwrap();
+    assert_eq!(recovered.service_ms, world.journal().clock().service_ms());
+    recovered.service_ms
+}
+
+#[test]
+fn the_wall_clock_is_not_believed_under_the_same_boot_id() {
+    for step in [DAY_MS, DAY_MS.wrapping_neg()] {
+        let (mut world, service_ms) = stopped();
+        world.machine.wall_ms.fetch_add(step, Ordering::Relaxed);
+        world.machine.boot_ms.fetch_add(700, Ordering::Relaxed);
+        assert_eq!(opened_service_ms(&mut world), service_ms + 700);
+        world.machine.wall_ms.fetch_add(step, Ordering::Relaxed);
+        assert_eq!(world.journal().clock().service_ms(), service_ms + 700);
+        world.machine.boot_ms.fetch_add(5, Ordering::Relaxed);
+        assert_eq!(world.journal().clock().service_ms(), service_ms + 705);
+    }
+}
+
+#[test]
+fn the_wall_clock_tells_how_long_a_reboot_took() {
+    let (mut world, service_ms) = stopped();
+    world.reboot(OTHER_BOOT, 40);
+    world.machine.wall_ms.fetch_add(90_000, Ordering::Relaxed);
+    assert_eq!(opened_service_ms(&mut world), service_ms + 90_000);
+    world.machine.pass(11);
+    assert_eq!(world.journal().clock().service_ms(), service_ms + 90_011);
+    // The next start under that boot id goes by boot time again.
+    world.write(1, 100);
+    world.drop_journal();
+    world.machine.wall_ms.fetch_add(DAY_MS, Ordering::Relaxed);
+    world.machine.boot_ms.fetch_add(3, Ordering::Relaxed);
+    assert_eq!(opened_service_ms(&mut world), service_ms + 90_014);
+}
+
+#[test]
+fn a_wall_clock_that_went_back_over_a_reboot_costs_nothing_but_the_outage() {
+    let (mut world, service_ms) = stopped();
+    world.reboot(OTHER_BOOT, 0);
+    world.machine.wall_ms.fetch_sub(DAY_MS, Ordering::Relaxed);
+    assert_eq!(opened_service_ms(&mut world), service_ms);
+}
+
+#[test]
+fn service_time_never_runs_back() {
+    let (mut world, service_ms) = stopped();
+    world.machine.boot_ms.fetch_sub(30_000, Ordering::Relaxed);
+    assert_eq!(opened_service_ms(&mut world), service_ms);
+    world.machine.boot_ms.fetch_add(10, Ordering::Relaxed);
+    assert_eq!(world.journal().clock().service_ms(), service_ms + 10);
+    world.machine.boot_ms.fetch_sub(9, Ordering::Relaxed);
+    assert_eq!(world.journal().clock().service_ms(), service_ms + 10);
+}
+
+#[test]
+fn a_heartbeat_records_the_clocks_once_a_second_and_only_when_nothing_else_did() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    let opened = world.journal().stats().batches;
+    let beat = |world: &mut World, ms: u64| {
+        world.machine.pass(ms);
+        world.journal().heartbeat();
+        world.commit();
+        world.journal().stats().batches - opened
+    };
+    assert_eq!(beat(&mut world, 999), 0);
+    assert_eq!(beat(&mut world, 1), 1);
+    assert_eq!(beat(&mut world, 600), 1);
+    world.write(1, 50);
+    assert_eq!(beat(&mut world, 600), 2, "the event recorded them");
+    assert_eq!(beat(&mut world, 400), 3);
+    let service_ms = world.journal().clock().service_ms();
+    world.drop_journal();
+    world.disk.lose_power();
+    // An hour without a word, then a reboot: time goes on from the last heartbeat.
+    world.reboot(OTHER_BOOT, 1);
+    world.machine.wall_ms.fetch_add(3_600_000, Ordering::Relaxed);
+    assert_eq!(opened_service_ms(&mut world), service_ms + 3_600_000);
+}
+
+#[test]
+fn a_heartbeat_waits_for_nothing_and_joins_nobody() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.machine.pass(5_000);
+    world.submit(10);
+    world.journal().heartbeat();
+    world.commit();
+    assert_eq!(world.journal().stats().batches, 2, "the opening one and the event's");
+}
+
+#[test]
+fn a_boot_id_that_cannot_be_read_is_named() {
+    let mut world = World::new(Disk::new(0));
+    world.reboot("not a boot id", 1);
+    let error = world.open().unwrap_err();
+    assert!(matches!(error, OpenError::BootId { .. }), "{error}");
+    assert!(error.to_string().contains(&world.options.boot_id_path.display().to_string()), "{error}");
+    world.options.boot_id_path = "/nowhere/boot_id".into();
+    assert!(world.open().unwrap_err().to_string().contains("/nowhere/boot_id"));
+}
+
+#[test]
+fn the_real_clocks_run() {
+    let machine = RealMachine;
+    let (boot_ms, elapsed_ns) = (machine.boot_ms(), machine.elapsed_ns());
+    assert!(boot_ms > 0 && machine.wall_ms() > 1_600_000_000_000);
+    assert!(machine.boot_ms() >= boot_ms && machine.elapsed_ns() >= elapsed_ns);
+    assert_ne!(machine.random().unwrap(), machine.random().unwrap());
+}

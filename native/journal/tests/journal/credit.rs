@@ -1,0 +1,148 @@
+//! What credit promises, on a disk with and without room.
+
+use crate::disk::Disk;
+use crate::world::{Event, SEGMENT, World};
+
+/// Submits an event of a kind that may use the reserve; whether it fitted.
+fn submit_from_reserve(world: &mut World, length: u32) -> bool {
+    let lsn = world.journal().last() + 1;
+    let event = Event { run: 1, lsn, length };
+    let mut bytes = Vec::new();
+    event.encode(&mut bytes);
+    if world.journal().credit().total < bytes.len() as u64 {
+        return false;
+    }
+    world.journal().submit(lsn, 1, &bytes);
+    world.submitted.push(event);
+    true
+}
+
+#[test]
+fn a_fresh_journal_has_a_segment_for_new_places_and_one_kept() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    let credit = world.journal().credit();
+    assert_eq!(credit.reserve, credit.largest);
+    assert!(credit.reserve > SEGMENT - 20_000);
+    assert!(credit.total > 2 * credit.reserve - 4_096, "{credit:?}");
+    assert!(world.journal().step_supply().unwrap());
+    assert!(!world.journal().step_supply().unwrap());
+    assert!(world.journal().credit().total > 3 * credit.reserve - 4_096);
+    assert_eq!(world.journal().stats().segments_ready, 2);
+}
+
+#[test]
+fn a_full_disk_refuses_new_places_first_and_heals() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.disk.limit(Some(world.disk.used()));
+    let mut new_places = 0;
+    while world.submit(5_000) {
+        world.commit();
+        world.keep_house();
+        new_places += 1;
+        assert!(new_places < 1_000);
+    }
+    let stats = world.journal().stats();
+    assert!(stats.is_stalled && stats.stall_reason.unwrap().contains("/journal"));
+    let mut kept = 0;
+    while submit_from_reserve(&mut world, 5_000) {
+        world.commit();
+        world.keep_house();
+        kept += 1;
+        assert!(!world.submit(1), "new places stay refused");
+    }
+    assert!(kept * 5_632 > SEGMENT - 40_000, "a segment was kept: {kept} events");
+    world.machine.pass(2_000);
+    let batches = world.journal().stats().batches;
+    world.journal().heartbeat();
+    world.commit();
+    assert_eq!(world.journal().stats().batches, batches, "heartbeats leave the last of it to events");
+    // It comes back the same way, still full.
+    world.drop_journal();
+    world.disk.lose_power();
+    world.open().unwrap();
+    assert!(!world.submit(1));
+    world.disk.limit(None);
+    assert!(world.journal().step_supply().unwrap());
+    assert!(world.journal().step_supply().unwrap());
+    assert!(!world.journal().stats().is_stalled);
+    world.write(20, 30_000);
+    world.drop_journal();
+    world.disk.lose_power();
+    world.open().unwrap();
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_is_no_error() {
+    let mut world = World::new(Disk::new(0));
+    world.disk.limit(Some(0));
+    world.open().unwrap();
+    assert_eq!(world.journal().credit().total, 0);
+    assert!(world.journal().stats().is_stalled);
+    world.journal().step_supply().unwrap_err();
+    world.disk.limit(None);
+    world.write(3, 1_000);
+    world.drop_journal();
+    world.disk.lose_power();
+    let recovered = world.open().unwrap();
+    assert_eq!((recovered.last_lsn, recovered.epoch), (3, 2));
+}
+
+#[test]
+fn what_is_submitted_without_credit_waits_in_memory_and_in_order() {
+    let mut world = World::new(Disk::new(0));
+    world.disk.limit(Some(0));
+    world.open().unwrap();
+    for lsn in 1..=30_u64 {
+        let event = Event { run: 1, lsn, length: 20_000 };
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        world.journal().submit(lsn, 1, &bytes);
+        world.submitted.push(event);
+    }
+    world.commit();
+    assert_eq!((world.journal().durable(), world.journal().last()), (0, 30));
+    world.disk.limit(None);
+    while world.journal().durable() < 30 {
+        assert!(world.journal().step_supply().unwrap());
+        world.commit();
+    }
+    world.drop_journal();
+    world.disk.lose_power();
+    assert_eq!(world.open().unwrap().last_lsn, 30);
+}
+
+#[test]
+fn a_submission_may_take_a_whole_segment_and_no_more() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.journal().step_supply().unwrap();
+    let largest = world.journal().credit().largest;
+    let head = 21;
+    assert!(world.submit((largest - head) as u32));
+    world.commit();
+    assert_eq!(world.journal().durable(), 1);
+    let bytes = vec![1; largest as usize + 1];
+    let lived = world.live(|world| {
+        world.journal().submit(2, 1, &bytes);
+        Ok(())
+    });
+    assert!(!lived.unwrap(), "it would be written nowhere");
+    world.drop_journal();
+    world.disk.lose_power();
+    assert_eq!(world.open().unwrap().last_lsn, 1);
+}
+
+#[test]
+fn a_submission_out_of_order_is_fatal() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    for (first_lsn, count) in [(2, 1), (0, 1), (1, 0)] {
+        let lived = world.live(|world| {
+            world.journal().submit(first_lsn, count, b"x");
+            Ok(())
+        });
+        assert!(!lived.unwrap(), "{count} from {first_lsn}");
+    }
+}

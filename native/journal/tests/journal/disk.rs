@@ -1,0 +1,485 @@
+//! A disk in memory that behaves as badly as a real one may: what was not synced is lost in any combination of
+//! blocks, a crash tears what is in flight, a failed sync forgets what was dirty, calls fail, space runs out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hosting_journal::{Access, Entry, FileHandle, Files};
+
+/// What happens at the chosen call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The machine stops in the middle of the call; every later call fails until it is switched on again.
+    Crash,
+    /// The call fails with this error number, possibly half done.
+    Error(i32),
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    /// What readers see.
+    cache: Vec<u8>,
+    /// What a power loss leaves.
+    platter: Vec<u8>,
+    /// Blocks that differ and that the next sync writes. A failed sync forgets them without having written all.
+    dirty: BTreeSet<usize>,
+}
+
+/// One change of names that no folder sync has made durable yet.
+#[derive(Clone)]
+struct NameChange {
+    removed: Option<PathBuf>,
+    set: Option<(PathBuf, usize)>,
+}
+
+#[derive(Clone, Default)]
+struct Inner {
+    contents: Vec<Content>,
+    names: BTreeMap<PathBuf, usize>,
+    platter_names: BTreeMap<PathBuf, usize>,
+    changes: Vec<NameChange>,
+    /// Calls since the start or the last plan.
+    calls: u64,
+    fault: Option<(u64, Fault)>,
+    is_off: bool,
+    /// Handles of a former life fail.
+    life: u64,
+    random: u64,
+    block: usize,
+    /// Bytes that files may have together.
+    room: Option<usize>,
+    is_short_writing: bool,
+    log: Vec<&'static str>,
+}
+
+/// The disk; clones are the same one.
+#[derive(Clone)]
+pub struct Disk(Arc<Mutex<Inner>>);
+
+struct Handle {
+    disk: Disk,
+    content: usize,
+    life: u64,
+}
+
+impl Inner {
+    /// A small generator: every run of a test is the same.
+    fn next(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut value = self.random;
+        value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        value ^ (value >> 31)
+    }
+
+    fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+
+    /// Counts a call, and says whether the fault is here.
+    fn enter(&mut self, call: &'static str) -> io::Result<Option<Fault>> {
+        if self.is_off {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.calls += 1;
+        self.log.push(call);
+        match self.fault {
+            Some((at, fault)) if at == self.calls => {
+                if fault == Fault::Crash {
+                    self.is_off = true;
+                }
+                Ok(Some(fault))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.names
+            .values()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .map(|&content| self.contents[content].cache.len())
+            .sum()
+    }
+
+    fn write_cache(&mut self, content: usize, bytes: &[u8], offset: usize) {
+        let block = self.block;
+        let content = &mut self.contents[content];
+        let end = offset + bytes.len();
+        if content.cache.len() < end {
+            content.cache.resize(end, 0);
+        }
+        content.cache[offset..end].copy_from_slice(bytes);
+        content.dirty.extend(offset / block..end.div_ceil(block));
+    }
+
+    fn persist(&mut self, content: usize, block: usize) {
+        let size = self.block;
+        let content = &mut self.contents[content];
+        let start = block * size;
+        let end = (start + size).min(content.cache.len());
+        if start >= end {
+            return;
+        }
+        if content.platter.len() < end {
+            content.platter.resize(end, 0);
+        }
+        content.platter[start..end].copy_from_slice(&content.cache[start..end]);
+    }
+
+    /// Writes some of the dirty blocks: a sync that was cut short, or the kernel on its own.
+    fn persist_some(&mut self, content: usize) {
+        // Sometimes all or none: the cases that an even coin would hardly ever meet.
+        let mood = self.next() % 4;
+        for block in self.contents[content].dirty.clone() {
+            if mood == 1 || (mood > 1 && self.coin()) {
+                self.persist(content, block);
+                self.contents[content].dirty.remove(&block);
+            }
+        }
+    }
+
+    fn change(&mut self, change: NameChange) {
+        if let Some(path) = &change.removed {
+            self.names.remove(path);
+        }
+        if let Some((path, content)) = &change.set {
+            self.names.insert(path.clone(), *content);
+        }
+        self.changes.push(change);
+    }
+
+    fn persist_names(&mut self, change: NameChange) {
+        if let Some(path) = change.removed {
+            self.platter_names.remove(&path);
+        }
+        if let Some((path, content)) = change.set {
+            self.platter_names.insert(path, content);
+        }
+    }
+
+    /// Makes some changes of names durable: a beginning of them, as journaling file systems do, or any.
+    fn persist_some_names(&mut self) {
+        let changes = std::mem::take(&mut self.changes);
+        let in_order = self.coin();
+        let cut = self.next() as usize % (changes.len() + 1);
+        for (index, change) in changes.into_iter().enumerate() {
+            let is_kept = if in_order { index < cut } else { self.coin() };
+            if is_kept {
+                self.persist_names(change);
+            }
+        }
+    }
+}
+
+fn error(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+fn failed(fault: Fault) -> io::Error {
+    match fault {
+        Fault::Crash => error(libc::EIO),
+        Fault::Error(number) => error(number),
+    }
+}
+
+impl Disk {
+    pub fn new(seed: u64) -> Self {
+        let block = if seed % 2 == 0 { 512 } else { 4096 };
+        Self(Arc::new(Mutex::new(Inner { random: seed, block, ..Inner::default() })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A disk with the same content, to try something else on.
+    pub fn fork(&self, seed: u64) -> Self {
+        let mut inner = self.inner().clone();
+        inner.random = seed;
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    /// Sets the fault at the n-th call from now, counted from 1.
+    pub fn plan(&self, at: u64, fault: Fault) {
+        let mut inner = self.inner();
+        (inner.calls, inner.fault) = (0, Some((at, fault)));
+    }
+
+    /// Whether the planned fault has happened.
+    pub fn was_hit(&self) -> bool {
+        let inner = self.inner();
+        inner.fault.is_some_and(|(at, _)| inner.calls >= at)
+    }
+
+    pub fn last_call(&self) -> &'static str {
+        self.inner().log.last().copied().unwrap_or("none")
+    }
+
+    /// How often each call was made.
+    pub fn call_counts(&self) -> BTreeMap<&'static str, usize> {
+        self.inner().log.iter().fold(BTreeMap::new(), |mut counts, call| {
+            *counts.entry(*call).or_default() += 1;
+            counts
+        })
+    }
+
+    /// Only the process that made the calls has ended; handles of others go on.
+    pub fn forget_fault(&self) {
+        let mut inner = self.inner();
+        inner.is_off = false;
+        inner.fault = None;
+    }
+
+    /// Limits the bytes that files may have together; `None` frees them.
+    pub fn limit(&self, room: Option<usize>) {
+        self.inner().room = room;
+    }
+
+    pub fn used(&self) -> usize {
+        self.inner().used()
+    }
+
+    pub fn write_short(&self, is_short_writing: bool) {
+        self.inner().is_short_writing = is_short_writing;
+    }
+
+    /// The process is gone, the machine is not: the page cache stays.
+    pub fn kill(&self) {
+        let mut inner = self.inner();
+        inner.is_off = false;
+        inner.fault = None;
+        inner.life += 1;
+    }
+
+    /// The machine is gone and comes back with what reached the platter.
+    pub fn lose_power(&self) {
+        let mut inner = self.inner();
+        inner.persist_some_names();
+        let kept: BTreeSet<usize> = inner.platter_names.values().copied().collect();
+        for content in 0..inner.contents.len() {
+            if !kept.contains(&content) {
+                inner.contents[content] = Content::default();
+                continue;
+            }
+            inner.persist_some(content);
+            let content = &mut inner.contents[content];
+            content.cache = content.platter.clone();
+            content.dirty.clear();
+        }
+        inner.names = inner.platter_names.clone();
+        drop(inner);
+        self.kill();
+    }
+
+    /// Changes bytes of a file for good, as decay does.
+    pub fn damage(&self, path: &Path, offset: usize, length: usize) {
+        let mut inner = self.inner();
+        let content = inner.names[path];
+        let content = &mut inner.contents[content];
+        for bytes in [&mut content.cache, &mut content.platter] {
+            for byte in &mut bytes[offset..offset + length] {
+                *byte ^= 0x5A;
+            }
+        }
+    }
+
+    pub fn read(&self, path: &Path) -> Vec<u8> {
+        let inner = self.inner();
+        inner.contents[inner.names[path]].cache.clone()
+    }
+
+    /// Replaces a file's bytes for good.
+    pub fn put(&self, path: &Path, bytes: &[u8]) {
+        let mut inner = self.inner();
+        let content = Content { cache: bytes.to_vec(), platter: bytes.to_vec(), dirty: BTreeSet::new() };
+        inner.contents.push(content);
+        let number = inner.contents.len() - 1;
+        inner.names.insert(path.to_owned(), number);
+        inner.platter_names.insert(path.to_owned(), number);
+    }
+
+    /// Removes a file for good.
+    pub fn lose(&self, path: &Path) {
+        let mut inner = self.inner();
+        inner.names.remove(path);
+        inner.platter_names.remove(path);
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        let inner = self.inner();
+        inner.names.keys().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Files for Disk {
+    fn create_folder(&self, _path: &Path) -> io::Result<()> {
+        self.inner().enter("create_folder")?.map_or(Ok(()), |fault| Err(failed(fault)))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        let mut inner = self.inner();
+        if let Some(fault) = inner.enter("list")? {
+            return Err(failed(fault));
+        }
+        let entry = |(path, &content): (&PathBuf, &usize)| {
+            let name = path.strip_prefix(folder).ok()?.to_string_lossy().into_owned();
+            Some(Entry { name, length: inner.contents[content].cache.len() as u64 })
+        };
+        Ok(inner.names.iter().filter_map(entry).collect())
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn FileHandle>> {
+        let mut inner = self.inner();
+        if let Some(fault) = inner.enter(if access == Access::Create { "create" } else { "open" })? {
+            return Err(failed(fault));
+        }
+        let content = match (access, inner.names.get(path).copied()) {
+            (Access::Create, _) => {
+                // A new one even where one was: a truncation that is lost leaves the old bytes.
+                inner.contents.push(Content::default());
+                let content = inner.contents.len() - 1;
+                inner.change(NameChange { removed: None, set: Some((path.to_owned(), content)) });
+                content
+            }
+            (_, Some(content)) => content,
+            (_, None) => return Err(error(libc::ENOENT)),
+        };
+        let life = inner.life;
+        Ok(Box::new(Handle { disk: self.clone(), content, life }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut inner = self.inner();
+        let fault = inner.enter("rename")?;
+        let Some(&content) = inner.names.get(from) else { return Err(error(libc::ENOENT)) };
+        if fault.is_none() || (fault == Some(Fault::Crash) && inner.coin()) {
+            inner.change(NameChange { removed: Some(from.to_owned()), set: Some((to.to_owned(), content)) });
+        }
+        fault.map_or(Ok(()), |fault| Err(failed(fault)))
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        let mut inner = self.inner();
+        let fault = inner.enter("unlink")?;
+        if !inner.names.contains_key(path) {
+            return Err(error(libc::ENOENT));
+        }
+        if fault.is_none() || (fault == Some(Fault::Crash) && inner.coin()) {
+            inner.change(NameChange { removed: Some(path.to_owned()), set: None });
+        }
+        fault.map_or(Ok(()), |fault| Err(failed(fault)))
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        let mut inner = self.inner();
+        match inner.enter("sync_folder")? {
+            // The folder of the folder: nothing that this disk could lose.
+            None if folder == Path::new("/") => Ok(()),
+            None => {
+                for change in std::mem::take(&mut inner.changes) {
+                    inner.persist_names(change);
+                }
+                Ok(())
+            }
+            Some(fault) => Err(failed(fault)),
+        }
+    }
+
+    fn lock(&self, _path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        match self.inner().enter("lock")? {
+            None => Ok(Box::new(())),
+            Some(fault) => Err(failed(fault)),
+        }
+    }
+}
+
+impl Handle {
+    fn enter(&self, call: &'static str) -> io::Result<(MutexGuard<'_, Inner>, Option<Fault>)> {
+        let mut inner = self.disk.inner();
+        if inner.life != self.life {
+            return Err(error(libc::EIO));
+        }
+        let fault = inner.enter(call)?;
+        Ok((inner, fault))
+    }
+}
+
+impl FileHandle for Handle {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.disk.inner().contents[self.content].cache.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let (inner, fault) = self.enter("read")?;
+        if let Some(fault) = fault {
+            return Err(failed(fault));
+        }
+        let cache = &inner.contents[self.content].cache;
+        let start = (offset as usize).min(cache.len());
+        let size = buffer.len().min(cache.len() - start);
+        buffer[..size].copy_from_slice(&cache[start..start + size]);
+        Ok(size)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let (mut inner, fault) = self.enter("write")?;
+        let offset = offset as usize;
+        if let Some(fault) = fault {
+            // Any of the blocks may have got there.
+            let block = inner.block;
+            for (index, piece) in bytes.chunks(block).enumerate() {
+                if inner.coin() {
+                    inner.write_cache(self.content, piece, offset + index * block);
+                }
+            }
+            return Err(failed(fault));
+        }
+        let length = inner.contents[self.content].cache.len();
+        let grown = (offset + bytes.len()).saturating_sub(length);
+        if inner.room.is_some_and(|room| grown > 0 && inner.used() + grown > room) {
+            return Err(error(libc::ENOSPC));
+        }
+        let size = if inner.is_short_writing && bytes.len() > 1 {
+            1 + inner.next() as usize % bytes.len()
+        } else {
+            bytes.len()
+        };
+        inner.write_cache(self.content, &bytes[..size], offset);
+        Ok(size)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let (mut inner, fault) = self.enter("sync")?;
+        match fault {
+            None => {
+                for block in std::mem::take(&mut inner.contents[self.content].dirty) {
+                    inner.persist(self.content, block);
+                }
+                // The length is part of what a data sync makes durable.
+                let content = &mut inner.contents[self.content];
+                content.platter.resize(content.cache.len(), 0);
+                Ok(())
+            }
+            Some(fault) => {
+                inner.persist_some(self.content);
+                if fault != Fault::Crash {
+                    inner.contents[self.content].dirty.clear();
+                }
+                Err(failed(fault))
+            }
+        }
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let (inner, fault) = self.enter("allocate")?;
+        let grown = (length as usize).saturating_sub(inner.contents[self.content].cache.len());
+        if inner.room.is_some_and(|room| inner.used() + grown > room) {
+            return Err(error(libc::ENOSPC));
+        }
+        fault.map_or(Ok(()), |fault| Err(failed(fault)))
+    }
+}

@@ -1,0 +1,246 @@
+//! A fault at every call, one after the other, until a life passes without meeting it. After each: everything
+//! acknowledged is there, in order, nothing else is, and the service goes on.
+
+use hosting_journal::OpenError;
+
+use crate::disk::{Disk, Fault};
+use crate::world::World;
+
+/// What the machine does after the process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Kill,
+    PowerLoss,
+}
+
+/// First start, commits of several sizes, switches of segments, compaction twice, an orderly end, a second start, and
+/// an end without notice.
+fn whole_life(world: &mut World) -> Result<(), OpenError> {
+    world.open()?;
+    for round in 0..26_u32 {
+        for part in 0..=round % 3 {
+            world.submit(if part == 2 { 40 } else { 50_000 + 700 * round });
+        }
+        world.commit();
+        world.keep_house();
+        if round % 7 == 0 {
+            world.machine.pass(1_500);
+            world.journal().heartbeat();
+            world.commit();
+        }
+    }
+    world.shut_down();
+    world.machine.pass(10);
+    world.open()?;
+    short_life(world)
+}
+
+/// A few commits on an open journal, the last one submitted and never written.
+fn short_life(world: &mut World) -> Result<(), OpenError> {
+    for length in [100, 30_000, 300] {
+        world.submit(length);
+        world.commit();
+        world.keep_house();
+    }
+    world.submit(77);
+    world.drop_journal();
+    Ok(())
+}
+
+fn after(world: &World, after: After) {
+    match after {
+        After::Kill => world.disk.kill(),
+        After::PowerLoss => world.disk.lose_power(),
+    }
+}
+
+/// What must hold whatever has happened: it opens, has what it must have, keeps what it showed, and goes on.
+fn check_and_go_on(world: &mut World, kind: After, hint: &str) {
+    world.drop_journal();
+    after(world, kind);
+    world.open().unwrap_or_else(|error| panic!("{hint}: {error}"));
+    world.drop_journal();
+    world.disk.lose_power();
+    world.open().unwrap_or_else(|error| panic!("{hint}, then power loss: {error}"));
+    world.write(7, 60_000);
+    world.drop_journal();
+    world.disk.lose_power();
+    world.open().unwrap_or_else(|error| panic!("{hint}, went on, then power loss: {error}"));
+    world.drop_journal();
+}
+
+/// Plays a life once per call that it makes, with the fault at that call. How many calls there were.
+fn at_every_call(
+    base: &World,
+    fault: Fault,
+    kind: After,
+    seed: u64,
+    life: fn(&mut World) -> Result<(), OpenError>,
+) -> u64 {
+    for call in 1.. {
+        let mut world = base.fork(seed.wrapping_add(call));
+        world.disk.plan(call, fault);
+        let lived = world.live(life);
+        if !world.disk.was_hit() {
+            assert!(matches!(lived, Ok(true)), "without a fault: {lived:?}");
+            return call - 1;
+        }
+        let hint = format!("{fault:?} at call {call} ({}), {kind:?}", world.disk.last_call());
+        if let Err(error) = &lived {
+            let told = error.to_string();
+            assert!(told.contains('/') || told.contains("segment "), "{hint}: {told} names no file");
+            assert!(!matches!(error, OpenError::Damaged { .. } | OpenError::Gap { .. }), "{hint}: {told}");
+        }
+        check_and_go_on(&mut world, kind, &hint);
+    }
+    unreachable!("the loop ends when a life meets no fault")
+}
+
+#[test]
+fn a_life_meets_every_kind_of_call() {
+    let mut world = World::new(Disk::new(2));
+    assert!(world.live(whole_life).unwrap());
+    let counts = world.disk.call_counts();
+    for call in ["create", "open", "read", "write", "sync", "allocate", "rename", "unlink", "sync_folder", "list"] {
+        assert!(counts.get(call).is_some_and(|&count| count > 0), "{call}: {counts:?}");
+    }
+    let names = world.disk.names();
+    assert!(names.iter().any(|name| name.starts_with("image-")), "{names:?}");
+    assert!(!names.contains(&"seg-000000000001.log".to_owned()), "the first segment was recycled: {names:?}");
+}
+
+#[test]
+fn a_crash_at_every_call_loses_nothing_when_the_page_cache_stays() {
+    let calls = at_every_call(&World::new(Disk::new(0)), Fault::Crash, After::Kill, 100, whole_life);
+    assert!(calls > 200, "{calls} calls");
+}
+
+#[test]
+fn a_crash_at_every_call_loses_nothing_when_power_goes() {
+    for (disk, seed) in [(0, 200), (1, 300)] {
+        at_every_call(&World::new(Disk::new(disk)), Fault::Crash, After::PowerLoss, seed, whole_life);
+    }
+}
+
+#[test]
+fn a_failed_call_loses_nothing_when_the_page_cache_stays() {
+    at_every_call(&World::new(Disk::new(0)), Fault::Error(libc::EIO), After::Kill, 500, whole_life);
+}
+
+#[test]
+fn a_failed_call_loses_nothing_when_power_goes() {
+    at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::EIO), After::PowerLoss, 600, whole_life);
+}
+
+#[test]
+fn a_full_disk_at_every_call_loses_nothing() {
+    at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, whole_life);
+}
+
+/// A service that died in the middle of a batch of many sectors, at the end of a segment or not.
+fn died_in_a_batch(seed: u64, before: usize) -> World {
+    let mut world = World::new(Disk::new(seed));
+    world.open().unwrap();
+    world.write(before, 40_000);
+    assert!(world.submit(60_000));
+    world.disk.plan(1 + seed % 2, Fault::Crash);
+    let lived = world.live(|world| {
+        world.commit();
+        Ok(())
+    });
+    assert!(!lived.unwrap(), "a batch that cannot be written ends the process");
+    world.drop_journal();
+    world
+}
+
+fn open_and_go_on(world: &mut World) -> Result<(), OpenError> {
+    world.open()?;
+    short_life(world)
+}
+
+#[test]
+fn a_fault_at_every_call_of_a_recovery_loses_nothing() {
+    for seed in 0..6 {
+        for before in [2, 5] {
+            let base = died_in_a_batch(seed, before);
+            if seed % 3 == 0 {
+                base.disk.lose_power();
+            } else {
+                base.disk.kill();
+            }
+            for (fault, kind) in [
+                (Fault::Crash, After::Kill),
+                (Fault::Crash, After::PowerLoss),
+                (Fault::Error(libc::EIO), After::Kill),
+                (Fault::Error(libc::EIO), After::PowerLoss),
+                (Fault::Error(libc::ENOSPC), After::PowerLoss),
+            ] {
+                at_every_call(&base, fault, kind, seed * 1_000, open_and_go_on);
+            }
+        }
+    }
+}
+
+/// A compaction that a fault ends, beside a journal that goes on, and another one after it.
+fn compaction_fails(call: u64, fault: Fault) -> bool {
+    let mut world = World::new(Disk::new(call));
+    world.open().unwrap();
+    while world.journal().stats().segments_closed < 4 {
+        world.submit(50_000);
+        world.commit();
+        world.journal().step_supply().unwrap();
+    }
+    world.disk.plan(call, fault);
+    let result = world.compact();
+    let was_hit = world.disk.was_hit();
+    world.disk.forget_fault();
+    assert_eq!(result.is_err(), was_hit, "{fault:?} at call {call}: {result:?}");
+    if result.is_err() {
+        world.journal().image_failed("it ended", false);
+        assert!(world.submit(40_000));
+        world.commit();
+        world.compact().unwrap();
+    }
+    assert!(world.journal().image_written().unwrap() >= 4);
+    assert!(!world.disk.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", world.disk.names());
+    check_and_go_on(&mut world, After::PowerLoss, &format!("compaction: {fault:?} at call {call}"));
+    was_hit
+}
+
+#[test]
+fn a_compaction_may_fail_at_every_call() {
+    for fault in [Fault::Crash, Fault::Error(libc::EIO), Fault::Error(libc::ENOSPC)] {
+        let calls = (1..).take_while(|&call| compaction_fails(call, fault)).count();
+        assert!(calls > 20, "{calls} calls");
+    }
+}
+
+#[test]
+fn short_writes_are_continued() {
+    let mut world = World::new(Disk::new(4));
+    world.disk.write_short(true);
+    assert!(world.live(whole_life).unwrap());
+    check_and_go_on(&mut world, After::PowerLoss, "short writes");
+}
+
+#[test]
+fn nothing_is_published_after_a_failed_sync() {
+    for call in 1..=2 {
+        let mut world = World::new(Disk::new(0));
+        world.open().unwrap();
+        world.write(1, 100);
+        world.submit(100);
+        world.disk.plan(call, Fault::Error(libc::EIO));
+        let lived = world.live(|world| {
+            world.commit();
+            Ok(())
+        });
+        assert!(!lived.unwrap());
+        let journal = world.journal();
+        assert_eq!((journal.durable(), journal.last()), (1, 2));
+        // The process would be gone by now. Even if it were not, nothing more is written or told.
+        journal.submit(3, 1, b"x");
+        assert!(!journal.step_commit());
+        assert_eq!((journal.durable(), journal.last()), (1, 2));
+    }
+}

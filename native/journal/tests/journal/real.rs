@@ -1,0 +1,300 @@
+//! The journal with its threads, over the operating system's files.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+
+use hosting_journal::{
+    Access, Entry, FileHandle, Files, Journal, OpenError, Options, RealFiles, compact, end_with_parent, open,
+};
+
+use crate::world::{Event, KINDS, Memory, SEGMENT};
+
+fn options(folder: &Path) -> Options {
+    Options { segment_bytes: SEGMENT, ..Options::new(folder.join("journal"), 1, KINDS) }
+}
+
+/// Waits for the journal's descriptor until an event is durable; a journal that never signals fails the test.
+fn wait_for(journal: &Journal, lsn: u64) {
+    while journal.durable() < lsn {
+        let mut poll = libc::pollfd { fd: journal.wake_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 30_000) }, 1, "no signal; durable {}", journal.durable());
+        let mut counter = [0_u8; 8];
+        // SAFETY: pointer and length are those of one live array.
+        unsafe { libc::read(journal.wake_fd(), counter.as_mut_ptr().cast(), counter.len()) };
+    }
+}
+
+fn submit(journal: &Journal, length: u32) -> Event {
+    let event = Event { run: 1, lsn: journal.last() + 1, length };
+    let mut bytes = Vec::new();
+    event.encode(&mut bytes);
+    journal.submit(event.lsn, 1, &bytes);
+    event
+}
+
+fn has_credit(journal: &Journal, length: u64) -> bool {
+    let credit = journal.credit();
+    credit.total.saturating_sub(credit.reserve) >= length + 21
+}
+
+#[test]
+fn what_the_descriptor_announced_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sent = Vec::new();
+    for run in 1..=3 {
+        let mut state = Memory::default();
+        let (journal, recovered) = open(options(folder.path()), Arc::new(RealFiles), &mut state).unwrap();
+        assert_eq!(state.events, sent);
+        assert_eq!(recovered.epoch, run);
+        for round in 0..200 {
+            if !has_credit(&journal, 9_000) {
+                // The supply thread makes the next segment; what is durable shows that it has.
+                submit_from_reserve(&journal, &mut sent);
+                continue;
+            }
+            sent.push(submit(&journal, if round % 5 == 0 { 9_000 } else { 60 }));
+            if round % 16 == 0 {
+                wait_for(&journal, journal.last());
+            }
+        }
+        wait_for(&journal, journal.last());
+        let stats = journal.stats();
+        assert_eq!(stats.events, 200);
+        assert_eq!(stats.batch_events.sum, 200);
+        assert_eq!(stats.sync_ns.count(), stats.batches);
+        assert_eq!((stats.durable_lsn, stats.oldest_pending_ns), (journal.last(), 0));
+        journal.close();
+    }
+}
+
+fn submit_from_reserve(journal: &Journal, sent: &mut Vec<Event>) {
+    sent.push(submit(journal, 10));
+    wait_for(journal, journal.last());
+}
+
+#[test]
+fn a_compaction_shortens_a_live_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
+    let mut sent = Vec::new();
+    while !journal.compaction_due() {
+        sent.push(submit(&journal, 20_000));
+        wait_for(&journal, journal.last());
+    }
+    let done = compact(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
+    assert_eq!(done.segments, 4);
+    assert_eq!(journal.image_written().unwrap(), 4);
+    journal.close();
+    let mut state = Memory::default();
+    let (journal, recovered) = open(options(folder.path()), Arc::new(RealFiles), &mut state).unwrap();
+    assert_eq!((recovered.image_lsn, state.events), (done.lsn, sent));
+    journal.close();
+}
+
+#[test]
+fn a_second_opener_is_refused_until_the_first_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let open_it = || open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default());
+    let (journal, _) = open_it().unwrap();
+    let Err(error) = open_it() else { panic!("opened twice") };
+    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    journal.close();
+    open_it().unwrap().0.close();
+}
+
+#[test]
+fn segments_have_their_full_length_from_the_start_and_no_other_reader() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
+    let path = folder.path().join("journal/seg-000000000001.log");
+    let before = std::fs::metadata(&path).unwrap();
+    assert_eq!((before.len(), before.blocks() * 512), (SEGMENT, SEGMENT));
+    assert_eq!(before.permissions().mode() & 0o777, 0o600);
+    submit(&journal, 5_000);
+    wait_for(&journal, 1);
+    let after = std::fs::metadata(&path).unwrap();
+    assert_eq!((after.len(), after.blocks()), (before.len(), before.blocks()));
+    journal.close();
+}
+
+/// Real files whose data syncs wait while the gate is shut.
+struct Gated {
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    state: Mutex<(bool, u64)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set_shut(&self, is_shut: bool) {
+        self.state.lock().unwrap().0 = is_shut;
+        self.changed.notify_all();
+    }
+
+    /// Returns when a sync has come to the shut gate.
+    fn wait_for_a_sync(&self, after: u64) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |(_, syncs)| *syncs <= after).unwrap());
+    }
+
+    fn syncs(&self) -> u64 {
+        self.state.lock().unwrap().1
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |(is_shut, _)| *is_shut).unwrap());
+    }
+}
+
+struct GatedFile {
+    file: Box<dyn FileHandle>,
+    gate: Arc<Gate>,
+}
+
+impl Files for Gated {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        RealFiles.create_folder(path)
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        RealFiles.list(folder)
+    }
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn FileHandle>> {
+        Ok(Box::new(GatedFile { file: RealFiles.open(path, access)?, gate: Arc::clone(&self.gate) }))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealFiles.rename(from, to)
+    }
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        RealFiles.unlink(path)
+    }
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        RealFiles.sync_folder(folder)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        RealFiles.lock(path)
+    }
+}
+
+impl FileHandle for GatedFile {
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.file.write_at(bytes, offset)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.gate.pass();
+        self.file.sync_data()
+    }
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        self.file.allocate(length)
+    }
+}
+
+#[test]
+fn while_a_sync_stalls_nothing_blocks_nothing_is_durable_and_all_who_wait_share_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let files = Arc::new(Gated { gate: Arc::clone(&gate) });
+    let (journal, _) = open(options(folder.path()), files, &mut Memory::default()).unwrap();
+    // The supply thread's last segment: from here on only batches are synced.
+    while journal.stats().segments_ready < 2 {
+        std::thread::yield_now();
+    }
+    gate.set_shut(true);
+    let before = gate.syncs();
+    submit(&journal, 100);
+    gate.wait_for_a_sync(before);
+    for _ in 0..50 {
+        submit(&journal, 100);
+    }
+    let stats = journal.stats();
+    assert_eq!((stats.durable_lsn, stats.last_lsn), (0, 51));
+    assert!(stats.oldest_pending_ns > 0);
+    assert!(journal.credit().total > 0);
+    journal.heartbeat();
+    gate.set_shut(false);
+    wait_for(&journal, 51);
+    assert_eq!(gate.syncs(), before + 2, "one for the first, one for the fifty that waited");
+    assert_eq!(journal.stats().batches, 3);
+    journal.close();
+}
+
+const ROLE: &str = "HOSTING_JOURNAL_TEST_ROLE";
+
+/// Starts this test program again, in one of the roles below.
+fn start(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "real::plays_a_role", "--nocapture", "--quiet"]).env(ROLE, role).stdin(Stdio::piped());
+    command
+}
+
+/// Not a test when run with the others: the processes of the one below.
+#[test]
+fn plays_a_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    if role == "parent" {
+        let mut child = start(&format!("child of {}", std::process::id())).spawn().unwrap();
+        wait_for_a_word(child.stdout.as_mut().map(|out| out as &mut dyn Read));
+        // The child is told nothing and waited for by nobody: this process just ends.
+        std::mem::forget(child);
+        std::process::exit(0);
+    }
+    if let Some(parent) = role.strip_prefix("child of ") {
+        if end_with_parent(parent.parse().unwrap()).is_err() {
+            std::process::exit(3);
+        }
+        // Waits for ever: its standard input stays open in the test.
+        wait_for_a_word(Some(&mut std::io::stdin()));
+    }
+    std::process::exit(4);
+}
+
+fn wait_for_a_word(input: Option<&mut dyn Read>) {
+    if let Some(input) = input {
+        let _ = input.read(&mut [0; 1]);
+    }
+}
+
+fn exit_code(mut child: Child) -> Option<i32> {
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn a_child_whose_parent_is_another_one_ends_at_once() {
+    let child = start("child of 1").stdout(Stdio::null()).spawn().unwrap();
+    assert_eq!(exit_code(child), Some(3));
+}
+
+#[test]
+fn a_child_ends_with_its_parent() {
+    // The write end of this pipe is inherited by parent and child: it reads as closed when both have ended.
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: both were just made.
+    let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    // SAFETY: plain call on an open descriptor.
+    unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    let parent = start("parent").stdout(Stdio::null()).spawn().unwrap();
+    drop(writer);
+    assert_eq!(exit_code(parent), Some(0));
+    let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    assert_eq!(unsafe { libc::poll(&mut poll, 1, 30_000) }, 1, "the child lives on");
+}

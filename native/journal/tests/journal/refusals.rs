@@ -1,0 +1,251 @@
+//! What a journal refuses to open, and that it says which file and where.
+
+use hosting_journal::{OpenError, Options};
+
+use crate::disk::{Disk, Fault};
+use crate::world::{KINDS, Memory, SEGMENT, World};
+
+const FIRST: usize = 16_384;
+/// Sectors of a batch with one event of 40,000 bytes.
+const BATCH: usize = 40_448;
+/// Where the n-th of them begins, after the opening batch.
+const fn batch(n: usize) -> usize {
+    FIRST + 512 + n * BATCH
+}
+
+/// Six batches of one event in the first segment, three in the second.
+fn nine_events() -> World {
+    let mut world = World::new(Disk::new(2));
+    world.open().unwrap();
+    world.write(9, 40_000);
+    world.drop_journal();
+    world
+}
+
+fn first(world: &World) -> std::path::PathBuf {
+    world.path("seg-000000000001.log")
+}
+
+fn second(world: &World) -> std::path::PathBuf {
+    world.path("seg-000000000002.log")
+}
+
+fn refusal(world: &mut World) -> OpenError {
+    world.try_open(&mut Memory::default()).unwrap_err()
+}
+
+#[test]
+fn damage_with_something_valid_after_it_is_refused_with_segment_and_offset() {
+    for place in [0, 60, 128, 20_000] {
+        let mut world = nine_events();
+        world.disk.damage(&second(&world), batch(1) - 512 + place, 1);
+        let error = refusal(&mut world);
+        let OpenError::Damaged { segment, offset, next_segment, next_offset } = error else { panic!("{error}") };
+        let at = (batch(1) - 512) as u64;
+        assert_eq!((segment, offset, next_segment, next_offset), (2, at, 2, at + BATCH as u64));
+    }
+}
+
+#[test]
+fn damage_at_the_end_of_a_segment_is_refused_when_the_log_goes_on_in_the_next() {
+    let mut world = nine_events();
+    world.disk.damage(&first(&world), batch(5) + 9_000, 1);
+    let error = refusal(&mut world);
+    let OpenError::Gap { segment, offset, expected, found, .. } = error else { panic!("{error}") };
+    assert_eq!((segment, offset, expected, found), (1, batch(5) as u64, 6, 7));
+}
+
+#[test]
+fn damage_at_the_start_of_a_segment_is_refused_when_that_segment_goes_on() {
+    let mut world = nine_events();
+    world.disk.damage(&second(&world), FIRST, 1);
+    let error = refusal(&mut world);
+    let OpenError::Damaged { segment, offset, next_segment, next_offset } = error else { panic!("{error}") };
+    assert_eq!((segment, offset), (1, batch(6) as u64), "the log cannot be read on from there");
+    assert_eq!((next_segment, next_offset), (2, (FIRST + BATCH) as u64));
+}
+
+#[test]
+fn a_damaged_last_batch_is_a_torn_tail_and_stays_cut() {
+    let mut world = nine_events();
+    let at = batch(2) - 512;
+    let bytes = world.disk.read(&second(&world));
+    world.disk.damage(&second(&world), at + 9_000, 1);
+    let recovered = world.try_open(&mut Memory::default()).unwrap();
+    assert_eq!((recovered.last_lsn, recovered.torn_bytes), (8, BATCH as u64));
+    world.drop_journal();
+    // Even if every byte of it came back but the first sector, which the cut has taken, it is not read again.
+    let mut revived = world.disk.read(&second(&world));
+    revived[at + 512..at + BATCH].copy_from_slice(&bytes[at + 512..at + BATCH]);
+    world.disk.put(&second(&world), &revived);
+    assert_eq!(world.try_open(&mut Memory::default()).unwrap().last_lsn, 8);
+}
+
+#[test]
+fn a_missing_segment_is_refused_by_name() {
+    for (number, name) in [(1, "seg-000000000001.log"), (2, "seg-000000000002.log")] {
+        let mut world = nine_events();
+        world.disk.lose(&world.path(name));
+        let error = refusal(&mut world);
+        assert!(matches!(error, OpenError::MissingSegment { segment, .. } if segment == number), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_damaged_segment_header_is_refused_by_name() {
+    let mut world = nine_events();
+    world.disk.damage(&second(&world), 70, 1);
+    let error = refusal(&mut world);
+    assert!(matches!(error, OpenError::Header { .. }), "{error}");
+    assert!(error.to_string().contains("seg-000000000002.log"), "{error}");
+    let mut world = nine_events();
+    let bytes = world.disk.read(&second(&world));
+    world.disk.put(&second(&world), &bytes[..bytes.len() - 4_096]);
+    assert!(matches!(refusal(&mut world), OpenError::Header { .. }));
+}
+
+#[test]
+fn a_segment_in_another_ones_place_is_refused() {
+    let mut world = nine_events();
+    let bytes = world.disk.read(&first(&world));
+    world.disk.put(&second(&world), &bytes);
+    let error = refusal(&mut world);
+    assert!(error.to_string().contains("it is segment 1"), "{error}");
+}
+
+#[test]
+fn another_format_version_is_refused_by_number() {
+    let mut world = nine_events();
+    // The version stands behind the magic number.
+    world.disk.damage(&first(&world), 8, 1);
+    let error = refusal(&mut world);
+    assert!(matches!(error, OpenError::Version { known: hosting_journal::FORMAT_VERSION, .. }), "{error}");
+}
+
+#[test]
+fn another_shard_is_refused() {
+    let mut world = nine_events();
+    world.options.shard = 2;
+    let error = refusal(&mut world);
+    assert!(matches!(error, OpenError::Shard { found: 1, expected: 2, .. }), "{error}");
+}
+
+#[test]
+fn an_unknown_kind_is_refused_by_the_name_that_the_segment_gives_it() {
+    let mut world = World::new(Disk::new(2));
+    world.options.kinds = &[(1, "Small"), (2, "Large"), (9, "FromTheFuture")];
+    world.open().unwrap();
+    world.write(1, 100);
+    world.journal().submit(2, 1, &[9, 0, 0]);
+    assert!(world.journal().step_commit());
+    world.drop_journal();
+    world.options.kinds = KINDS;
+    let error = refusal(&mut world);
+    let told = error.to_string();
+    let OpenError::UnknownKind { kind, name, segment, offset } = error else { panic!("{told}") };
+    assert_eq!((kind, name.as_deref(), segment, offset), (9, Some("FromTheFuture"), 1, FIRST as u64 + 1_024));
+    assert!(told.contains("FromTheFuture"), "{told}");
+}
+
+#[test]
+fn a_kind_that_was_renamed_is_refused() {
+    let mut world = nine_events();
+    world.options.kinds = &[(1, "Tiny"), (2, "Large")];
+    let error = refusal(&mut world);
+    assert!(matches!(error, OpenError::KindRenamed { kind: 1, expected: "Tiny", .. }), "{error}");
+}
+
+#[test]
+fn a_build_with_more_kinds_goes_on_in_a_segment_that_names_them() {
+    let mut world = nine_events();
+    world.options.kinds = &[(1, "Small"), (2, "Large"), (3, "Newer")];
+    world.open().unwrap();
+    let credit = world.journal().credit();
+    assert!(credit.total > credit.reserve);
+    world.write(1, 100);
+    let header = String::from_utf8_lossy(&world.disk.read(&world.path("seg-000000000003.log"))[..200]).into_owned();
+    assert!(header.contains("Newer"), "{header}");
+    assert_eq!(world.journal().stats().segments_closed, 2, "the rest of the old one is left alone");
+    world.drop_journal();
+    world.disk.lose_power();
+    assert_eq!(world.open().unwrap().last_lsn, 10);
+    world.drop_journal();
+    // The older build still reads it: no event of the new kind is there.
+    world.options.kinds = KINDS;
+    assert_eq!(world.open().unwrap().last_lsn, 10);
+}
+
+#[test]
+fn the_length_of_segments_may_change_between_runs() {
+    let mut world = nine_events();
+    for segment_bytes in [2 * SEGMENT, SEGMENT, SEGMENT + 4_096] {
+        world.options.segment_bytes = segment_bytes;
+        world.open().unwrap();
+        world.write(12, 60_000);
+        world.drop_journal();
+        world.disk.lose_power();
+    }
+    assert_eq!(world.open().unwrap().last_lsn, 45);
+}
+
+#[test]
+fn a_leftover_of_another_use_of_the_file_is_not_taken_for_the_log() {
+    let mut world = nine_events();
+    // The same batches, as the same segment, under another salt.
+    let mut other = World::new(Disk::new(2));
+    other.machine.pass(1);
+    hosting_journal::Machine::random(other.machine.as_ref()).unwrap();
+    other.open().unwrap();
+    other.write(9, 40_000);
+    other.submit(40_000);
+    other.commit();
+    other.drop_journal();
+    let at = batch(3) - 512;
+    let mut bytes = world.disk.read(&second(&world));
+    bytes[at..at + BATCH].copy_from_slice(&other.disk.read(&second(&other))[at..at + BATCH]);
+    world.disk.put(&second(&world), &bytes);
+    assert_eq!(world.open().unwrap().last_lsn, 9);
+}
+
+#[test]
+fn a_tail_torn_across_a_switch_of_segments_is_cut_where_it_began() {
+    for call in 1..=2 {
+        let mut world = World::new(Disk::new(2));
+        world.open().unwrap();
+        world.write(5, 40_000);
+        world.disk.plan(call, Fault::Crash);
+        assert!(world.submit(60_000));
+        let lived = world.live(|world| {
+            world.commit();
+            Ok(())
+        });
+        assert!(!lived.unwrap());
+        world.drop_journal();
+        world.disk.kill();
+        // Of the first batch of the second segment only the header is there.
+        let mut bytes = world.disk.read(&second(&world));
+        bytes[FIRST + 512..FIRST + 4_096].fill(0xAB);
+        world.disk.put(&second(&world), &bytes);
+        world.open().unwrap();
+        world.write(3, 10_000);
+        world.drop_journal();
+        world.disk.lose_power();
+        assert_eq!(world.open().unwrap().last_lsn, 8);
+    }
+}
+
+#[test]
+fn options_that_contradict_the_format_are_refused_with_the_reason() {
+    for segment_bytes in [0, SEGMENT - 4_096, SEGMENT + 1, 4 << 30] {
+        let mut world = World::new(Disk::new(0));
+        world.options.segment_bytes = segment_bytes;
+        let error = world.open().unwrap_err();
+        assert!(error.to_string().contains("segment_bytes"), "{error}");
+    }
+    let mut world = World::new(Disk::new(0));
+    world.options.kinds = &[(1, "")];
+    assert!(matches!(world.open().unwrap_err(), OpenError::Options { .. }));
+    let options = Options::new("/journal", 1, KINDS);
+    assert_eq!(options.segment_bytes, 64 * 1024 * 1024);
+}

@@ -1,0 +1,340 @@
+//! What the tests share: a state that remembers every event, a machine whose clocks stand still, and a ledger of what
+//! was acknowledged, kept outside the journal.
+
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hosting_journal::{Compacted, Journal, Lsn, Machine, OpenError, Options, Recovered, State, compact, open_stepped};
+
+use crate::disk::Disk;
+
+pub const KINDS: &[(u8, &str)] = &[(1, "Small"), (2, "Large")];
+pub const SEGMENT: u64 = 256 * 1024;
+
+/// What identifies an event: which run of the service sent it, its number, its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub run: u32,
+    pub lsn: Lsn,
+    pub length: u32,
+}
+
+const EVENT_HEAD: usize = 21;
+
+impl Event {
+    /// Kind, fields, checksum, filling.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.push(if self.length < 1_000 { 1 } else { 2 });
+        out.extend_from_slice(&self.run.to_le_bytes());
+        out.extend_from_slice(&self.lsn.to_le_bytes());
+        out.extend_from_slice(&self.length.to_le_bytes());
+        out.extend_from_slice(&crc32fast::hash(&out[start..]).to_le_bytes());
+        let seed = self.lsn.wrapping_mul(31).wrapping_add(u64::from(self.run));
+        out.resize(start + EVENT_HEAD + self.length as usize, seed as u8);
+    }
+
+    fn decode_head(bytes: &mut &[u8]) -> Result<Self, String> {
+        let (head, rest) = bytes.split_at_checked(EVENT_HEAD).ok_or("event is cut short")?;
+        let field = |range: std::ops::Range<usize>| head[range].iter().rev().fold(0, |sum, &b| sum << 8 | u64::from(b));
+        if u64::from(crc32fast::hash(&head[..17])) != field(17..21) {
+            return Err("event is damaged".to_owned());
+        }
+        *bytes = rest;
+        Ok(Self { run: field(1..5) as u32, lsn: field(5..13), length: field(13..17) as u32 })
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, String> {
+        let event = Self::decode_head(bytes)?;
+        let seed = event.lsn.wrapping_mul(31).wrapping_add(u64::from(event.run)) as u8;
+        let (filling, rest) = bytes.split_at_checked(event.length as usize).ok_or("event is cut short")?;
+        if filling.iter().any(|&byte| byte != seed) {
+            return Err("filling is damaged".to_owned());
+        }
+        *bytes = rest;
+        Ok(event)
+    }
+}
+
+/// Remembers every event. Its image is large enough to be written in several pieces.
+#[derive(Clone, Default)]
+pub struct Memory {
+    pub events: Vec<Event>,
+    pub unknown: Option<u8>,
+    pub last_service_ms: u64,
+}
+
+const IMAGE_RECORD: usize = 24 * 1024;
+
+impl State for Memory {
+    fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        assert!(self.events.is_empty(), "the state is fresh");
+        for mut record in bytes.chunks(IMAGE_RECORD) {
+            self.events.push(Event::decode_head(&mut record)?);
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, first_lsn: Lsn, count: u32, mut bytes: &[u8], service_ms: u64) -> Result<(), String> {
+        assert!(service_ms >= self.last_service_ms, "service time ran back");
+        self.last_service_ms = service_ms;
+        for lsn in first_lsn..first_lsn + u64::from(count) {
+            if bytes[0] > 2 {
+                self.unknown = Some(bytes[0]);
+                return Err("unknown kind".to_owned());
+            }
+            let event = Event::decode(&mut bytes)?;
+            if event.lsn != lsn || lsn != self.events.len() as u64 + 1 {
+                return Err(format!("{event:?} applied as {lsn} after {} events", self.events.len()));
+            }
+            self.events.push(event);
+        }
+        if bytes.is_empty() { Ok(()) } else { Err("bytes are left".to_owned()) }
+    }
+
+    fn write_image(&self, out: &mut dyn Write) -> io::Result<()> {
+        for event in &self.events {
+            let mut record = Vec::new();
+            event.encode(&mut record);
+            record.resize(IMAGE_RECORD, 0xEE);
+            out.write_all(&record)?;
+        }
+        Ok(())
+    }
+
+    fn unknown_kind(&self) -> Option<u8> {
+        self.unknown
+    }
+}
+
+/// Clocks that move when told to.
+pub struct StillMachine {
+    pub boot_ms: AtomicU64,
+    pub wall_ms: AtomicU64,
+    salt: AtomicU64,
+}
+
+impl StillMachine {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            boot_ms: AtomicU64::new(5_000),
+            wall_ms: AtomicU64::new(1_700_000_000_000),
+            salt: AtomicU64::new(1),
+        })
+    }
+
+    pub fn pass(&self, ms: u64) {
+        self.boot_ms.fetch_add(ms, Ordering::Relaxed);
+        self.wall_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+impl Machine for StillMachine {
+    fn boot_ms(&self) -> u64 {
+        self.boot_ms.load(Ordering::Relaxed)
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.wall_ms.load(Ordering::Relaxed)
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.boot_ms() * 1_000_000
+    }
+
+    fn random(&self) -> io::Result<u64> {
+        Ok(self.salt.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed))
+    }
+}
+
+/// How a test process dies of a failed batch: without the panic hook's noise.
+struct Died;
+
+fn die(_reason: &str) -> ! {
+    std::panic::resume_unwind(Box::new(Died))
+}
+
+/// A service over one disk, and a ledger of what it has acknowledged.
+pub struct World {
+    pub disk: Disk,
+    pub machine: Arc<StillMachine>,
+    pub options: Options,
+    boot_id: Arc<tempfile::NamedTempFile>,
+    run: u32,
+    journal: Option<Journal>,
+    /// Acknowledged: must be there after anything.
+    pub acknowledged: Vec<Event>,
+    /// Submitted after that: may be there, in this order, up to any of them.
+    pub submitted: Vec<Event>,
+}
+
+impl World {
+    pub fn new(disk: Disk) -> Self {
+        let boot_id = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(boot_id.path(), "0f9d3a52-57c4-4d62-9f3c-6c8b8f4b1b11\n").unwrap();
+        Self::with_boot_id(disk, Arc::new(boot_id))
+    }
+
+    fn with_boot_id(disk: Disk, boot_id: Arc<tempfile::NamedTempFile>) -> Self {
+        let options = Options {
+            boot_id_path: boot_id.path().to_owned(),
+            segment_bytes: SEGMENT,
+            on_fatal: die,
+            ..Options::new("/journal", 1, KINDS)
+        };
+        Self {
+            disk,
+            machine: StillMachine::new(),
+            options,
+            boot_id,
+            run: 0,
+            journal: None,
+            acknowledged: Vec::new(),
+            submitted: Vec::new(),
+        }
+    }
+
+    /// The same service over a copy of its disk.
+    pub fn fork(&self, seed: u64) -> Self {
+        assert!(self.journal.is_none());
+        let mut world = Self::with_boot_id(self.disk.fork(seed), Arc::clone(&self.boot_id));
+        world.machine.pass(self.machine.boot_ms());
+        world.machine.salt.store(self.machine.salt.load(Ordering::Relaxed), Ordering::Relaxed);
+        world.run = self.run;
+        world.acknowledged = self.acknowledged.clone();
+        world.submitted = self.submitted.clone();
+        world
+    }
+
+    /// The machine was started anew.
+    pub fn reboot(&self, boot_id: &str, boot_ms: u64) {
+        std::fs::write(self.boot_id.path(), boot_id).unwrap();
+        self.machine.boot_ms.store(boot_ms, Ordering::Relaxed);
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        Path::new("/journal").join(name)
+    }
+
+    pub fn journal(&self) -> &Journal {
+        self.journal.as_ref().unwrap()
+    }
+
+    /// Opens without looking at what was recovered.
+    pub fn try_open(&mut self, state: &mut Memory) -> Result<Recovered, OpenError> {
+        self.journal = None;
+        self.run += 1;
+        let files = Arc::new(self.disk.clone());
+        let machine = Arc::clone(&self.machine) as Arc<dyn Machine>;
+        let (journal, recovered) = open_stepped(self.options.clone(), files, machine, state)?;
+        self.journal = Some(journal);
+        Ok(recovered)
+    }
+
+    /// Opens, and holds what was recovered against the ledger.
+    pub fn open(&mut self) -> Result<Recovered, OpenError> {
+        let mut state = Memory::default();
+        let recovered = self.try_open(&mut state)?;
+        let known = self.acknowledged.iter().chain(&self.submitted).copied().collect::<Vec<_>>();
+        let count = state.events.len();
+        assert!(count >= self.acknowledged.len(), "lost: {count} of {} acknowledged", self.acknowledged.len());
+        assert!(count <= known.len(), "invented: {count} of {} submitted", known.len());
+        assert_eq!(state.events, known[..count], "changed");
+        assert_eq!(recovered.last_lsn, count as u64);
+        assert_eq!(self.journal().durable(), count as u64);
+        assert_eq!(self.journal().last(), count as u64);
+        // What an open journal shows is acknowledged.
+        self.acknowledged = state.events;
+        self.submitted.clear();
+        Ok(recovered)
+    }
+
+    /// Submits one event if there is credit for it; whether there was.
+    pub fn submit(&mut self, length: u32) -> bool {
+        let lsn = self.journal().last() + 1;
+        let event = Event { run: self.run, lsn, length };
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        let credit = self.journal().credit();
+        if credit.total.saturating_sub(credit.reserve) < bytes.len() as u64 {
+            return false;
+        }
+        self.journal().submit(lsn, 1, &bytes);
+        self.submitted.push(event);
+        true
+    }
+
+    /// Writes everything that is pending and notes what became durable.
+    pub fn commit(&mut self) {
+        loop {
+            let before = self.journal().durable();
+            let was_written = self.journal().step_commit();
+            let after = self.journal().durable();
+            assert!(after >= before && after <= self.journal().last());
+            let count = (after as usize) - self.acknowledged.len();
+            self.acknowledged.extend(self.submitted.drain(..count));
+            if !was_written {
+                return;
+            }
+        }
+    }
+
+    pub fn compact(&self) -> Result<Compacted, OpenError> {
+        let mut state = Memory::default();
+        let done = compact(self.options.clone(), Arc::new(self.disk.clone()), &mut state)?;
+        // An image never holds what is not acknowledged.
+        assert!(state.events.len() <= self.acknowledged.len());
+        assert_eq!(state.events, self.acknowledged[..state.events.len()]);
+        Ok(done)
+    }
+
+    /// What the caller of the journal does beside submitting.
+    pub fn keep_house(&self) {
+        // A failure here is a stall, never the end; it shows in the credit.
+        let _ = self.journal().step_supply();
+        if self.journal().compaction_due() {
+            match self.compact() {
+                Ok(_) => drop(self.journal().image_written()),
+                Err(error) => self.journal().image_failed(&error.to_string(), error.is_no_space()),
+            }
+        }
+    }
+
+    pub fn shut_down(&mut self) {
+        let journal = self.journal.take().unwrap();
+        journal.shutdown();
+        assert_eq!(journal.durable(), journal.last());
+        self.acknowledged.append(&mut self.submitted);
+    }
+
+    /// The process ends without another call.
+    pub fn drop_journal(&mut self) {
+        self.journal = None;
+    }
+
+    /// Submits and commits events of `length` bytes until `count` were acknowledged.
+    pub fn write(&mut self, count: usize, length: u32) {
+        for _ in 0..count {
+            while !self.submit(length) {
+                self.keep_house();
+                assert!(self.journal().stats().stall_reason.is_none());
+            }
+            self.commit();
+            self.keep_house();
+        }
+    }
+
+    /// Runs a life of the service; whether it lived to the end of it.
+    pub fn live(&mut self, life: impl FnOnce(&mut Self) -> Result<(), OpenError>) -> Result<bool, OpenError> {
+        let result = catch_unwind(AssertUnwindSafe(|| life(self)));
+        match result {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(error)) => Err(error),
+            Err(payload) if payload.is::<Died>() => Ok(false),
+            Err(payload) => std::panic::resume_unwind(payload),
+        }
+    }
+}
