@@ -1,1 +1,33 @@
-//! placeholder
+//! The Python module `pyservice._native`: engine, journal and their metrics as frozen handles. The documented contract
+//! is `pyservice/_native.pyi`; this crate converts, locks and wakes, and decides nothing.
+
+#![allow(missing_docs)] // the Python contract is documented in the stub, which stubtest compares with this module
+
+mod compaction;
+mod convert;
+mod engine;
+mod metrics;
+mod shard;
+mod timer;
+
+use hosting_core::Refusal;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("SLUGS", PyTuple::new(py, Refusal::SLUGS)?)?;
+    module.add("build_profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
+    module.add("version", env!("CARGO_PKG_VERSION"))?;
+    module.add("OpenFailed", py.get_type::<convert::OpenFailed>())?;
+    module.add_class::<convert::Refused>()?;
+    module.add_class::<convert::Port>()?;
+    module.add_class::<convert::Lobby>()?;
+    module.add_class::<convert::Placed>()?;
+    module.add_class::<convert::Resolved>()?;
+    module.add_class::<engine::Status>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Cycles of reserve, connected and disconnected in the engine alone: MACs and client-address hash on, no journal.
+
+use std::time::Instant;
+
+use hosting_core::Idempotency;
+
+use crate::Failure;
+use crate::chance::Chance;
+use crate::figures::Figures;
+use crate::flags::Flags;
+use crate::hall::{Hall, Kind};
+use crate::host::cpu_ns;
+
+/// Different client addresses.
+pub const ADDRESSES: usize = 100_000;
+/// Service time goes on by a millisecond after so many cycles.
+const CYCLES_PER_MS: u64 = 1_000;
+/// The timer expires what is due this often.
+const CYCLES_PER_ADVANCE: u64 = 10_000;
+
+/// Size of the scene and of the run.
+pub struct Scene {
+    /// Lobbies, visited at random.
+    pub lobbies: usize,
+    /// Places of each.
+    pub places: u32,
+    /// Cycles before the measured ones.
+    pub warm_up: u64,
+    /// Measured cycles.
+    pub cycles: u64,
+    /// Seed of the visits.
+    pub seed: u64,
+}
+
+impl Scene {
+    /// From flags; left out: 1,000 lobbies of 100.
+    pub fn of(flags: &Flags) -> Result<Scene, Failure> {
+        Ok(Scene {
+            lobbies: flags.get("lobbies", 1_000)?,
+            places: flags.get("places", 100)?,
+            warm_up: flags.get("warm-up", 100_000)?,
+            cycles: flags.get("cycles", 1_000_000)?,
+            seed: flags.get("seed", 1)?,
+        })
+    }
+
+    /// What was measured, per second of wall clock and of CPU.
+    pub fn figures(&self, began: Instant, cpu_before_ns: u64) -> Figures {
+        let (wall_s, cpu_s) = (began.elapsed().as_secs_f64(), (cpu_ns() - cpu_before_ns) as f64 / 1e9);
+        Figures::new()
+            .number("cycles_per_s", self.cycles as f64 / wall_s)
+            .number("cycles_per_cpu_s", self.cycles as f64 / cpu_s)
+            .count("lobbies", self.lobbies as u64)
+            .count("places", u64::from(self.places))
+            .count("cycles", self.cycles)
+    }
+}
+
+/// Measures the engine.
+pub fn run(scene: &Scene, has_keys: bool) -> Result<Figures, Failure> {
+    let mut hall = Hall::new()?;
+    let mut chance = Chance::new(scene.seed);
+    for _ in 0..scene.lobbies {
+        hall.add_lobby(&Kind::of("duel", scene.places))?;
+    }
+    for lobby in hall.lobbies.clone() {
+        for _ in 0..scene.places / 2 {
+            let tokens = hall.join(lobby, 1, chance.below(ADDRESSES) as u32, None)?;
+            hall.connect(lobby, &tokens[0], None)?;
+        }
+    }
+    for number in 0..scene.warm_up {
+        cycle(&mut hall, &mut chance, number, has_keys)?;
+    }
+    let (cpu_before_ns, began) = (cpu_ns(), Instant::now());
+    for number in scene.warm_up..scene.warm_up + scene.cycles {
+        cycle(&mut hall, &mut chance, number, has_keys)?;
+    }
+    let figures = scene.figures(began, cpu_before_ns);
+    hall.check([0, 0, scene.places / 2, 0])?;
+    Ok(figures)
+}
+
+fn cycle(hall: &mut Hall, chance: &mut Chance, number: u64, has_keys: bool) -> Result<(), Failure> {
+    if number % CYCLES_PER_MS == 0 {
+        hall.now += 1;
+    }
+    if number % CYCLES_PER_ADVANCE == 0 {
+        hall.advance();
+    }
+    let lobby = hall.lobbies[chance.below(hall.lobbies.len())];
+    let address = chance.below(ADDRESSES) as u32;
+    let key = |hall: &Hall, caller: &[u8], step: u64, operation: &str, message: &[u8]| -> Option<Idempotency> {
+        has_keys.then(|| hall.hash.idempotency(caller, &key_of(3 * number + step), operation, message))
+    };
+    let joined = key(hall, &address.to_be_bytes(), 0, "join", &lobby.0);
+    let tokens = hall.join(lobby, 1, address, joined)?;
+    let connected = key(hall, &lobby.0, 1, "connected", tokens[0].as_bytes());
+    hall.connect(lobby, &tokens[0], connected)?;
+    let disconnected = key(hall, &lobby.0, 2, "disconnected", tokens[0].as_bytes());
+    hall.disconnect(lobby, &tokens[0], disconnected)
+}
+
+/// A key as long as a UUID.
+fn key_of(number: u64) -> [u8; 36] {
+    let mut key = [b'0'; 36];
+    for (digit, place) in key[20..].iter_mut().enumerate() {
+        *place = b"0123456789abcdef"[(number >> (60 - 4 * digit)) as usize & 15];
+    }
+    key
+}

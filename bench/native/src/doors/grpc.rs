@@ -1,0 +1,104 @@
+//! gRPC over HTTP/2 connections, one unary call at a time on each of their streams.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::client::SendRequest;
+use h2::RecvStream;
+use http::{HeaderMap, Request};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::pace::Pace;
+use super::plan::{Ask, Plan};
+use super::{Reply, Seen};
+use crate::{Failure, wrong};
+
+const METHOD: &str = "/hosting.v1.Matchmaker/PlayerConnected";
+const WINDOW_BYTES: u32 = 1 << 24;
+/// Field 1, a string.
+const PLAYER_TOKEN_TAG: u8 = 0x0a;
+
+/// Connects, and starts a worker for each stream of each connection.
+pub async fn start(
+    address: &str,
+    connections: usize,
+    streams: usize,
+    plan: &Arc<Plan>,
+    pace: &Arc<Pace>,
+) -> Result<Vec<JoinHandle<Result<Seen, Failure>>>, Failure> {
+    let mut workers = Vec::with_capacity(connections * streams);
+    for connection in 0..connections {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+        let (sender, driver) = builder.handshake::<_, Bytes>(stream).await?;
+        tokio::spawn(driver);
+        for number in connection * streams..(connection + 1) * streams {
+            let (plan, pace, sender) = (Arc::clone(plan), Arc::clone(pace), sender.clone());
+            let target = format!("http://{address}{METHOD}");
+            workers.push(tokio::spawn(async move { work(sender, plan.of(number), &pace, &target).await }));
+        }
+    }
+    Ok(workers)
+}
+
+async fn work(sender: SendRequest<Bytes>, asks: &[Ask], pace: &Pace, target: &str) -> Result<Seen, Failure> {
+    let mut seen = Seen::default();
+    seen.samples.reserve_exact(asks.len());
+    let mut sender = sender.ready().await?;
+    pace.started().await;
+    for ask in asks {
+        let request = Request::post(target)
+            .header("te", "trailers")
+            .header("content-type", "application/grpc")
+            .header("user-agent", "bench")
+            .header("authorization", format!("Bearer {}", ask.lobby_token))
+            .body(())?;
+        let message = frame(&ask.player_token)?;
+        let asked = pace.turn().await;
+        let (response, mut body) = sender.send_request(request, false)?;
+        body.send_data(message, true)?;
+        let reply = read(response.await?).await?;
+        seen.note(pace, asked, reply);
+        sender = sender.ready().await?;
+    }
+    Ok(seen)
+}
+
+/// One uncompressed message with the token.
+fn frame(player_token: &str) -> Result<Bytes, Failure> {
+    let length = u8::try_from(player_token.len()).ok().filter(|length| *length < 0x80);
+    let length = length.ok_or_else(|| wrong("a player token of 128 characters or more"))?;
+    let mut frame = BytesMut::with_capacity(7 + player_token.len());
+    frame.put_u8(0);
+    frame.put_u32(2 + u32::from(length));
+    frame.put_u8(PLAYER_TOKEN_TAG);
+    frame.put_u8(length);
+    frame.put_slice(player_token.as_bytes());
+    Ok(frame.freeze())
+}
+
+/// An empty message and status 0, or the code that says why not.
+async fn read(response: http::Response<RecvStream>) -> Result<Reply, Failure> {
+    let (head, mut body) = response.into_parts();
+    let mut message = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        message.extend_from_slice(&data);
+    }
+    let trailers = body.trailers().await?.unwrap_or(head.headers);
+    let status = text(&trailers, "grpc-status");
+    let has_ray = text(&trailers, "x-ray-id").len() == 32;
+    Ok(if status == "0" && message == [0; 5] {
+        Reply::Done { has_ray }
+    } else {
+        Reply::Refused(format!("grpc {status} {}", text(&trailers, "grpc-message")))
+    })
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+}

@@ -1,0 +1,120 @@
+//! Find among many open lobbies: time per find, and how many candidates each visits.
+
+use std::time::{Duration, Instant};
+
+use hosting_core::{Find, Id, Placed};
+
+use crate::chance::Chance;
+use crate::figures::Figures;
+use crate::flags::Flags;
+use crate::hall::{Hall, Kind, NAMESPACE, REGION, VERSION};
+use crate::{Failure, wrong};
+
+const PLACES: u32 = 32;
+const MODES: [&str; 4] = ["solo", "duel", "squad", "crowd"];
+/// The value that one lobby in a hundred has for the tag `map`; the others share the rest.
+const RARE: &str = "canyon";
+const OFTEN: [&str; 9] = ["forest", "harbour", "desert", "city", "island", "mine", "bridge", "castle", "moon"];
+
+/// What is looked for.
+struct Wish {
+    modes: &'static [&'static str],
+    tags: &'static [(&'static str, &'static str)],
+    party_size: u32,
+    /// Finds that are timed together before their places are given back: fewer than fit in the smallest scene.
+    at_once: usize,
+}
+
+const PLAIN: Wish = Wish { modes: &["duel"], tags: &[], party_size: 1, at_once: 64 };
+const PICKY: Wish = Wish { modes: &["duel", "squad"], tags: &[("map", RARE)], party_size: 4, at_once: 2 };
+
+/// Measures finds of one kind: `--wish plain|picky`, `--lobbies N`.
+pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+    let wish = if flags.get("wish", "plain".to_owned())? == "picky" { PICKY } else { PLAIN };
+    let lobbies: usize = flags.get("lobbies", 100_000)?;
+    let finds: usize = flags.get("finds", 200_000)?;
+    let mut chance = Chance::new(flags.get("seed", 1)?);
+    let mut hall = build(lobbies, &mut chance)?;
+    for _ in 0..finds / wish.at_once / 10 {
+        round(&mut hall, &wish, &mut chance)?;
+    }
+    let work_before = hall.engine.find_work();
+    let (mut took, mut found) = (Duration::ZERO, 0);
+    while found < finds {
+        took += round(&mut hall, &wish, &mut chance)?;
+        found += wish.at_once;
+    }
+    let work = hall.engine.find_work() - work_before;
+    if hall.engine.ledger_violations() > 0 {
+        return Err(wrong("the ledger does not add up"));
+    }
+    Ok(Figures::new()
+        .number("ns_per_find", took.as_nanos() as f64 / found as f64)
+        .number("candidates_per_find", work as f64 / found as f64)
+        .count("lobbies", lobbies as u64)
+        .count("finds", found as u64))
+}
+
+/// Open lobbies, each with a random number of places taken. The first one can hold the picky wish.
+fn build(lobbies: usize, chance: &mut Chance) -> Result<Hall, Failure> {
+    let mut hall = Hall::new()?;
+    for number in 0..lobbies {
+        let is_rare = if number < 100 { number == 0 } else { chance.below(100) == 0 };
+        let map = if is_rare { RARE } else { OFTEN[chance.below(OFTEN.len())] };
+        let mode = if number == 0 { "duel" } else { MODES[chance.below(MODES.len())] };
+        let kind = Kind { tags: &[("map", map)], ..Kind::of(mode, PLACES) };
+        let lobby = hall.add_lobby(&kind)?;
+        let taken = if number == 0 { PLACES / 2 } else { chance.below(PLACES as usize) as u32 };
+        for _ in 0..taken {
+            hall.join(lobby, 1, chance.below(250_000) as u32, None)?;
+        }
+    }
+    Ok(hall)
+}
+
+/// Some finds, timed, and their places given back, not timed.
+fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, Failure> {
+    let mut places: Vec<(Id, String)> = Vec::with_capacity(wish.at_once * wish.party_size as usize);
+    let address = chance.below(250_000) as u32;
+    let source = hall.hash.source(NAMESPACE, &address.to_be_bytes());
+    let find = Find {
+        namespace: NAMESPACE,
+        version: VERSION,
+        modes: wish.modes,
+        regions: &[REGION],
+        tags: wish.tags,
+        party_size: wish.party_size,
+        source,
+        source_limit: u32::MAX,
+        idempotency: None,
+    };
+    let mut took = Duration::ZERO;
+    let mut answers = Vec::with_capacity(wish.at_once);
+    let began = Instant::now();
+    for _ in 0..wish.at_once {
+        answers.push(hall.ask(|engine, context| engine.find(context, &find))?);
+    }
+    took += began.elapsed();
+    for answer in answers {
+        let Placed::Reserved(reserved) = answer else { return Err(wrong("a find has to wait")) };
+        if reserved.tokens.len() != wish.party_size as usize {
+            return Err(wrong("a party was split"));
+        }
+        check_wish(hall, reserved.lobby, wish)?;
+        places.extend(reserved.tokens.into_iter().map(|token| (reserved.lobby, token)));
+    }
+    chance.shuffle(&mut places);
+    for (lobby, token) in places {
+        hall.disconnect(lobby, &token, None)?;
+    }
+    Ok(took)
+}
+
+fn check_wish(hall: &Hall, lobby: Id, wish: &Wish) -> Result<(), Failure> {
+    let view = hall.engine.lobby(lobby).ok_or_else(|| wrong("the lobby that was found is not there"))?;
+    let players: u32 = view.players.iter().sum();
+    if !wish.modes.contains(&view.mode.as_str()) || players > PLACES {
+        return Err(wrong(format!("found a lobby of {} with {players} players", view.mode)));
+    }
+    Ok(())
+}

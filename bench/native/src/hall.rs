@@ -1,0 +1,187 @@
+//! Lobbies to measure with: an engine of a seeded key ring, and attach, ready and the rest with the answers checked.
+//! Nothing is journaled here; service time is what the measurement says.
+
+use hosting_core::{
+    Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, HashKey, Id, Idempotency,
+    Join, KeyRing, Ms, Placed,
+};
+
+use crate::{Failure, wrong};
+
+/// Namespace of every lobby.
+pub const NAMESPACE: Id = Id([0x11; 16]);
+/// Version of every lobby.
+pub const VERSION: Id = Id([0x22; 16]);
+/// The only region.
+pub const REGION: &str = "local";
+
+/// An engine as the service makes it, with keys that are the same in each run.
+pub fn new_engine() -> Result<Engine, Failure> {
+    let keys = KeyRing::new(vec![(1, [7; 32])], 1).map_err(|error| wrong(format!("{error:?}")))?;
+    Ok(Engine::new(EngineConfig::new(1, keys)))
+}
+
+/// The hash key of client addresses and idempotency keys.
+pub fn hash_key() -> HashKey {
+    HashKey::new([9; 32])
+}
+
+/// A lobby id of this shard; any number gives another.
+pub fn lobby_id(number: u64) -> Id {
+    let mut id = [0_u8; 16];
+    let mut chance = crate::chance::Chance::new(number);
+    id[2..10].copy_from_slice(&chance.number().to_be_bytes());
+    id[10..].copy_from_slice(&chance.number().to_be_bytes()[..6]);
+    id[1] = 1;
+    id[6] = (id[6] & 0x0f) | 0x40;
+    id[8] = (id[8] & 0x3f) | 0x80;
+    Id(id)
+}
+
+/// What lobbies have in common; the rest is as the service's defaults have it.
+#[derive(Clone, Copy)]
+pub struct Kind<'a> {
+    /// Game mode.
+    pub mode: &'a str,
+    /// All three limits.
+    pub max_players: u32,
+    /// Tags.
+    pub tags: &'a [(&'a str, &'a str)],
+    /// Life of a reservation.
+    pub player_token_ttl_ms: u64,
+}
+
+impl<'a> Kind<'a> {
+    /// A kind without tags whose reservations outlive the measurement.
+    pub fn of(mode: &'a str, max_players: u32) -> Kind<'a> {
+        Kind { mode, max_players, tags: &[], player_token_ttl_ms: 3_600_000 }
+    }
+
+    /// The command that makes a lobby of this kind.
+    pub fn attach(&self, id: Id) -> Attach<'a> {
+        Attach {
+            id,
+            namespace: NAMESPACE,
+            version: VERSION,
+            mode: self.mode,
+            region: REGION,
+            tags: self.tags,
+            max_players: self.max_players,
+            max_players_direct: self.max_players,
+            max_players_party: self.max_players,
+            player_token_ttl_ms: self.player_token_ttl_ms,
+            heartbeat_timeout_ms: 0,
+            heartbeat_grace_ms: 10_000,
+            is_join_enabled: true,
+            ports: &[],
+            create_ts_ms: 0,
+            lobby_count_max: u32::MAX,
+            idempotency: None,
+        }
+    }
+}
+
+/// An engine without a journal.
+pub struct Hall {
+    /// The engine.
+    pub engine: Engine,
+    /// Hash of addresses and keys.
+    pub hash: HashKey,
+    /// Service time that the next command sees.
+    pub now: Ms,
+    /// Ready lobbies, in order of making.
+    pub lobbies: Vec<Id>,
+    buffer: EventBuffer,
+}
+
+impl Hall {
+    /// An engine without lobbies.
+    pub fn new() -> Result<Hall, Failure> {
+        let (engine, hash) = (new_engine()?, hash_key());
+        Ok(Hall { engine, hash, now: 1_000_000, lobbies: Vec::new(), buffer: EventBuffer::default() })
+    }
+
+    /// Runs one command; its events are encoded and dropped, as the shard does without a journal.
+    pub fn ask<T>(&mut self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> Answer<T>) -> Result<T, Failure> {
+        let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
+        let answer = command(&mut self.engine, &mut context);
+        self.buffer.bytes.clear();
+        self.buffer.count = 0;
+        answer.result.map_err(|refusal| wrong(format!("refused: {refusal:?}")))
+    }
+
+    /// Expires what is due, as the service's timer does.
+    pub fn advance(&mut self) {
+        let mut context = Context { now: self.now, credit: Credit::UNLIMITED, events: &mut self.buffer };
+        self.engine.advance(&mut context);
+        self.buffer.bytes.clear();
+        self.buffer.count = 0;
+    }
+
+    /// Makes a lobby that is ready.
+    pub fn add_lobby(&mut self, kind: &Kind<'_>) -> Result<Id, Failure> {
+        let id = lobby_id(self.lobbies.len() as u64);
+        let made = self.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
+        if made.lobby != id {
+            return Err(wrong("attach made another lobby"));
+        }
+        self.ask(|engine, context| engine.ready(context, id))?;
+        self.lobbies.push(id);
+        Ok(id)
+    }
+
+    /// Reserves places in a lobby for a client address.
+    pub fn join(
+        &mut self,
+        lobby: Id,
+        party_size: u32,
+        address: u32,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Vec<String>, Failure> {
+        let source = self.hash.source(NAMESPACE, &address.to_be_bytes());
+        let join = Join {
+            namespace: NAMESPACE,
+            lobby,
+            party_size,
+            rejoin_token: None,
+            source,
+            source_limit: u32::MAX,
+            idempotency,
+        };
+        match self.ask(|engine, context| engine.join(context, &join))? {
+            Placed::Reserved(places) if places.lobby == lobby => Ok(places.tokens),
+            other => Err(wrong(format!("join gave {other:?}"))),
+        }
+    }
+
+    /// The player came.
+    pub fn connect(&mut self, lobby: Id, player_token: &str, idempotency: Option<Idempotency>) -> Result<(), Failure> {
+        let connect = Connect { lobby, player_token, idempotency };
+        self.ask(|engine, context| engine.connected(context, &connect))
+    }
+
+    /// The player went.
+    pub fn disconnect(
+        &mut self,
+        lobby: Id,
+        player_token: &str,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(), Failure> {
+        let disconnect = Disconnect { lobby, player_token, hold_ms: None, idempotency };
+        self.ask(|engine, context| engine.disconnected(context, &disconnect))
+    }
+
+    /// Checks that every lobby has these players (held, reserved, connected, kept) and that the ledger adds up.
+    pub fn check(&self, players: [u32; 4]) -> Result<(), Failure> {
+        for id in &self.lobbies {
+            let found = self.engine.lobby(*id).map(|lobby| lobby.players);
+            if found != Some(players) {
+                return Err(wrong(format!("a lobby has players {found:?}, not {players:?}")));
+            }
+        }
+        match self.engine.ledger_violations() {
+            0 => Ok(()),
+            violations => Err(wrong(format!("{violations} ledger violations"))),
+        }
+    }
+}

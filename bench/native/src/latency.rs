@@ -1,0 +1,23 @@
+//! Times of single answers, and what is told of them.
+
+use crate::figures::Figures;
+
+/// One answer: when it came and how long it took, in nanoseconds since the start of the run.
+#[derive(Clone, Copy)]
+pub struct Sample {
+    /// When it came.
+    pub done_ns: u64,
+    /// How long it took: from sending, or from when it should have been sent.
+    pub took_ns: u64,
+}
+
+/// Median, p99 and largest of the samples, in microseconds.
+pub fn latency_figures(samples: impl Iterator<Item = Sample>) -> Figures {
+    let mut times_ns: Vec<u64> = samples.map(|sample| sample.took_ns).collect();
+    times_ns.sort_unstable();
+    let at = |share: f64| {
+        let index = (times_ns.len() as f64 * share) as usize;
+        times_ns.get(index.min(times_ns.len().saturating_sub(1))).map_or(f64::NAN, |ns| *ns as f64 / 1e3)
+    };
+    Figures::new().number("p50_us", at(0.5)).number("p99_us", at(0.99)).number("max_us", at(1.0))
+}

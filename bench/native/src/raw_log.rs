@@ -1,0 +1,44 @@
+//! Baselines of [`crate::transitions`]: the same bytes written and synced without engine and journal, each transition
+//! by itself or as many together as are outstanding.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::figures::Figures;
+use crate::flags::Flags;
+use crate::host::{disk_figures, prewritten};
+
+const FILE_BYTES: u64 = 64 << 20;
+
+/// Measures: `--folder F [--together 1] [--bytes 48] [--seconds 3]`.
+pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+    let folder = Path::new(flags.text("folder")?);
+    let together: u64 = flags.get("together", 1)?;
+    let bytes: u64 = flags.get("bytes", 48)?;
+    let seconds: f64 = flags.get("seconds", 3.0)?;
+    std::fs::create_dir_all(folder)?;
+    let disk = disk_figures(folder)?;
+    let path = folder.join("raw");
+    let file = prewritten(&path, FILE_BYTES)?;
+    let batch = vec![1_u8; (together * bytes) as usize];
+    let (mut offset, mut syncs) = (0, 0_u64);
+    let began = Instant::now();
+    let until = began + Duration::from_secs_f64(seconds);
+    while Instant::now() < until {
+        if offset + batch.len() as u64 > FILE_BYTES {
+            offset = 0;
+        }
+        file.write_all_at(&batch, offset)?;
+        file.sync_data()?;
+        offset += batch.len() as u64;
+        syncs += 1;
+    }
+    let wall_s = began.elapsed().as_secs_f64();
+    std::fs::remove_file(&path)?;
+    Ok(disk
+        .number("transitions_per_s", (syncs * together) as f64 / wall_s)
+        .count("syncs", syncs)
+        .count("together", together))
+}

@@ -1,0 +1,126 @@
+//! Recovery of a folder with a million reservations in the image and 256 MiB of log after it: making the folder, and
+//! opening it with a warm and with a cold page cache.
+
+use std::path::{Path, PathBuf};
+
+use hosting_core::Id;
+
+use crate::figures::Figures;
+use crate::flags::Flags;
+use crate::hall::{NAMESPACE, hash_key};
+use crate::host::{cached_bytes, cpu_ns, disk_figures, forget_pages, remember_pages};
+use crate::shard::{Shard, compact};
+use crate::transitions::{Crowd, add_lobbies, reserve};
+use crate::{Failure, wrong};
+
+const ADDRESSES: u32 = 250_000;
+/// How many events may be on their way to the disk while places are reserved.
+const AHEAD: u64 = 4_096;
+
+/// Makes the folder: `--folder F [--lobbies 10000] [--places 100] [--log-mib 256]`.
+pub fn build(flags: &Flags) -> Result<Figures, Failure> {
+    let folder = Path::new(flags.text("folder")?);
+    std::fs::create_dir_all(folder)?;
+    let disk = disk_figures(folder)?;
+    let (mut shard, recovered, _) = Shard::open(folder)?;
+    if recovered.last_lsn > 0 {
+        return Err(wrong("the folder is in use already"));
+    }
+    let (count, places): (u64, u32) = (flags.get("lobbies", 10_000)?, flags.get("places", 100)?);
+    let full = add_lobbies(&mut shard, 0, count, places)?;
+    let busy = add_lobbies(&mut shard, count, 1_000, 100)?;
+    fill(&mut shard, &full, places)?;
+    let filled_lsn = shard.journal.last();
+    let mut crowd = Crowd::new(busy, 256, flags.get("seed", 1)?);
+    // An image covers closed segments only: go on until the last reservation is in one.
+    let closed = shard.journal.stats().segments_closed;
+    while shard.journal.stats().segments_closed == closed {
+        crowd.turn(&mut shard)?;
+    }
+    shard.flush();
+    let image_lsn = compact(folder)?;
+    if image_lsn < filled_lsn {
+        return Err(wrong("the image does not have all reservations"));
+    }
+    shard.journal.image_written()?;
+    let before = shard.journal.stats().bytes;
+    let log_bytes = flags.get("log-mib", 256_u64)? << 20;
+    while shard.journal.stats().bytes - before < log_bytes {
+        crowd.turn(&mut shard)?;
+    }
+    shard.flush();
+    let stats = shard.journal.stats();
+    Ok(disk
+        .count("reservations", count * u64::from(places))
+        .count("image_lsn", image_lsn)
+        .count("last_lsn", stats.last_lsn)
+        .count("log_bytes", stats.bytes - before)
+        .number("events_per_batch", stats.events as f64 / stats.batches as f64))
+}
+
+/// Reserves every place, lobby by lobby in turn.
+fn fill(shard: &mut Shard, lobbies: &[Id], places: u32) -> Result<(), Failure> {
+    let hash = hash_key();
+    let mut address = 0_u32;
+    for _ in 0..places {
+        for lobby in lobbies {
+            address = (address + 1) % ADDRESSES;
+            let (_, lsn) = reserve(shard, *lobby, hash.source(NAMESPACE, &address.to_be_bytes()))?;
+            while lsn > shard.journal.durable() + AHEAD {
+                shard.wait();
+            }
+        }
+    }
+    shard.flush();
+    Ok(())
+}
+
+/// Opens the folder and checks what is there: `--folder F --reservations N [--cold]`.
+pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
+    let folder = Path::new(flags.text("folder")?);
+    let expected: u64 = flags.get("reservations", 1_000_000)?;
+    let disk = disk_figures(folder)?;
+    let files = files_of(folder)?;
+    for file in &files {
+        if flags.has("cold") { forget_pages(file)? } else { remember_pages(file).map(drop)? }
+    }
+    let cached: u64 = files.iter().map(|file| cached_bytes(file)).sum::<Result<u64, Failure>>()?;
+    let all: u64 = files.iter().map(|file| Ok(std::fs::metadata(file)?.len())).sum::<Result<u64, Failure>>()?;
+    let cpu_before_ns = cpu_ns();
+    let (shard, recovered, split) = Shard::open(folder)?;
+    let cpu_ms = (cpu_ns() - cpu_before_ns) as f64 / 1e6;
+    let counts = shard.engine.namespace_counts();
+    let reserved: u64 = counts.iter().map(|(_, namespace)| namespace.slots[2]).sum();
+    // The crowd's last players hold a few places in lobbies of their own.
+    if reserved < expected || reserved > expected + 1_000 {
+        return Err(wrong(format!("{reserved} places are reserved, not {expected}")));
+    }
+    if shard.engine.ledger_violations() > 0 {
+        return Err(wrong("the ledger does not add up"));
+    }
+    Ok(disk
+        .number("ready_ms", split.total_ms)
+        .number("image_read_ms", split.image_read_ms)
+        .number("image_load_ms", split.image_load_ms)
+        .number("log_read_ms", split.log_read_ms)
+        .number("apply_ms", split.apply_ms)
+        .number("derive_ms", split.derive_ms)
+        .number("cpu_ms", cpu_ms)
+        .number("cached_share", cached as f64 / all as f64)
+        .count("reserved", reserved)
+        .count("batches", recovered.batches)
+        .count("events", recovered.events)
+        .count("image_lsn", recovered.image_lsn))
+}
+
+/// Images and segments of a journal folder.
+fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "log" || extension == "img") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,196 @@
+//! Durable transitions in a closed loop: players who join, connect and disconnect, each taking its next step when the
+//! one before is on disk, as many at once as the flag says.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hosting_core::{Connect, Disconnect, Id, Join, Lsn, Placed};
+use hosting_journal::Stats;
+
+use crate::chance::Chance;
+use crate::figures::Figures;
+use crate::flags::Flags;
+use crate::hall::{Kind, NAMESPACE, hash_key, lobby_id};
+use crate::host::{cpu_ns, disk_figures};
+use crate::latency::{Sample, latency_figures};
+use crate::shard::Shard;
+use crate::{Failure, wrong};
+
+/// A player between two answers.
+pub struct Player {
+    lobby: Id,
+    /// What comes next: connected and disconnected need a token.
+    token: Option<String>,
+    is_connected: bool,
+}
+
+/// Players who cycle through lobbies.
+pub struct Crowd {
+    /// Where they go.
+    pub lobbies: Vec<Id>,
+    players: Vec<Player>,
+    idle: Vec<usize>,
+    waiting: VecDeque<(Lsn, usize, Instant)>,
+    chance: Chance,
+    hash: hosting_core::HashKey,
+    /// Transitions that were answered: they are durable.
+    pub answered: u64,
+    /// When and how fast, if it is wanted.
+    pub samples: Option<(Instant, Vec<Sample>)>,
+}
+
+impl Crowd {
+    /// So many players at once in these lobbies.
+    pub fn new(lobbies: Vec<Id>, outstanding: usize, seed: u64) -> Crowd {
+        let players = (0..outstanding).map(|_| Player { lobby: Id::default(), token: None, is_connected: false });
+        Crowd {
+            lobbies,
+            players: players.collect(),
+            idle: (0..outstanding).collect(),
+            waiting: VecDeque::new(),
+            chance: Chance::new(seed),
+            hash: hash_key(),
+            answered: 0,
+            samples: None,
+        }
+    }
+
+    /// Answers what became durable, lets everybody who was answered take the next step, and waits for the journal.
+    pub fn turn(&mut self, shard: &mut Shard) -> Result<(), Failure> {
+        let durable = shard.journal.durable();
+        while let Some((lsn, player, asked)) = self.waiting.front().copied() {
+            if lsn > durable {
+                break;
+            }
+            self.waiting.pop_front();
+            self.idle.push(player);
+            self.answered += 1;
+            if let Some((began, samples)) = &mut self.samples {
+                let now = Instant::now();
+                let since = |earlier: Instant| now.duration_since(earlier).as_nanos() as u64;
+                samples.push(Sample { done_ns: since(*began), took_ns: since(asked) });
+            }
+        }
+        if self.idle.is_empty() {
+            shard.wait();
+            return Ok(());
+        }
+        while let Some(player) = self.idle.pop() {
+            let asked = Instant::now();
+            let lsn = self.step(shard, player)?;
+            if self.waiting.back().is_some_and(|(last, ..)| *last > lsn) {
+                return Err(wrong("a later answer waits for an earlier event"));
+            }
+            self.waiting.push_back((lsn, player, asked));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, shard: &mut Shard, number: usize) -> Result<Lsn, Failure> {
+        let player = &mut self.players[number];
+        let Some(token) = &player.token else {
+            player.lobby = self.lobbies[self.chance.below(self.lobbies.len())];
+            let address = (self.chance.below(250_000) as u32).to_be_bytes();
+            let source = self.hash.source(NAMESPACE, &address);
+            let (token, lsn) = reserve(shard, player.lobby, source)?;
+            player.token = Some(token);
+            player.is_connected = false;
+            return Ok(lsn);
+        };
+        if !player.is_connected {
+            let connect = Connect { lobby: player.lobby, player_token: token, idempotency: None };
+            let ((), lsn) = shard.ask(|engine, context| engine.connected(context, &connect))?;
+            player.is_connected = true;
+            return Ok(lsn);
+        }
+        let disconnect = Disconnect { lobby: player.lobby, player_token: token, hold_ms: None, idempotency: None };
+        let ((), lsn) = shard.ask(|engine, context| engine.disconnected(context, &disconnect))?;
+        player.token = None;
+        Ok(lsn)
+    }
+}
+
+/// Joins a lobby for one player.
+pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn), Failure> {
+    let join = Join {
+        namespace: NAMESPACE,
+        lobby,
+        party_size: 1,
+        rejoin_token: None,
+        source,
+        source_limit: u32::MAX,
+        idempotency: None,
+    };
+    let (placed, lsn) = shard.ask(|engine, context| engine.join(context, &join))?;
+    match placed {
+        Placed::Reserved(mut places) if places.tokens.len() == 1 => Ok((places.tokens.remove(0), lsn)),
+        other => Err(wrong(format!("join gave {other:?}"))),
+    }
+}
+
+/// Makes lobbies that are ready; `first` keeps their ids apart from others'.
+pub fn add_lobbies(shard: &mut Shard, first: u64, count: u64, places: u32) -> Result<Vec<Id>, Failure> {
+    let kind = Kind::of("duel", places);
+    let mut lobbies = Vec::with_capacity(count as usize);
+    for number in first..first + count {
+        let id = lobby_id(number);
+        shard.ask(|engine, context| engine.attach(context, &kind.attach(id)))?;
+        let ((), lsn) = shard.ask(|engine, context| engine.ready(context, id))?;
+        lobbies.push(id);
+        if lsn > shard.journal.durable() + 4_096 {
+            shard.flush();
+        }
+    }
+    shard.flush();
+    Ok(lobbies)
+}
+
+/// Measures: `--folder F [--outstanding 256] [--seconds 5] [--lobbies 1000] [--places 100]`.
+pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+    let folder = Path::new(flags.text("folder")?);
+    let outstanding = flags.get("outstanding", 256)?;
+    let seconds: f64 = flags.get("seconds", 5.0)?;
+    std::fs::create_dir_all(folder)?;
+    let disk = disk_figures(folder)?;
+    let (mut shard, ..) = Shard::open(folder)?;
+    let lobbies = add_lobbies(&mut shard, 0, flags.get("lobbies", 1_000)?, flags.get("places", 100)?)?;
+    let mut crowd = Crowd::new(lobbies, outstanding, flags.get("seed", 1)?);
+    shard.settle();
+    let warm = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < warm {
+        crowd.turn(&mut shard)?;
+    }
+    let (before, answered_before, cpu_before_ns) = (shard.journal.stats(), crowd.answered, cpu_ns());
+    let began = Instant::now();
+    crowd.samples = Some((began, Vec::with_capacity(1 << 20)));
+    let until = began + Duration::from_secs_f64(seconds);
+    while Instant::now() < until {
+        crowd.turn(&mut shard)?;
+    }
+    let (wall_s, cpu_s) = (began.elapsed().as_secs_f64(), (cpu_ns() - cpu_before_ns) as f64 / 1e9);
+    let transitions = crowd.answered - answered_before;
+    let samples = crowd.samples.take().map(|(_, samples)| samples).unwrap_or_default();
+    let after = shard.journal.stats();
+    shard.flush();
+    if shard.engine.ledger_violations() > 0 {
+        return Err(wrong("the ledger does not add up"));
+    }
+    Ok(disk
+        .number("transitions_per_s", transitions as f64 / wall_s)
+        .number("cpu_share", cpu_s / wall_s)
+        .count("transitions", transitions)
+        .count("outstanding", outstanding as u64)
+        .and(journal_figures(&before, &after, transitions))
+        .and(latency_figures(samples.into_iter())))
+}
+
+fn journal_figures(before: &Stats, after: &Stats, transitions: u64) -> Figures {
+    let (syncs, events) = (after.syncs - before.syncs, after.events - before.events);
+    let busy_ns = after.sync_ns.sum - before.sync_ns.sum;
+    Figures::new()
+        .count("syncs", syncs)
+        .number("transitions_per_sync", transitions as f64 / syncs as f64)
+        .number("bytes_per_event", (after.bytes - before.bytes) as f64 / events as f64)
+        .number("write_and_sync_us", busy_ns as f64 / syncs as f64 / 1e3)
+}

@@ -1,0 +1,242 @@
+//! What crosses into Python: small frozen objects, the two exceptions, and the reading of ids and hashes. Every other
+//! file of this crate uses these and converts nothing itself.
+
+use hosting_core as core;
+use hosting_core::{EndReason, Id, Idempotency, Refusal};
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
+
+/// The one exception of commands: a slug with typed context inside.
+#[pyclass(frozen, extends = PyException, module = "pyservice._native")]
+pub struct Refused {
+    #[pyo3(get)]
+    slug: &'static str,
+    #[pyo3(get)]
+    wait: u64,
+    #[pyo3(get)]
+    context: Py<PyDict>,
+}
+
+#[pymethods]
+impl Refused {
+    #[new]
+    fn new(slug: &str, wait: u64, context: Py<PyDict>) -> PyResult<Self> {
+        let slug = Refusal::SLUGS.iter().find(|known| **known == slug);
+        let slug = slug.ok_or_else(|| PyValueError::new_err("unknown slug"))?;
+        Ok(Refused { slug, wait, context })
+    }
+
+    fn __str__(&self) -> &'static str {
+        self.slug
+    }
+}
+
+/// Wire word of a reason (decisions 2, metadata of `MATCHMAKER_LOBBY_START_FAILED`).
+fn reason_word(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Exited => "exited",
+        EndReason::StartTimeout => "start_timeout",
+        EndReason::Silent => "silent",
+        EndReason::Removed => "removed",
+    }
+}
+
+pub fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
+    let context = PyDict::new(py);
+    let filled = match refusal {
+        Refusal::LobbyStartFailed(reason) => context.set_item("reason", reason_word(*reason)),
+        Refusal::PartyTooLarge(limit) => context.set_item("limit", limit),
+        Refusal::TokenInListInvalid(index) => context.set_item("index", index),
+        _ => Ok(()),
+    };
+    match filled {
+        Ok(()) => PyErr::new::<Refused, _>((refusal.slug(), wait, context.unbind())),
+        Err(error) => error,
+    }
+}
+
+/// Value and LSN of an answer, or the exception that tells its refusal.
+pub fn settled<T>(py: Python<'_>, answer: core::Answer<T>) -> PyResult<(T, u64)> {
+    match answer.result {
+        Ok(value) => Ok((value, answer.wait)),
+        Err(refusal) => Err(refused(py, &refusal, answer.wait)),
+    }
+}
+
+pub fn id(bytes: &[u8]) -> PyResult<Id> {
+    let bytes = bytes.try_into().map_err(|_| PyValueError::new_err("an id is 16 bytes"))?;
+    Ok(Id(bytes))
+}
+
+pub fn ids(list: &[Vec<u8>]) -> PyResult<Vec<Id>> {
+    list.iter().map(|bytes| id(bytes)).collect()
+}
+
+pub fn key32(bytes: &[u8]) -> PyResult<[u8; 32]> {
+    bytes.try_into().map_err(|_| PyValueError::new_err("a key is 32 bytes"))
+}
+
+pub fn idempotency(bytes: Option<&[u8]>) -> PyResult<Option<Idempotency>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let whole: [u8; 32] =
+        bytes.try_into().map_err(|_| PyValueError::new_err("idempotency is 32 bytes of Engine.idempotency()"))?;
+    let (mut key, mut message) = ([0; 16], [0; 16]);
+    key.copy_from_slice(&whole[..16]);
+    message.copy_from_slice(&whole[16..]);
+    Ok(Some(Idempotency { key, message }))
+}
+
+pub fn idempotency_bytes<'py>(py: Python<'py>, hashes: Idempotency) -> Bound<'py, PyBytes> {
+    let mut whole = [0; 32];
+    whole[..16].copy_from_slice(&hashes.key);
+    whole[16..].copy_from_slice(&hashes.message);
+    PyBytes::new(py, &whole)
+}
+
+#[pyclass(frozen, module = "pyservice._native")]
+pub struct Port {
+    inner: core::Port,
+}
+
+#[pymethods]
+impl Port {
+    #[getter]
+    fn name(&self) -> &str {
+        &self.inner.name
+    }
+    #[getter]
+    fn address(&self) -> &str {
+        &self.inner.address
+    }
+    #[getter]
+    fn port(&self) -> u16 {
+        self.inner.port
+    }
+    #[getter]
+    fn is_tls(&self) -> bool {
+        self.inner.is_tls
+    }
+}
+
+#[pyclass(frozen, module = "pyservice._native")]
+pub struct Lobby {
+    pub inner: core::LobbyView,
+}
+
+#[pymethods]
+impl Lobby {
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.id.0)
+    }
+    #[getter]
+    fn namespace<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.namespace.0)
+    }
+    #[getter]
+    fn version<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.version.0)
+    }
+    #[getter]
+    fn mode(&self) -> &str {
+        &self.inner.mode
+    }
+    #[getter]
+    fn region(&self) -> &str {
+        &self.inner.region
+    }
+    #[getter]
+    fn ports<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        let ports: Vec<Port> = self.inner.ports.iter().map(|port| Port { inner: port.clone() }).collect();
+        pyo3::types::PyTuple::new(py, ports)
+    }
+    #[getter]
+    fn max_players(&self) -> (u32, u32, u32) {
+        self.inner.max_players.into()
+    }
+    #[getter]
+    fn is_ready(&self) -> bool {
+        self.inner.is_ready
+    }
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.inner.is_closed
+    }
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.inner.is_open
+    }
+    #[getter]
+    fn players(&self) -> (u32, u32, u32, u32) {
+        self.inner.players.into()
+    }
+    #[getter]
+    fn create_ts_ms(&self) -> u64 {
+        self.inner.create_ts_ms
+    }
+}
+
+#[pyclass(frozen, module = "pyservice._native")]
+pub struct Placed {
+    lobby: Option<Id>,
+    tokens: Vec<String>,
+    #[pyo3(get)]
+    hold: u64,
+    #[pyo3(get)]
+    wait: u64,
+}
+
+#[pymethods]
+impl Placed {
+    #[getter]
+    fn lobby<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.lobby.as_ref().map_or(&[][..], |id| &id.0[..]))
+    }
+    #[getter]
+    fn tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, &self.tokens)
+    }
+}
+
+impl Placed {
+    pub fn reserved(reservation: core::Reservation, wait: u64) -> Placed {
+        Placed { lobby: Some(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
+    }
+
+    pub fn of(placed: core::Placed, wait: u64) -> Placed {
+        match placed {
+            core::Placed::Reserved(reservation) => Placed::reserved(reservation, wait),
+            core::Placed::Held(hold) => Placed { lobby: None, tokens: Vec::new(), hold: hold.0, wait },
+        }
+    }
+}
+
+#[pyclass(frozen, module = "pyservice._native")]
+pub struct Resolved {
+    #[pyo3(get)]
+    hold: u64,
+    #[pyo3(get)]
+    placed: Option<Py<Placed>>,
+    #[pyo3(get)]
+    refusal: Option<Py<PyAny>>,
+}
+
+impl Resolved {
+    pub fn of(py: Python<'_>, resolved: core::Resolved) -> PyResult<Resolved> {
+        let hold = resolved.hold.0;
+        let wait = resolved.answer.wait;
+        Ok(match resolved.answer.result {
+            Ok(reservation) => {
+                let placed = Py::new(py, Placed::reserved(reservation, wait))?;
+                Resolved { hold, placed: Some(placed), refusal: None }
+            }
+            Err(refusal) => {
+                let error = refused(py, &refusal, wait).into_value(py).into_any();
+                Resolved { hold, placed: None, refusal: Some(error) }
+            }
+        })
+    }
+}

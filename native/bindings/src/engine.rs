@@ -1,0 +1,438 @@
+//! The `Engine` handle: argument conversion around `Shard`, one method per command. Single commands keep the GIL (they
+//! take less than a switch would); what works in proportion to the data releases it.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use hosting_core::{
+    Attach, Connect, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing, Port as CorePort,
+};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::convert::{self, Lobby, Placed, Resolved};
+use crate::shard::Shard;
+use crate::{compaction, metrics, timer};
+
+#[pyclass(frozen, module = "pyservice._native")]
+pub struct Engine {
+    shard: Arc<Shard>,
+    keys: KeyRing,
+    hash: HashKey,
+    shard_number: u16,
+    recovered: Recovered,
+    timer: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Recovered {
+    epoch: u64,
+    events: u64,
+    torn_bytes: u64,
+    took_ms: u64,
+}
+
+/// Where journal and engine are.
+#[pyclass(frozen, get_all, module = "pyservice._native")]
+pub struct Status {
+    durable: u64,
+    last: u64,
+    credit_bytes: u64,
+    reserve_bytes: u64,
+    epoch: u64,
+    lobbies: u64,
+    ledger_violations: u64,
+    recovered_events: u64,
+    torn_bytes: u64,
+    recovery_ms: u64,
+}
+
+type PortArgument = (String, String, u16, bool);
+
+fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
+    let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    pairs.sort_unstable();
+    pairs
+}
+
+fn strs(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+#[pymethods]
+impl Engine {
+    #[staticmethod]
+    #[pyo3(signature = (journal_dir, *, mac_keys, current_key, hash_key,
+        boot_id_path = "/proc/sys/kernel/random/boot_id", segment_bytes = 67_108_864, shard = 1,
+        start_limit_ms = 300_000))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
+    fn open(
+        py: Python<'_>,
+        journal_dir: Option<PathBuf>,
+        mac_keys: Vec<(u16, Vec<u8>)>,
+        current_key: u16,
+        hash_key: &[u8],
+        boot_id_path: &str,
+        segment_bytes: u64,
+        shard: u16,
+        start_limit_ms: u64,
+    ) -> PyResult<Engine> {
+        let keys = compaction::key_ring(&mac_keys, current_key)?;
+        let hash = HashKey::new(convert::key32(hash_key)?);
+        let config =
+            EngineConfig { start_limit_ms, ..EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?) };
+        let mut engine = hosting_core::Engine::new(config);
+        let started = Instant::now();
+        let (journal, mut recovered) = py.detach(|| -> PyResult<_> {
+            let Some(dir) = journal_dir else { return Ok((None, Recovered::default())) };
+            let options = compaction::options(dir, boot_id_path, segment_bytes, shard);
+            let opened =
+                hosting_journal::open(options, compaction::files(), &mut compaction::Replay::into(&mut engine));
+            let (journal, recovered) = opened.map_err(|error| compaction::open_failed(&error))?;
+            engine.recovered(journal.clock().service_ms());
+            let recovered = Recovered {
+                epoch: recovered.epoch,
+                events: recovered.events,
+                torn_bytes: recovered.torn_bytes,
+                took_ms: 0,
+            };
+            Ok((Some(journal), recovered))
+        })?;
+        recovered.took_ms = started.elapsed().as_millis() as u64;
+        let shard_handle = Shard::new(engine, journal);
+        let timer = timer::start(shard_handle.clone())?;
+        Ok(Engine { shard: shard_handle, keys, hash, shard_number: shard, recovered, timer: Mutex::new(Some(timer)) })
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.stop());
+    }
+
+    fn wake_fd(&self) -> i32 {
+        self.shard.journal.as_ref().map_or(-1, hosting_journal::Journal::wake_fd)
+    }
+
+    fn durable(&self) -> u64 {
+        self.shard.durable()
+    }
+
+    fn take_resolved(&self, py: Python<'_>) -> PyResult<Vec<Resolved>> {
+        let resolved = self.shard.run(|engine, _| engine.take_resolved());
+        resolved.into_iter().map(|one| Resolved::of(py, one)).collect()
+    }
+
+    fn lobby_of_token<'py>(&self, py: Python<'py>, lobby_token: &str) -> Option<Bound<'py, PyBytes>> {
+        self.keys.verify_lobby(lobby_token).map(|id| PyBytes::new(py, &id.0))
+    }
+
+    fn public_token(&self, namespace: &[u8], token_id: &[u8]) -> PyResult<String> {
+        Ok(self.keys.sign_public(convert::id(namespace)?, convert::id(token_id)?))
+    }
+
+    fn namespace_of_public_token<'py>(
+        &self,
+        py: Python<'py>,
+        public_token: &str,
+    ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let (namespace, token) = self.keys.verify_public(public_token)?;
+        Some((PyBytes::new(py, &namespace.0), PyBytes::new(py, &token.0)))
+    }
+
+    fn source(&self, namespace: &[u8], address: &[u8]) -> PyResult<u64> {
+        Ok(self.hash.source(convert::id(namespace)?, address))
+    }
+
+    fn idempotency<'py>(
+        &self,
+        py: Python<'py>,
+        caller: &[u8],
+        key: &[u8],
+        operation: &str,
+        message: &[u8],
+    ) -> Bound<'py, PyBytes> {
+        convert::idempotency_bytes(py, self.hash.idempotency(caller, key, operation, message))
+    }
+
+    #[pyo3(signature = (namespace, version, modes, regions, tags, *, party_size = 1, source = 0,
+        source_limit = 4_294_967_295, idempotency = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
+    fn find(
+        &self,
+        py: Python<'_>,
+        namespace: &[u8],
+        version: &[u8],
+        modes: Vec<String>,
+        regions: Vec<String>,
+        tags: Vec<(String, String)>,
+        party_size: u32,
+        source: u64,
+        source_limit: u32,
+        idempotency: Option<&[u8]>,
+    ) -> PyResult<Placed> {
+        let find = Find {
+            namespace: convert::id(namespace)?,
+            version: convert::id(version)?,
+            modes: &strs(&modes),
+            regions: &strs(&regions),
+            tags: &tag_pairs(&tags),
+            party_size,
+            source,
+            source_limit,
+            idempotency: convert::idempotency(idempotency)?,
+        };
+        let (placed, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.find(context, &find)))?;
+        Ok(Placed::of(placed, wait))
+    }
+
+    #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
+        source_limit = 4_294_967_295, idempotency = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
+    fn join(
+        &self,
+        py: Python<'_>,
+        namespace: &[u8],
+        lobby: &[u8],
+        party_size: u32,
+        rejoin_token: Option<&str>,
+        source: u64,
+        source_limit: u32,
+        idempotency: Option<&[u8]>,
+    ) -> PyResult<Placed> {
+        let join = Join {
+            namespace: convert::id(namespace)?,
+            lobby: convert::id(lobby)?,
+            party_size,
+            rejoin_token,
+            source,
+            source_limit,
+            idempotency: convert::idempotency(idempotency)?,
+        };
+        let (placed, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.join(context, &join)))?;
+        Ok(Placed::of(placed, wait))
+    }
+
+    fn release_hold(&self, hold: u64) {
+        self.shard.run(|engine, context| engine.release_hold(context, HoldId(hold)));
+    }
+
+    #[pyo3(signature = (lobby, player_token, idempotency = None))]
+    fn connected(&self, py: Python<'_>, lobby: &[u8], player_token: &str, idempotency: Option<&[u8]>) -> PyResult<u64> {
+        let connect =
+            Connect { lobby: convert::id(lobby)?, player_token, idempotency: convert::idempotency(idempotency)? };
+        convert::settled(py, self.shard.ask(|engine, context| engine.connected(context, &connect))).map(|done| done.1)
+    }
+
+    #[pyo3(signature = (lobby, player_token, hold_ms = None, idempotency = None))]
+    fn disconnected(
+        &self,
+        py: Python<'_>,
+        lobby: &[u8],
+        player_token: &str,
+        hold_ms: Option<u64>,
+        idempotency: Option<&[u8]>,
+    ) -> PyResult<u64> {
+        let idempotency = convert::idempotency(idempotency)?;
+        let disconnect = Disconnect { lobby: convert::id(lobby)?, player_token, hold_ms, idempotency };
+        convert::settled(py, self.shard.ask(|engine, context| engine.disconnected(context, &disconnect)))
+            .map(|done| done.1)
+    }
+
+    fn ready(&self, py: Python<'_>, lobby: &[u8]) -> PyResult<u64> {
+        let lobby = convert::id(lobby)?;
+        convert::settled(py, self.shard.ask(|engine, context| engine.ready(context, lobby))).map(|done| done.1)
+    }
+
+    fn set_closed(&self, py: Python<'_>, lobby: &[u8], is_closed: bool) -> PyResult<u64> {
+        let lobby = convert::id(lobby)?;
+        let answer = self.shard.ask(|engine, context| engine.set_closed(context, lobby, is_closed));
+        convert::settled(py, answer).map(|done| done.1)
+    }
+
+    fn set_state(&self, py: Python<'_>, lobby: &[u8], state: &[u8]) -> PyResult<u64> {
+        let lobby = convert::id(lobby)?;
+        let answer = self.shard.ask(|engine, context| engine.set_state(context, lobby, state));
+        convert::settled(py, answer).map(|done| done.1)
+    }
+
+    #[pyo3(signature = (lobby, player_tokens = None))]
+    fn heartbeat(
+        &self,
+        py: Python<'_>,
+        lobby: &[u8],
+        player_tokens: Option<Vec<Bound<'_, PyString>>>,
+    ) -> PyResult<u64> {
+        let lobby = convert::id(lobby)?;
+        let tokens: Option<Vec<String>> = match player_tokens {
+            Some(list) => Some(list.iter().map(|token| token.extract()).collect::<PyResult<_>>()?),
+            None => None,
+        };
+        let answer = py.detach(|| {
+            let list: Option<Vec<&str>> = tokens.as_deref().map(strs);
+            self.shard.ask(|engine, context| engine.heartbeat(context, lobby, list.as_deref()))
+        });
+        convert::settled(py, answer).map(|done| done.1)
+    }
+
+    fn state<'py>(
+        &self,
+        py: Python<'py>,
+        namespaces: Vec<Vec<u8>>,
+        lobby: &[u8],
+    ) -> PyResult<(Option<Bound<'py, PyBytes>>, u64)> {
+        let (lobby, namespaces) = (convert::id(lobby)?, convert::ids(&namespaces)?);
+        let answer = self.shard.ask(|engine, context| engine.state(context, &namespaces, lobby));
+        let (state, wait) = convert::settled(py, answer)?;
+        Ok((state.map(|bytes| PyBytes::new(py, &bytes)), wait))
+    }
+
+    #[pyo3(signature = (namespace, version, mode, region, ports, *, tags = None, max_players,
+        player_token_ttl_ms, heartbeat_timeout_ms, heartbeat_grace_ms, is_join_enabled, create_ts_ms,
+        lobby_count_max, idempotency = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
+    fn attach<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &[u8],
+        version: &[u8],
+        mode: &str,
+        region: &str,
+        ports: Vec<PortArgument>,
+        tags: Option<Vec<(String, String)>>,
+        max_players: (u32, u32, u32),
+        player_token_ttl_ms: u64,
+        heartbeat_timeout_ms: u64,
+        heartbeat_grace_ms: u64,
+        is_join_enabled: bool,
+        create_ts_ms: u64,
+        lobby_count_max: u32,
+        idempotency: Option<&[u8]>,
+    ) -> PyResult<(Bound<'py, PyBytes>, String, u64)> {
+        let ports: Vec<CorePort> =
+            ports.into_iter().map(|(name, address, port, is_tls)| CorePort { name, address, port, is_tls }).collect();
+        let attach = Attach {
+            id: fresh_lobby_id(self.shard_number)?,
+            namespace: convert::id(namespace)?,
+            version: convert::id(version)?,
+            mode,
+            region,
+            tags: &tag_pairs(tags.as_deref().unwrap_or_default()),
+            max_players: max_players.0,
+            max_players_direct: max_players.1,
+            max_players_party: max_players.2,
+            player_token_ttl_ms,
+            heartbeat_timeout_ms,
+            heartbeat_grace_ms,
+            is_join_enabled,
+            ports: &ports,
+            create_ts_ms,
+            lobby_count_max,
+            idempotency: convert::idempotency(idempotency)?,
+        };
+        let (attached, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.attach(context, &attach)))?;
+        Ok((PyBytes::new(py, &attached.lobby.0), attached.lobby_token, wait))
+    }
+
+    fn detach(&self, py: Python<'_>, namespaces: Vec<Vec<u8>>, lobby: &[u8]) -> PyResult<(bool, u64)> {
+        let (lobby, namespaces) = (convert::id(lobby)?, convert::ids(&namespaces)?);
+        convert::settled(py, self.shard.ask(|engine, context| engine.detach(context, &namespaces, lobby)))
+    }
+
+    fn lobby(&self, lobby: &[u8]) -> PyResult<Option<Lobby>> {
+        let view = self.shard.read().engine.lobby(convert::id(lobby)?);
+        Ok(view.map(|inner| Lobby { inner }))
+    }
+
+    fn list_lobbies(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<Vec<Lobby>> {
+        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
+        let views = py.detach(|| self.shard.read().engine.list(namespace, version));
+        Ok(views.into_iter().map(|inner| Lobby { inner }).collect())
+    }
+
+    fn player_counts(&self, namespace: &[u8]) -> PyResult<Vec<(String, String, u64)>> {
+        let counts = self.shard.read().engine.player_counts(convert::id(namespace)?);
+        Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())
+    }
+
+    fn status(&self) -> Status {
+        let machine = self.shard.read();
+        let lobbies = machine.engine.namespace_counts().iter().map(|(_, n)| n.lobbies.iter().sum::<u64>()).sum();
+        let (last, ledger_violations) = (machine.engine.last_lsn(), machine.engine.ledger_violations());
+        drop(machine);
+        let credit = self.shard.journal.as_ref().map(hosting_journal::Journal::credit);
+        Status {
+            durable: self.shard.durable().min(last),
+            last,
+            credit_bytes: credit.map_or(u64::MAX, |credit| credit.total),
+            reserve_bytes: credit.map_or(0, |credit| credit.reserve),
+            epoch: self.recovered.epoch,
+            lobbies,
+            ledger_violations,
+            recovered_events: self.recovered.events,
+            torn_bytes: self.recovered.torn_bytes,
+            recovery_ms: self.recovered.took_ms,
+        }
+    }
+
+    fn render_metrics<'py>(
+        &self,
+        py: Python<'py>,
+        namespace_labels: HashMap<[u8; 16], String>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let labels: HashMap<Id, String> =
+            namespace_labels.into_iter().map(|(namespace, label)| (Id(namespace), label)).collect();
+        let text = py.detach(|| metrics::render(&self.shard, &labels));
+        Ok(PyBytes::new(py, text.as_bytes()))
+    }
+
+    fn is_compaction_due(&self) -> bool {
+        self.shard.journal.as_ref().is_some_and(hosting_journal::Journal::compaction_due)
+    }
+
+    fn image_written(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(journal) = &self.shard.journal else { return Ok(()) };
+        py.detach(|| journal.image_written()).map(|_| ()).map_err(|error| compaction::open_failed(&error))
+    }
+
+    fn image_failed(&self, reason: &str, is_no_space: bool) {
+        if let Some(journal) = &self.shard.journal {
+            journal.image_failed(reason, is_no_space);
+        }
+    }
+}
+
+impl Engine {
+    fn stop(&self) {
+        if let Some(timer) = self.timer.lock().take() {
+            timer::stop(&self.shard);
+            let _ = timer.join();
+            if let Some(journal) = &self.shard.journal {
+                journal.shutdown();
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A random v4 UUID whose leading 16 bits are the shard (decisions 1.4).
+fn fresh_lobby_id(shard: u16) -> PyResult<Id> {
+    let mut bytes = [0_u8; 16];
+    // SAFETY: the pointer and length are of one live, writable array.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != 16 {
+        return Err(PyValueError::new_err("the kernel gave no random bytes"));
+    }
+    bytes[..2].copy_from_slice(&shard.to_be_bytes());
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    Ok(Id(bytes))
+}

@@ -1,0 +1,189 @@
+//! Prometheus text of the engine and journal families. Runs without the GIL; namespaces come as `game/namespace`
+//! labels, at most [`NAMESPACES_MAX`] of them, all others add up under `other`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::{Display, Write};
+
+use hosting_core::{Id, NamespaceCounts};
+use hosting_journal::{Histogram, LastCompaction, Stats};
+
+use crate::shard::Shard;
+
+/// Label combinations of one family, not counting state (decisions 9).
+const NAMESPACES_MAX: usize = 1_000;
+const OTHER: &str = "other";
+
+const LOBBY_STATES: [&str; 4] = ["starting", "ready", "closed", "silent"];
+const SLOT_STATES: [&str; 5] = ["free", "held", "reserved", "connected", "kept"];
+const TOKEN_OUTCOMES: [&str; 8] =
+    ["issued", "connected", "invalid", "wrong_lobby", "consumed", "expired", "removed", "disconnected"];
+const END_CAUSES: [&str; 4] = ["expired", "consumed", "released", "lobby_gone"];
+
+pub fn render(shard: &Shard, labels: &HashMap<Id, String>) -> String {
+    let machine = shard.read();
+    let counts = machine.engine.namespace_counts();
+    let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_work());
+    drop(machine);
+    let mut page = Page(String::with_capacity(64 * 1024));
+    page.namespaces(&by_label(counts, labels));
+    page.single(
+        "hosting_ledger_violations_total",
+        "counter",
+        "Commands after which free + held + reserved + connected + kept was not the capacity.",
+        violations,
+    );
+    page.single(
+        "hosting_find_candidates_total",
+        "counter",
+        "Lobbies that find looked at: its work, independent of how many lobbies there are.",
+        find_work,
+    );
+    if let Some(journal) = &shard.journal {
+        page.journal(&journal.stats());
+    }
+    page.0
+}
+
+fn by_label(counts: Vec<(Id, NamespaceCounts)>, labels: &HashMap<Id, String>) -> BTreeMap<String, NamespaceCounts> {
+    let mut named: BTreeMap<String, NamespaceCounts> = BTreeMap::new();
+    let mut unnamed: Option<NamespaceCounts> = None;
+    for (namespace, count) in counts {
+        match labels.get(&namespace) {
+            Some(label) if named.len() < NAMESPACES_MAX || named.contains_key(label) => {
+                add(named.entry(label.clone()).or_default(), &count);
+            }
+            _ => add(unnamed.get_or_insert_default(), &count),
+        }
+    }
+    if let Some(rest) = unnamed {
+        add(named.entry(OTHER.to_owned()).or_default(), &rest);
+    }
+    named
+}
+
+fn add(sum: &mut NamespaceCounts, more: &NamespaceCounts) {
+    fn each<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
+        sum.iter_mut().zip(more).for_each(|(total, one)| *total += one);
+    }
+    each(&mut sum.lobbies, &more.lobbies);
+    each(&mut sum.slots, &more.slots);
+    each(&mut sum.tokens, &more.tokens);
+    each(&mut sum.ends, &more.ends);
+}
+
+/// A page under construction. Writing to a string does not fail, so results of `write!` are dropped here alone.
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn namespaces(&mut self, counts: &BTreeMap<String, NamespaceCounts>) {
+        self.states(
+            "hosting_lobbies",
+            "gauge",
+            "Live lobbies.",
+            "state",
+            &LOBBY_STATES,
+            counts.iter().map(|(label, count)| (label, &count.lobbies)),
+        );
+        self.states(
+            "hosting_slots",
+            "gauge",
+            "Slots of live lobbies; free + held + reserved + connected + kept is their capacity.",
+            "state",
+            &SLOT_STATES,
+            counts.iter().map(|(label, count)| (label, &count.slots)),
+        );
+        self.states(
+            "hosting_player_tokens_total",
+            "counter",
+            "Player tokens issued, and what came of calls that showed one.",
+            "outcome",
+            &TOKEN_OUTCOMES,
+            counts.iter().map(|(label, count)| (label, &count.tokens)),
+        );
+        self.states(
+            "hosting_slot_ends_total",
+            "counter",
+            "Uses of slots that ended.",
+            "cause",
+            &END_CAUSES,
+            counts.iter().map(|(label, count)| (label, &count.ends)),
+        );
+    }
+
+    fn states<'a, const N: usize>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        label: &str,
+        words: &[&str; N],
+        rows: impl Iterator<Item = (&'a String, &'a [u64; N])>,
+    ) {
+        self.family(name, kind, help);
+        for (namespace, values) in rows {
+            for (word, value) in words.iter().zip(values) {
+                let _ = writeln!(self.0, "{name}{{namespace=\"{namespace}\",{label}=\"{word}\"}} {value}");
+            }
+        }
+    }
+
+    fn journal(&mut self, stats: &Stats) {
+        self.single("hosting_journal_batches_total", "counter", "Durable batches.", stats.batches);
+        self.single("hosting_journal_events_total", "counter", "Durable events.", stats.events);
+        self.single("hosting_journal_written_bytes_total", "counter", "Bytes of batches.", stats.bytes);
+        self.single("hosting_journal_syncs_total", "counter", "Syncs of batches.", stats.syncs);
+        self.histogram("hosting_journal_batch_events", "Events per batch.", &stats.batch_events, 1.0);
+        self.histogram("hosting_journal_sync_seconds", "Time to write and sync a batch.", &stats.sync_ns, 1e-9);
+        self.single(
+            "hosting_journal_queue_age_seconds",
+            "gauge",
+            "Age of the oldest event that is not durable.",
+            stats.oldest_pending_ns as f64 * 1e-9,
+        );
+        self.single(
+            "hosting_journal_pending_events",
+            "gauge",
+            "Events that are not durable.",
+            stats.last_lsn.saturating_sub(stats.durable_lsn),
+        );
+        self.single("hosting_journal_credit_bytes", "gauge", "Journal that may be taken.", stats.credit.total);
+        self.single("hosting_journal_reserve_bytes", "gauge", "Credit kept from new places.", stats.credit.reserve);
+        self.family("hosting_journal_segments", "gauge", "Segment files by what they wait for.");
+        for (state, count) in
+            [("ready", stats.segments_ready), ("free", stats.segments_free), ("closed", stats.segments_closed)]
+        {
+            let _ = writeln!(self.0, "hosting_journal_segments{{state=\"{state}\"}} {count}");
+        }
+        let stalled = u8::from(stats.is_stalled);
+        self.single("hosting_journal_stalled", "gauge", "1 while there is no room for a segment or image.", stalled);
+        self.single("hosting_journal_epoch", "gauge", "Number of this opening of the journal.", stats.epoch);
+        let failed = u8::from(matches!(stats.last_compaction, Some(LastCompaction::Failed { .. })));
+        self.single("hosting_journal_compaction_failed", "gauge", "1 when the last compaction failed.", failed);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: f64) {
+        self.family(name, "histogram", help);
+        let mut below = 0;
+        for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
+            below += count;
+            let _ = writeln!(self.0, "{name}_bucket{{le=\"{}\"}} {below}", rounded(*bound as f64 * unit));
+        }
+        let count = histogram.count();
+        let _ = writeln!(self.0, "{name}_bucket{{le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.0, "{name}_sum {}\n{name}_count {count}", rounded(histogram.sum as f64 * unit));
+    }
+}
+
+/// Without the noise of binary fractions: 0.00005, not 0.000049999….
+fn rounded(value: f64) -> f64 {
+    (value * 1e9).round() / 1e9
+}

@@ -1,0 +1,65 @@
+//! The thread that expires what is due, so that a freed slot is findable and counted within 10 ms also when nobody asks,
+//! and that records the clock each second. Owned by the `Engine` handle, which stops it and waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::shard::Shard;
+
+/// The clock is recorded at least this often (design, "Service time").
+const HEARTBEAT_MS: u64 = 1_000;
+/// Deadlines are met within 10 ms; waiting in this grain leaves room for the scheduler.
+const GRAIN_MS: u64 = 4;
+/// How often expiry is tried again while the journal has no credit for it.
+const PUT_OFF_MS: u64 = 100;
+
+pub fn start(shard: Arc<Shard>) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("expiry".into()).spawn(move || run(&shard))
+}
+
+pub fn stop(shard: &Shard) {
+    shard.timer.lock().is_stopped = true;
+    shard.timer_wake.notify_one();
+}
+
+fn run(shard: &Shard) {
+    let mut heartbeat_at = 0;
+    loop {
+        // From here on every command with a deadline pokes, so that none is missed between the look and the wait.
+        shard.timer_target.store(u64::MAX, Ordering::Release);
+        let now = shard.now();
+        if now >= heartbeat_at {
+            if let Some(journal) = &shard.journal {
+                journal.heartbeat();
+            }
+            heartbeat_at = now + HEARTBEAT_MS;
+        }
+        let expired = shard.run(|engine, context| engine.advance(context));
+        let next = shard.read().engine.next_deadline();
+        if expired > 0 && next.is_some_and(|deadline| deadline <= now) {
+            continue; // a bounded step was not enough; others had their turn at the lock between
+        }
+        let target = match next {
+            Some(deadline) if deadline <= now => now + PUT_OFF_MS,
+            Some(deadline) => deadline.max(now + GRAIN_MS).min(heartbeat_at),
+            None => heartbeat_at,
+        };
+        if !sleep_until(shard, target) {
+            return;
+        }
+    }
+}
+
+/// Waits for the target, a poke or the end; false at the end.
+fn sleep_until(shard: &Shard, target: u64) -> bool {
+    shard.timer_target.store(target, Ordering::Release);
+    let mut orders = shard.timer.lock();
+    if !orders.is_poked && !orders.is_stopped {
+        let pause = target.saturating_sub(shard.now());
+        shard.timer_wake.wait_for(&mut orders, Duration::from_millis(pause));
+    }
+    orders.is_poked = false;
+    !orders.is_stopped
+}

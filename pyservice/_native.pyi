@@ -1,0 +1,295 @@
+"""The native part: engine, journal and their metrics behind frozen handles.
+
+Values cross the boundary, no Python object is kept inside and nothing inside calls back. Ids are 16 bytes, times and
+durations milliseconds, LSNs positive integers where 0 means "nothing to wait for". An answer whose ``wait`` is not 0
+may leave the process only when ``Engine.durable()`` has reached it. Methods that do work in proportion to the data
+(``open``, ``heartbeat``, ``list_lobbies``, ``render_metrics``, ``compact``, ``close``) release the GIL.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Self, final
+
+__all__ = [
+    "SLUGS",
+    "Engine",
+    "Lobby",
+    "OpenFailed",
+    "Placed",
+    "Port",
+    "Refused",
+    "Resolved",
+    "Status",
+    "build_profile",
+    "compact",
+    "version",
+]
+
+SLUGS: Final[tuple[str, ...]]
+"""Every ``Refused.slug``; each is a code of the error table (decisions 2)."""
+
+build_profile: Final[str]
+"""``release`` or ``debug``: nothing is measured on a debug build."""
+
+version: Final[str]
+"""Version of the extension module."""
+
+class OpenFailed(Exception):
+    """The data directory cannot be opened; the message names file and offset and says what to do."""
+
+@final
+class Refused(Exception):
+    """A command that the engine refused. Nothing was changed by it."""
+
+    def __new__(cls, slug: str, wait: int, context: dict[str, str | int]) -> Self: ...
+    @property
+    def slug(self) -> str:
+        """Wire code, one of ``SLUGS``."""
+    @property
+    def wait(self) -> int:
+        """LSN that must be durable before the refusal may be told."""
+    @property
+    def context(self) -> dict[str, str | int]:
+        """``reason`` (start failed), ``limit`` (party too large), ``index`` (token of a heartbeat list)."""
+
+@final
+class Port:
+    """One port of an attached lobby."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def is_tls(self) -> bool: ...
+
+@final
+class Lobby:
+    """A lobby as answers need it. Only ``is_*`` and the counts change after it was made."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def namespace(self) -> bytes: ...
+    @property
+    def version(self) -> bytes: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def ports(self) -> tuple[Port, ...]: ...
+    @property
+    def max_players(self) -> tuple[int, int, int]:
+        """Limits of find, join and party."""
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_open(self) -> bool:
+        """Ready, not closed and not silent."""
+    @property
+    def players(self) -> tuple[int, int, int, int]:
+        """Held, reserved, connected, kept."""
+    @property
+    def create_ts_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+
+@final
+class Placed:
+    """What find and join give: reserved places, or a hold on a starting lobby."""
+
+    @property
+    def lobby(self) -> bytes:
+        """Empty while held."""
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """One player token per player; empty while held."""
+    @property
+    def hold(self) -> int:
+        """0 when reserved; else wait for ``Resolved`` with this number or call ``release_hold`` once."""
+    @property
+    def wait(self) -> int: ...
+
+@final
+class Resolved:
+    """A hold that ended: places, or a refusal."""
+
+    @property
+    def hold(self) -> int: ...
+    @property
+    def placed(self) -> Placed | None: ...
+    @property
+    def refusal(self) -> Refused | None: ...
+
+@final
+class Status:
+    """Where journal and engine are."""
+
+    @property
+    def durable(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def credit_bytes(self) -> int: ...
+    @property
+    def reserve_bytes(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def lobbies(self) -> int: ...
+    @property
+    def ledger_violations(self) -> int: ...
+    @property
+    def recovered_events(self) -> int: ...
+    @property
+    def torn_bytes(self) -> int: ...
+    @property
+    def recovery_ms(self) -> int: ...
+
+@final
+class Engine:
+    """One shard: engine, journal and timer. Thread safe."""
+
+    @staticmethod
+    def open(
+        journal_dir: str | None,
+        *,
+        mac_keys: Sequence[tuple[int, bytes]],
+        current_key: int,
+        hash_key: bytes,
+        boot_id_path: str = "/proc/sys/kernel/random/boot_id",
+        segment_bytes: int = 67108864,
+        shard: int = 1,
+        start_limit_ms: int = 300000,
+    ) -> Engine:
+        """Recover the directory and go on, or an empty engine without a journal when it is None (measurements).
+
+        ``mac_keys``: (key id, 32 bytes) each; ``hash_key``: 32 bytes, never rotated. Raises OpenFailed, or OSError
+        with ENOSPC.
+        """
+    def close(self) -> None:
+        """Sync what is pending and stop the threads. Repeats do nothing."""
+
+    # Waiting
+    def wake_fd(self) -> int:
+        """Eventfd that becomes readable when a batch is durable. The engine owns it; -1 without a journal."""
+    def durable(self) -> int: ...
+    def take_resolved(self) -> list[Resolved]:
+        """Holds that ended since the last call. They come with a batch, so ``wake_fd`` tells of them."""
+
+    # Tokens and hashes
+    def lobby_of_token(self, lobby_token: str) -> bytes | None:
+        """Lobby id of an authentic ``lobby_`` token, None otherwise."""
+    def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
+    def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None:
+        """(namespace, token id) of an authentic ``pub_`` token, None otherwise."""
+    def source(self, namespace: bytes, address: bytes) -> int:
+        """Keyed hash of a client address; never 0."""
+    def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:
+        """32 bytes to hand to a command."""
+
+    # Matchmaker clients. All raise Refused.
+    def find(
+        self,
+        namespace: bytes,
+        version: bytes,
+        modes: Sequence[str],
+        regions: Sequence[str],
+        tags: Sequence[tuple[str, str]],
+        *,
+        party_size: int = 1,
+        source: int = 0,
+        source_limit: int = 4294967295,
+        idempotency: bytes | None = None,
+    ) -> Placed: ...
+    def join(
+        self,
+        namespace: bytes,
+        lobby: bytes,
+        *,
+        party_size: int = 1,
+        rejoin_token: str | None = None,
+        source: int = 0,
+        source_limit: int = 4294967295,
+        idempotency: bytes | None = None,
+    ) -> Placed: ...
+    def release_hold(self, hold: int) -> None:
+        """One request that waited for it went away; the last one drops it."""
+
+    # Lobby servers. All return the LSN to wait for and raise Refused.
+    def connected(self, lobby: bytes, player_token: str, idempotency: bytes | None = None) -> int: ...
+    def disconnected(
+        self,
+        lobby: bytes,
+        player_token: str,
+        hold_ms: int | None = None,
+        idempotency: bytes | None = None,
+    ) -> int: ...
+    def ready(self, lobby: bytes) -> int: ...
+    def set_closed(self, lobby: bytes, is_closed: bool) -> int: ...
+    def set_state(self, lobby: bytes, state: bytes) -> int:
+        """An empty state clears."""
+    def heartbeat(self, lobby: bytes, player_tokens: Sequence[str] | None = None) -> int: ...
+    def state(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bytes | None, int]:
+        """(state, LSN to wait for)."""
+
+    # Operators
+    def attach(
+        self,
+        namespace: bytes,
+        version: bytes,
+        mode: str,
+        region: str,
+        ports: Sequence[tuple[str, str, int, bool]],
+        *,
+        tags: Sequence[tuple[str, str]] | None = None,
+        max_players: tuple[int, int, int],
+        player_token_ttl_ms: int,
+        heartbeat_timeout_ms: int,
+        heartbeat_grace_ms: int,
+        is_join_enabled: bool,
+        create_ts_ms: int,
+        lobby_count_max: int,
+        idempotency: bytes | None = None,
+    ) -> tuple[bytes, str, int]:
+        """(lobby id, lobby token, LSN). Ports: (name, address, port, is_tls)."""
+    def detach(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bool, int]:
+        """(did_remove, LSN)."""
+
+    # Reads that wait for nothing
+    def lobby(self, lobby: bytes) -> Lobby | None: ...
+    def list_lobbies(self, namespace: bytes, version: bytes) -> list[Lobby]:
+        """Public, open lobbies of the version, oldest first."""
+    def player_counts(self, namespace: bytes) -> list[tuple[str, str, int]]:
+        """(mode, region, connected players)."""
+    def status(self) -> Status: ...
+    def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
+        """Prometheus text of the engine and journal families; labels are ``game/namespace``."""
+
+    # Compaction (run by a child process, see ``compact``)
+    def is_compaction_due(self) -> bool: ...
+    def image_written(self) -> None:
+        """A child finished: segments that its image covers are used again.
+
+        Raises OpenFailed, or OSError (ENOSPC).
+        """
+    def image_failed(self, reason: str, is_no_space: bool) -> None:
+        """A child failed. Without space new places get no credit until an image is written."""
+
+def compact(
+    journal_dir: str,
+    *,
+    mac_keys: Sequence[tuple[int, bytes]],
+    current_key: int,
+    boot_id_path: str = "/proc/sys/kernel/random/boot_id",
+    segment_bytes: int = 67108864,
+    shard: int = 1,
+    parent_pid: int = 0,
+) -> int:
+    """Write an image of all closed segments; returns its LSN. Lowers its own priority and ends with ``parent_pid``.
+
+    Raises OpenFailed, or OSError with ENOSPC when there is no room for the image.
+    """
