@@ -1,0 +1,6 @@
+"""`python -m pyservice`: the same as the command `pyservice`."""
+
+from pyservice.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Who a client is by its address (decisions 1.10): trusted proxies, `X-Forwarded-For`, PROXY v2.
+
+Pure: knows bytes and texts, no socket and no door.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+LOCAL: Final = IPv4Address("127.0.0.1")
+
+PROXY_SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
+_PROXY_HEAD = struct.Struct("!12sBBH")
+_PROXY_LOCAL: Final = 0x20
+_PROXY_PROXY: Final = 0x21
+_TCP4: Final = 0x11
+_TCP6: Final = 0x21
+
+
+def parse(text: str) -> Address | None:
+    """An IP literal, None when it is none. An IPv4 address inside IPv6 is that IPv4 address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return plain(address)
+
+
+def plain(address: Address) -> Address:
+    """The IPv4 address behind an IPv4-mapped one; others as they are, without a zone."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address.scope_id is not None:
+            return IPv6Address(address.packed)
+    return address
+
+
+def pack(address: Address) -> bytes:
+    """What clients are told apart by: 4 bytes of IPv4, the /64 (8 bytes) of IPv6."""
+    return address.packed[:8]
+
+
+class TrustedProxies:
+    """The networks whose word about a client's address and place counts."""
+
+    def __init__(self, networks: Iterable[str | Network]) -> None:
+        """Takes CIDRs, raises ValueError for what is none."""
+        self._networks = tuple(ip_network(network) for network in networks)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def trusts(self, address: Address) -> bool:
+        return any(address in network for network in self._networks)
+
+    def client(self, peer: Address, forwarded_for: str | None) -> Address:
+        """The client behind a peer: the rightmost forwarded address that is not a trusted proxy.
+
+        What stands left of a forwarded text that is no address was written by nobody we trust; the
+        last proxy that could be read is then the client.
+        """
+        if forwarded_for is None or not self.trusts(peer):
+            return peer
+        client = peer
+        for text in reversed(forwarded_for.split(",")):
+            address = _forwarded(text.strip())
+            if address is None:
+                break
+            client = address
+            if not self.trusts(address):
+                break
+        return client
+
+
+def _forwarded(text: str) -> Address | None:
+    """One entry of `X-Forwarded-For`; some proxies add the port, or brackets around IPv6."""
+    address = parse(text)
+    if address is None and text.startswith("["):
+        address = parse(text[1:].partition("]")[0])
+    elif address is None and text.count(":") == 1:
+        address = parse(text.partition(":")[0])
+    return address
+
+
+def coordinates(text: str) -> tuple[float, float] | None:
+    """`lat,long` of `x-coords` in degrees, None when it is not that."""
+    latitude_text, separator, longitude_text = text.partition(",")
+    try:
+        latitude, longitude = float(latitude_text), float(longitude_text)
+    except ValueError:
+        return None
+    if not separator or not (-90.0 <= latitude <= 90.0 and -180.0 <= longitude <= 180.0):
+        return None
+    return latitude, longitude
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyHeader:
+    """What a PROXY protocol v2 header says, and how many bytes it took."""
+
+    source: Address | None
+    """None when the proxy speaks for itself (LOCAL), or for a client that has no IP address."""
+    length_bytes: int
+
+
+def read_proxy_header(data: bytes) -> ProxyHeader | None:
+    """The PROXY protocol v2 header at the start of a connection; None while more bytes are needed.
+
+    Raises ValueError when it does not begin with one or the header is broken.
+    """
+    if not data.startswith(PROXY_SIGNATURE[: len(data)]):
+        raise ValueError("no PROXY protocol v2 header")
+    if len(data) < _PROXY_HEAD.size:
+        return None
+    _, command, family, length = _PROXY_HEAD.unpack_from(data)
+    end = _PROXY_HEAD.size + length
+    if command not in (_PROXY_LOCAL, _PROXY_PROXY):
+        raise ValueError("a PROXY protocol version or command that is not known")
+    if len(data) < end:
+        return None
+    source: Address | None = None
+    if command == _PROXY_PROXY and family in (_TCP4, _TCP6):
+        size = 4 if family == _TCP4 else 16
+        # Two addresses and two ports; what follows are extensions that nobody here reads.
+        if length < 2 * size + 4:
+            raise ValueError("a PROXY protocol header that is too short for its addresses")
+        packed = data[_PROXY_HEAD.size : _PROXY_HEAD.size + size]
+        source = IPv4Address(packed) if size == 4 else plain(IPv6Address(packed))
+    return ProxyHeader(source, end)

@@ -1,0 +1,330 @@
+"""The composition root: the only place where parts meet. Builds a data plane from settings, starts
+it in order, says that it is ready, and takes it down in order.
+
+What a part does is its own matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from pyservice import keyring
+from pyservice.auth import Authorizer
+from pyservice.dataplane import compaction, engine
+from pyservice.dataplane.administration import Administration
+from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
+from pyservice.dataplane.feed_rules import OperatorLimits
+from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.operations import operations
+from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.static_feed import StaticFeed
+from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
+from pyservice.doors import DoorSettings
+from pyservice.edge.asgi import create_app
+from pyservice.edge.probes import create_probes
+from pyservice.edge.server import make_server
+from pyservice.errors import ServiceError
+from pyservice.limits import Limits, Rate
+from pyservice.listener import AsgiServer, bound, listen
+from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.process import (
+    DirectoryLock,
+    DirectoryUnusable,
+    StopSignals,
+    remove_ready_file,
+    write_ready_file,
+)
+from pyservice.readiness import Phase, Readiness
+from pyservice.rpc import InternalClient, InternalServer, RpcServer, Unreachable
+from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
+
+ADMIN_SOCKET: Final = "admin.sock"
+_INTERNAL: Final = "hosting.internal.v1"
+
+_log = get_logger("service")
+
+
+def run(settings: Settings, reread: Callable[[], Settings], ready_file: Path | None) -> int:
+    """Serves until a signal; the exit status. What prevents a start is told on standard error."""
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, reread, ready_file))
+    except (
+        DirectoryUnusable,
+        keyring.KeyringError,
+        FeedFileError,
+        engine.OpenFailed,
+        OSError,
+    ) as error:
+        print(f"pyservice: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(
+    settings: Settings, reread: Callable[[], Settings], ready_file: Path | None
+) -> None:
+    signals = StopSignals()
+    lock = DirectoryLock.take(settings.data_dir)
+    try:
+        if ready_file is not None:
+            remove_ready_file(ready_file)
+        plane = DataPlane(settings)
+        signals.install(asyncio.get_running_loop(), lambda: plane.reload(reread))
+        addresses = await plane.start()
+        _log.info("ready", **addresses)
+        if ready_file is not None:
+            write_ready_file(ready_file, addresses)
+        await signals.stop.wait()
+        await plane.stop(signals)
+    finally:
+        lock.release()
+
+
+class DataPlane:
+    """All parts of a data plane process. `start` once, `stop` once."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Takes the ports first, so that clients wait for the recovery and are not refused."""
+        self._settings = settings
+        self._phase = Phase()
+        self._http_socket = listen(settings.http, settings.http_limits.backlog)
+        self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
+        ring = keyring.load_or_create(settings.data_dir)
+        self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
+        self._limits = Limits(*_rates(settings))
+        regions = _regions(settings)
+        self._namespaces = Namespaces()
+        self._feed = Feed(
+            FeedFiles(settings.data_dir / "feed"),
+            self._namespaces,
+            OperatorLimits(
+                settings.player_limit_max, {region.name_id for region in settings.regions}
+            ),
+            self._metrics.feed,
+        )
+        # Configuration first: what the journal brings back is answered for at once.
+        self._feed.load()
+        engine_limits = _engine_limits(settings)
+        self._engine = engine.open_engine(settings.data_dir / "journal", ring, engine_limits)
+        self._client = InternalClient(settings.data_dir / ADMIN_SOCKET)
+        self._static_feed = self._make_static_feed()
+        self._wire_doors(regions)
+        self._wire_upkeep(engine_limits)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _make_static_feed(self) -> StaticFeed | None:
+        path = self._settings.feed_file
+        return StaticFeed(path, _FeedOverSocket(self._client)) if path else None
+
+    def _wire_doors(self, regions: Regions) -> None:
+        settings = self._settings
+        table = operations(
+            Authorizer(self._engine, self._namespaces),
+            Matchmaker(self._engine, self._namespaces, regions),
+            Fleet(
+                self._engine,
+                self._namespaces,
+                regions,
+                heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
+                heartbeat_grace_ms=settings.heartbeat_grace_ms,
+            ),
+        )
+        door = _door(settings)
+        app = create_app(table, door, self._metrics, self._limits)
+        self._http = make_server(app, [self._http_socket])
+        self._rpc = RpcServer(table, door, self._metrics, self._limits, str(settings.grpc))
+        administration = Administration(self._namespaces, self._engine, self._static_feed)
+        self._internal = InternalServer(
+            {
+                f"{_INTERNAL}.Feed.Apply": self._feed.apply,
+                f"{_INTERNAL}.Feed.Remove": self._feed.remove,
+                f"{_INTERNAL}.Feed.Held": self._feed.held,
+                f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
+            },
+            settings.data_dir / ADMIN_SOCKET,
+        )
+
+    def _wire_upkeep(self, engine_limits: engine.Limits) -> None:
+        settings = self._settings
+        self._compactor = Compactor(
+            self._engine, compaction.command(settings.data_dir, engine_limits)
+        )
+        static_feed = self._static_feed
+        self._readiness = Readiness(
+            phase=self._phase,
+            status=self._engine.status,
+            namespaces=lambda: len(self._namespaces),
+            feed_problems=lambda: static_feed.problems if static_feed else (),
+            journal=JournalWatch(self._engine.status),
+            storage=StorageWatch(settings.data_dir, settings.storage_reserve_bytes),
+            loop=LoopWatch(),
+            compactor=self._compactor,
+        )
+        probes = create_probes(self._readiness.conditions, self._metrics, self._render)
+        self._probes = AsgiServer(probes, self._probes_socket)
+
+    def _render(self) -> bytes:
+        """Prometheus text that is not the doors'; runs in a thread."""
+        native = self._engine.render_metrics(self._namespaces.labels())
+        return native + self._readiness.render()
+
+    async def start(self) -> dict[str, str]:
+        """Serves; returns where, when every operation can be answered."""
+        self._engine.start()
+        await self._probes.start()
+        await self._internal.start()
+        readiness = self._readiness
+        for watch in (readiness.journal, readiness.storage, readiness.loop, self._compactor):
+            self._own(watch.run())
+        if self._static_feed is not None:
+            self._own(self._static_feed.run())
+            await self._static_feed.fed()
+        await self._http.start()
+        grpc_port = await self._rpc.start()
+        self._phase.name = "serving"
+        return {
+            "http": bound(self._http_socket),
+            "grpc": str(ListenAddress(self._settings.grpc.host, grpc_port)),
+            "metrics": bound(self._probes_socket),
+            "admin": str(self._settings.data_dir / ADMIN_SOCKET),
+        }
+
+    def reload(self, reread: Callable[[], Settings]) -> None:
+        """SIGHUP: rate limits and the feed file are read again; the rest needs a restart."""
+        try:
+            settings = reread()
+        except SettingsError as error:
+            for problem in error.problems:
+                _log.error("settings not reloaded", problem=str(problem))
+            return
+        self._limits.change(*_rates(settings))
+        if self._static_feed is not None:
+            self._static_feed.reload()
+        _log.info("reloaded")
+
+    async def stop(self, signals: StopSignals) -> None:
+        """Not ready, lame duck, no more accepting, finish, sync. A second signal hurries."""
+        self._phase.name = "stopping"
+        self._rpc.health.set_serving(False)
+        _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms)
+        await signals.pause(self._settings.lame_duck_ms)
+        self._engine.give_up_holds()
+        await self._stop_doors(signals)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+        await self._internal.stop(0.0)
+        await self._engine.close()
+        await self._probes.stop()
+        _log.info("stopped")
+
+    async def _stop_doors(self, signals: StopSignals) -> None:
+        grace_s = self._settings.stop_grace_ms / 1000
+        doors = [
+            asyncio.create_task(self._http.stop(grace_s)),
+            asyncio.create_task(self._rpc.stop(grace_s)),
+        ]
+        hurry = asyncio.create_task(signals.hurry.wait())
+        finished = asyncio.gather(*doors)
+        either: set[asyncio.Future[Any]] = {finished, hurry}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
+            await asyncio.gather(self._http.stop(0.0), self._rpc.stop(0.0))
+        hurry.cancel()
+        await finished
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(_note_end)
+        self._tasks.append(task)
+
+
+class _FeedOverSocket:
+    """The data plane's feed, spoken to as a control plane does."""
+
+    def __init__(self, client: InternalClient) -> None:
+        self._client = client
+
+    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
+        answer: feed_pb2.ApplyResponse = await self._call("Apply", request)
+        return answer
+
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        answer: feed_pb2.RemoveResponse = await self._call("Remove", request)
+        return answer
+
+    async def _call(self, name: str, request: Any) -> Any:
+        try:
+            return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
+        except Unreachable:
+            # The feeder comes again; it knows no transport.
+            raise ServiceError("OVERLOADED") from None
+
+
+def _door(settings: Settings) -> DoorSettings:
+    http, grpc = settings.http_limits, settings.grpc_limits
+    return DoorSettings(
+        trusted_proxies=settings.trusted_proxies,
+        proxy_protocol=settings.proxy_protocol,
+        cors_origins=settings.cors_origins,
+        body_limit_bytes=http.body_bytes,
+        headers_limit_bytes=http.header_bytes,
+        url_limit_bytes=http.url_bytes,
+        receive_timeout_ms=http.slow_client_ms,
+        keep_alive_timeout_ms=http.keep_alive_ms,
+        backlog=http.backlog,
+        message_limit_bytes=grpc.message_bytes,
+        streams_per_connection=grpc.streams_per_connection,
+    )
+
+
+def _rates(settings: Settings) -> tuple[Rate, Rate]:
+    """Rates of client operations, and of operators."""
+
+    def rate(setting: RateLimit) -> Rate:
+        return Rate(setting.per_second, setting.burst)
+
+    return rate(settings.rate_limits.client), rate(settings.rate_limits.operator)
+
+
+def _regions(settings: Settings) -> Regions:
+    return Regions(
+        Region(
+            region.name_id,
+            region.provider_display_name,
+            region.region_display_name,
+            region.latitude,
+            region.longitude,
+        )
+        for region in settings.regions
+    )
+
+
+def _engine_limits(settings: Settings) -> engine.Limits:
+    return engine.Limits(
+        find_wait_ms=settings.find_wait_ms,
+        start_limit_ms=settings.start_limit_ms,
+        segment_bytes=settings.journal.segment_bytes,
+        boot_id_path=settings.journal.boot_id_path,
+    )
+
+
+def _note_end(task: asyncio.Task[None]) -> None:
+    """A task of ours ends when it is cancelled; anything else must not be silent."""
+    if not task.cancelled():
+        _log.error("background task ended", exc_info=task.exception())

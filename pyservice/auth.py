@@ -1,0 +1,196 @@
+"""Who calls: tokens of decisions 3 and access by `Origin`, turned into a `Caller`.
+
+Owns which kinds an operation takes and which code a token that is not taken gets. Whether a token
+is authentic is the engine's word, which namespaces and tokens there are is the fed configuration's;
+both are interfaces here. What a caller may see in a path is the operation's matter.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.errors import ServiceError
+
+_SCHEME: Final = "bearer "
+_LOBBY_HEADER: Final = "Bearer lobby_"
+_TOKEN_MAX: Final = 160
+_TOKEN_FORM = re.compile(r"(cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]+")
+
+
+class Authenticity(Protocol):
+    """What was signed with our keys, and whose the lobbies are."""
+
+    def lobby_of_token(self, lobby_token: str) -> bytes | None: ...
+    def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None: ...
+    def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentGrant:
+    """What an env_ token stands for. `expires_ms` is Unix time; None: it does not end."""
+
+    namespace_id: bytes
+    token_id: bytes
+    expires_ms: int | None
+
+
+class Access(Protocol):
+    """What the fed configuration says about tokens and origins."""
+
+    def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None: ...
+    def is_known(self, namespace_id: bytes) -> bool: ...
+    def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool: ...
+    def namespace_of_host(self, host: str) -> bytes | None: ...
+
+
+class Authorizer:
+    """One method per group of operations; each raises ServiceError or returns the Caller."""
+
+    def __init__(
+        self,
+        authenticity: Authenticity,
+        access: Access,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._lobby_of_token = authenticity.lobby_of_token
+        self._namespace_of_lobby = authenticity.namespace_of_lobby
+        self._namespace_of_public_token = authenticity.namespace_of_public_token
+        self._access = access
+        self._now_ms = now_ms
+
+    def client(self, call: Call) -> Caller:
+        """Matchmaker client operations: pub_, env_, or no token and an Origin of the namespace."""
+        if call.authorization is None:
+            return self._tokenless(call)
+        token, kind = _token(call.authorization)
+        match kind:
+            case "pub":
+                return self._public(token, call)
+            case "env":
+                return self._environment(token, call)
+            case "dev":
+                raise _no_development_tokens()
+        raise _forbidden(kind, "pub_ or env_")
+
+    def lobby(self, call: Call) -> Caller:
+        """What a lobby server says of itself: its lobby_ token."""
+        header = call.authorization
+        if header is not None and header.startswith(_LOBBY_HEADER):
+            # The hot path: most calls that the service ever gets end here.
+            lobby_id = self._lobby_of_token(header[7:])
+            if lobby_id is not None:
+                return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)
+        token, kind = _token(header)
+        match kind:
+            case "lobby":
+                return self._lobby(token, call)
+            case "dev":
+                raise _no_development_tokens()
+        raise _forbidden(kind, "the lobby's lobby_")
+
+    def operator(self, call: Call) -> Caller:
+        """Attach and detach: env_; cloud_ once there is a control plane to ask."""
+        token, kind = _token(call.authorization)
+        match kind:
+            case "env":
+                return self._environment(token, call)
+            case "cloud":
+                raise _no_control_plane()
+        raise _forbidden(kind, "env_ or cloud_")
+
+    def lobby_state(self, call: Call) -> Caller:
+        """Reading a lobby's state: lobby_ of the namespace, env_, cloud_."""
+        token, kind = _token(call.authorization)
+        match kind:
+            case "lobby":
+                caller = self._lobby(token, call)
+                caller.namespace_id = self._namespace_of_lobby(caller.lobby_id) or b""
+                return caller
+            case "env":
+                return self._environment(token, call)
+            case "cloud":
+                raise _no_control_plane()
+        raise _forbidden(kind, "lobby_, env_ or cloud_")
+
+    def _lobby(self, token: str, call: Call) -> Caller:
+        lobby_id = self._lobby_of_token(token)
+        if lobby_id is None:
+            raise ServiceError("TOKEN_INVALID")
+        return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)
+
+    def _public(self, token: str, call: Call) -> Caller:
+        signed = self._namespace_of_public_token(token)
+        # A namespace that is not (or no longer) fed has no tokens.
+        if signed is None or not self._access.is_known(signed[0]):
+            raise ServiceError("TOKEN_INVALID")
+        namespace_id, token_id = signed
+        if self._access.is_revoked(namespace_id, token_id):
+            raise ServiceError("TOKEN_REVOKED")
+        return Caller(TokenKind.PUBLIC, namespace_id, b"", namespace_id + call.address, call)
+
+    def _environment(self, token: str, call: Call) -> Caller:
+        # What is compared is a hash of the secret: its timing tells nothing about a token.
+        grant = self._access.environment_grant(sha256(token.encode()).digest())
+        if grant is None:
+            raise ServiceError("TOKEN_INVALID")
+        if self._access.is_revoked(grant.namespace_id, grant.token_id):
+            raise ServiceError("TOKEN_REVOKED")
+        if grant.expires_ms is not None and grant.expires_ms <= self._now_ms():
+            raise ServiceError("TOKEN_EXPIRED")
+        return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", grant.token_id, call)
+
+    def _tokenless(self, call: Call) -> Caller:
+        host = host_of_origin(call.origin) if call.origin else None
+        namespace_id = self._access.namespace_of_host(host) if host else None
+        if namespace_id is None:
+            raise ServiceError("TOKEN_MISSING")
+        return Caller(TokenKind.TOKENLESS, namespace_id, b"", namespace_id + call.address, call)
+
+
+def host_of_origin(origin: str) -> str | None:
+    """The host of an http or https origin in lower case, None for anything else, such as `null`."""
+    try:
+        parts = urlsplit(origin)
+        host = parts.hostname
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not host:
+        return None
+    return host.rstrip(".")
+
+
+def _token(header: str | None) -> tuple[str, str]:
+    """The token of an `Authorization` header and its kind. Raises TOKEN_MISSING, TOKEN_INVALID."""
+    if not header:
+        raise ServiceError("TOKEN_MISSING")
+    if header[: len(_SCHEME)].lower() != _SCHEME:
+        raise ServiceError("TOKEN_INVALID", "Send Authorization: Bearer <token>.")
+    token = header[len(_SCHEME) :].strip(" ")
+    form = _TOKEN_FORM.fullmatch(token)
+    if form is None or len(token) > _TOKEN_MAX:
+        raise ServiceError("TOKEN_INVALID")
+    return token, form[1]
+
+
+def _forbidden(kind: str, accepted: str) -> ServiceError:
+    return ServiceError(
+        "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
+    )
+
+
+def _no_development_tokens() -> ServiceError:
+    return ServiceError("TOKEN_INVALID", "This service has made no development tokens.")
+
+
+def _no_control_plane() -> ServiceError:
+    return ServiceError(
+        "CONTROL_PLANE_UNAVAILABLE",
+        "cloud_ tokens are checked by the control plane, which is not connected; use env_.",
+    )

@@ -1,0 +1,33 @@
+"""`pyservice compact`: writes an image of the closed segments of a journal. The service runs it as
+its child; by hand it is of use only while the service is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyservice import keyring
+from pyservice.dataplane import engine
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit status: 0 when the image is there."""
+    defaults = engine.Limits()
+    parser = argparse.ArgumentParser("pyservice compact", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--segment-bytes", type=int, default=defaults.segment_bytes)
+    parser.add_argument("--boot-id-path", type=Path, default=defaults.boot_id_path)
+    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process does")
+    given = parser.parse_args(words)
+    limits = engine.Limits(segment_bytes=given.segment_bytes, boot_id_path=given.boot_id_path)
+    try:
+        ring = keyring.load(given.data_dir)
+        lsn = engine.compact(given.data_dir / "journal", ring, limits, given.parent_pid)
+    except (keyring.KeyringError, engine.OpenFailed) as error:
+        print(f"pyservice compact: {error}", file=sys.stderr)
+        return 1
+    print(lsn)
+    return 0

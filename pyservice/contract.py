@@ -1,0 +1,162 @@
+"""The operations as the protos declare them: name, messages, HTTP binding, limits, options.
+
+Read once from the descriptors. Doors, metrics and documents take an operation's facts from here, so
+that none is written twice. Who runs one, and how a message looks in JSON, is not here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.api import annotations_pb2
+from google.protobuf import message_factory
+from google.protobuf.descriptor import (
+    Descriptor,
+    FieldDescriptor,
+    FileDescriptor,
+    MethodDescriptor,
+)
+from google.protobuf.message import Message
+
+import pyservice.pb.hosting.v1
+from pyservice.pb.hosting.v1 import options_pb2
+
+# Clients of these may be newer than the service and send what it does not know (decisions 1.2).
+LENIENT_PATHS = ("/matchmaker/", "/events/")
+_VERBS = ("get", "put", "post", "delete", "patch")
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service of ``hosting.v1``."""
+
+    name: str
+    """Full proto name, such as ``hosting.v1.Matchmaker.JoinLobby``."""
+    slug: str
+    """Short name for metrics, logs and settings, such as ``join``."""
+    request: type[Message]
+    response: type[Message]
+    http_method: str
+    template: str
+    """Path with ``{field}`` where a segment is a field of the request."""
+    path_fields: tuple[str, ...]
+    body_field: str
+    """``*``: the body is the request; a name: it is that field alone; empty: there is no body."""
+    response_field: str
+    """A name: the answer is that field alone; empty: the answer is the response."""
+    body_limit_bytes: int | None
+    """The method's own limit; None: the service's general one."""
+    ignores_unknown: bool
+    """Whether fields of the body that nobody knows are ignored."""
+
+    @property
+    def grpc_path(self) -> str:
+        """``/hosting.v1.Matchmaker/JoinLobby``."""
+        service, _, method = self.name.rpartition(".")
+        return f"/{service}/{method}"
+
+
+# Descriptors --------------------------------------------------------------------------------------
+
+
+def descriptor_of(message: Message | type[Message]) -> Descriptor:
+    """The descriptor of a message, whichever implementation of protobuf made its class."""
+    descriptor: Any = message.DESCRIPTOR
+    return descriptor  # type: ignore[no-any-return]
+
+
+def option(described: MethodDescriptor | FieldDescriptor | Descriptor, extension: Any) -> Any:
+    """The message of an option on a descriptor, empty when unset; ours or of somebody's file."""
+    return described.GetOptions().Extensions[extension]
+
+
+def form_of(field: FieldDescriptor) -> Any:
+    """How a field looks in JSON: ``hosting.v1.FieldForm``."""
+    return option(field, options_pb2.form)
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether a field is a map, which descriptors tell as repeated entries."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def map_key(field: FieldDescriptor) -> FieldDescriptor:
+    """The key of a map field."""
+    return _entry_of(field).fields_by_name["key"]
+
+
+def map_value(field: FieldDescriptor) -> FieldDescriptor:
+    """The value of a map field."""
+    return _entry_of(field).fields_by_name["value"]
+
+
+def _entry_of(field: FieldDescriptor) -> Descriptor:
+    if field.message_type is None:
+        raise TypeError(f"{field.full_name} is no map")
+    return field.message_type
+
+
+# Operations ---------------------------------------------------------------------------------------
+
+
+def read_methods(files: Iterable[FileDescriptor]) -> dict[str, Method]:
+    """Every method of the files by full name. Raises ValueError for an incomplete declaration."""
+    found: dict[str, Method] = {}
+    slugs: dict[str, str] = {}
+    for file in files:
+        for service in file.services_by_name.values():
+            for descriptor in service.methods:
+                method = _read_method(descriptor)
+                if method.slug in slugs:
+                    raise ValueError(f"{method.name} and {slugs[method.slug]}: slug {method.slug}")
+                slugs[method.slug] = method.name
+                found[method.name] = method
+    return found
+
+
+def _read_method(descriptor: MethodDescriptor) -> Method:
+    operation = option(descriptor, options_pb2.operation)
+    rule = option(descriptor, annotations_pb2.http)
+    verb = rule.WhichOneof("pattern")
+    if not operation.slug or verb not in _VERBS:
+        raise ValueError(f"{descriptor.full_name}: needs an operation slug and an HTTP rule")
+    template: str = getattr(rule, verb)
+    path_fields = tuple(_PARAMETER.findall(template))
+    unknown = set(path_fields) - set(descriptor.input_type.fields_by_name)
+    if unknown:
+        raise ValueError(f"{descriptor.full_name}: the path names {sorted(unknown)}")
+    return Method(
+        name=descriptor.full_name,
+        slug=operation.slug,
+        request=message_factory.GetMessageClass(descriptor.input_type),
+        response=message_factory.GetMessageClass(descriptor.output_type),
+        http_method=verb.upper(),
+        template=template,
+        path_fields=path_fields,
+        body_field=rule.body,
+        response_field=rule.response_body,
+        body_limit_bytes=operation.body_limit_bytes or None,
+        ignores_unknown=template.startswith(LENIENT_PATHS),
+    )
+
+
+def public_files() -> tuple[FileDescriptor, ...]:
+    """The descriptors of all files of package ``hosting.v1``."""
+    package = pyservice.pb.hosting.v1
+    names = sorted(name for _, name, _ in pkgutil.iter_modules(package.__path__))
+    modules = [
+        importlib.import_module(f"{package.__name__}.{name}")
+        for name in names
+        if name.endswith("_pb2")
+    ]
+    return tuple(module.DESCRIPTOR for module in modules)
+
+
+METHODS: Final[dict[str, Method]] = read_methods(public_files())
+"""Every operation of the service by full name."""

@@ -1,0 +1,67 @@
+"""What find and join answer about a lobby. Its ports and region never change, so they are written
+once per lobby and copied; only the player tokens are new each time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from pyservice.dataplane.engine import Lobby
+from pyservice.dataplane.regions import Regions
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
+
+_KEPT_LOBBIES: Final = 10_000
+
+Answer = TypeVar("Answer", matchmaker_pb2.FindLobbyResponse, matchmaker_pb2.JoinLobbyResponse)
+
+
+class LobbyAnswers:
+    """Answers with a bounded memory of lobbies; the one not asked for longest goes first."""
+
+    def __init__(self, regions: Regions, kept_lobbies: int = _KEPT_LOBBIES) -> None:
+        self._regions = regions
+        self._kept_lobbies = kept_lobbies
+        self._written: OrderedDict[bytes, matchmaker_pb2.JoinLobbyResponse] = OrderedDict()
+
+    def is_written(self, lobby_id: bytes) -> bool:
+        """Whether the lobby need not be looked up to answer."""
+        return lobby_id in self._written
+
+    def write(self, lobby: Lobby) -> None:
+        """Remembers what does not change of a lobby."""
+        template = matchmaker_pb2.JoinLobbyResponse()
+        template.lobby.lobby_id = format_uuid(lobby.id)
+        template.lobby.region.region_id = lobby.region
+        template.lobby.region.display_name = self._regions.display_name(lobby.region)
+        for port in lobby.ports:
+            written = template.ports[port.name]
+            _write_port(written, port.address, port.port, port.is_tls)
+            template.lobby.ports[port.name].CopyFrom(written)
+        self._written[lobby.id] = template
+        if len(self._written) > self._kept_lobbies:
+            self._written.popitem(last=False)
+
+    def fill(self, answer: Answer, lobby_id: bytes, tokens: Sequence[str]) -> Answer:
+        """The answer for these players. The lobby was written before (KeyError otherwise)."""
+        template = self._written[lobby_id]
+        self._written.move_to_end(lobby_id)
+        answer.lobby.CopyFrom(template.lobby)
+        for name, port in template.ports.items():
+            answer.ports[name].CopyFrom(port)
+        answer.lobby.player.token = tokens[0]
+        answer.player.token = tokens[0]
+        if len(tokens) > 1:
+            for token in tokens:
+                answer.players.add().token = token
+        return answer
+
+
+def _write_port(port: lobby_pb2.Port, address: str, number: int, is_tls: bool) -> None:
+    port.hostname = address
+    port.port = number
+    # An IPv6 literal needs brackets before a port.
+    port.host = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
+    port.is_tls = is_tls

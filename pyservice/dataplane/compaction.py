@@ -1,0 +1,116 @@
+"""Keeps the journal short: a child process at a time writes an image while the engine goes on.
+
+Owns when a child is started and what becomes of it. What it does is the native part's matter; it
+lowers its own priority and ends with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from pyservice.dataplane.engine import Limits
+from pyservice.observability.logging import get_logger
+
+_CHECK_S: Final = 1.0
+_RETRY_S: Final = 30.0
+_TOLD_BYTES: Final = 2000
+
+_log = get_logger("compaction")
+
+
+def command(data_dir: Path, limits: Limits) -> tuple[str, ...]:
+    """The child of this process that compacts the journal of the directory."""
+    return (
+        sys.executable,
+        "-m",
+        "pyservice",
+        "compact",
+        f"--data-dir={data_dir}",
+        f"--segment-bytes={limits.segment_bytes}",
+        f"--boot-id-path={limits.boot_id_path}",
+        f"--parent-pid={os.getpid()}",
+    )
+
+
+class Compactable(Protocol):
+    """The engine, as far as compaction is concerned."""
+
+    def is_compaction_due(self) -> bool: ...
+    def image_written(self) -> None: ...
+
+
+class Compactor:
+    """Starts `command` when the engine says that it is due."""
+
+    def __init__(
+        self,
+        engine: Compactable,
+        command: Sequence[str],
+        *,
+        check_s: float = _CHECK_S,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        self._engine = engine
+        self._command = tuple(command)
+        self._check_s = check_s
+        self._retry_s = retry_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
+        self.done = 0
+        self.failed = 0
+
+    async def run(self) -> None:
+        """Until cancelled; then a child that runs is ended and waited for."""
+        while True:
+            pause_s = self._check_s
+            if self._engine.is_compaction_due():
+                problem = await self._compact()
+                if problem is None:
+                    self.done += 1
+                    self._engine.image_written()
+                else:
+                    self.failed += 1
+                    pause_s = self._retry_s
+                    _log.error("compaction failed", problem=problem, retry_s=pause_s)
+            await asyncio.sleep(pause_s)
+
+    async def _compact(self) -> str | None:
+        """None when the image is written, else why not."""
+        running = asyncio.create_task(asyncio.to_thread(self._run_child))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._is_ending = True
+            if self._child is not None:
+                self._child.kill()
+            await running
+            raise
+
+    def _run_child(self) -> str | None:
+        """In a thread: the child is started with vfork, which stops only the thread that asks, and
+        runs none of the fork handlers of the libraries in this process.
+        """
+        try:
+            child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            return str(error)
+        with child:
+            self._child = child
+            if self._is_ending:
+                child.kill()
+            _, told = child.communicate()
+        self._child = None
+        if child.returncode == 0:
+            return None
+        return told[-_TOLD_BYTES:].decode(errors="replace").strip() or f"exit {child.returncode}"

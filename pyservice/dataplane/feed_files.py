@@ -1,0 +1,122 @@
+"""The files in which the data plane keeps what it was fed: one per namespace, removed ones too.
+
+A file is a head (format, kind, length, checksum) and a message of the internal proto. It is
+replaced as a whole and durable before anybody is told. What may be in it is `feed_rules`' matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from pyservice.durable import write_file
+from pyservice.ids import is_uuid
+from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
+
+FORMAT: Final = 1
+_MAGIC: Final = b"HOSTFEED"
+_HEAD = struct.Struct("<8sHHI32s")
+_CONFIGURATION: Final = 1
+_REMOVED: Final = 2
+_SUFFIX: Final = ".cfg"
+
+Order = tuple[int, int]
+"""(source_epoch, revision)."""
+
+
+class FeedFileError(Exception):
+    """A kept file cannot be used; the message names it and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a namespace. `configuration` None: it was removed."""
+
+    namespace_id: str
+    order: Order
+    configuration: configuration_pb2.NamespaceConfiguration | None
+
+
+class FeedFiles:
+    """The folder of the files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self) -> list[Kept]:
+        """Everything that is kept. Raises FeedFileError; leftovers of a crash are cleared away."""
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            for leftover in self._folder.glob(".*.tmp"):
+                leftover.unlink()
+            return [_read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+        except OSError as error:
+            raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
+
+    def save(self, kept: Kept) -> None:
+        """Durable when it returns. Raises OSError; then the file is as it was."""
+        write_file(self._folder / f"{kept.namespace_id}{_SUFFIX}", _encode(kept))
+
+
+def _encode(kept: Kept) -> bytes:
+    if kept.configuration is not None:
+        kind, payload = _CONFIGURATION, kept.configuration.SerializeToString()
+    else:
+        epoch, revision = kept.order
+        removed = feed_pb2.HeldConfiguration(
+            namespace_id=kept.namespace_id, source_epoch=epoch, revision=revision
+        )
+        kind, payload = _REMOVED, removed.SerializeToString()
+    checksum = _checksum(FORMAT, kind, payload)
+    return _HEAD.pack(_MAGIC, FORMAT, kind, len(payload), checksum) + payload
+
+
+def _checksum(version: int, kind: int, payload: bytes) -> bytes:
+    head = _HEAD.pack(_MAGIC, version, kind, len(payload), b"")
+    return hashlib.sha256(head + payload).digest()
+
+
+def _read(path: Path) -> Kept:
+    content = path.read_bytes()
+    if len(content) < _HEAD.size or not content.startswith(_MAGIC):
+        raise _damaged(path, "is not a feed file")
+    _, version, kind, length, checksum = _HEAD.unpack_from(content)
+    payload = content[_HEAD.size :]
+    if version != FORMAT:
+        raise FeedFileError(
+            f"{path} has format {version}, this version reads {FORMAT}: "
+            "run the version that wrote it"
+        )
+    if len(payload) != length or checksum != _checksum(version, kind, payload):
+        raise _damaged(path, "does not match its checksum")
+    try:
+        kept = _decode(kind, payload)
+    except DecodeError:
+        raise _damaged(path, "cannot be decoded") from None
+    if kept is None or kept.namespace_id != path.name.removesuffix(_SUFFIX):
+        raise _damaged(path, "holds something else than its name says")
+    return kept
+
+
+def _decode(kind: int, payload: bytes) -> Kept | None:
+    record: configuration_pb2.NamespaceConfiguration | feed_pb2.HeldConfiguration
+    if kind == _CONFIGURATION:
+        record = configuration = configuration_pb2.NamespaceConfiguration.FromString(payload)
+    elif kind == _REMOVED:
+        record, configuration = feed_pb2.HeldConfiguration.FromString(payload), None
+    else:
+        return None
+    if not is_uuid(record.namespace_id):
+        return None
+    return Kept(record.namespace_id, (record.source_epoch, record.revision), configuration)
+
+
+def _damaged(path: Path, reason: str) -> FeedFileError:
+    return FeedFileError(
+        f"{path} {reason}: restore it from a backup, or delete it and feed the namespace again"
+    )

@@ -1,0 +1,191 @@
+"""What a fed configuration must keep beyond the rules in its proto: limits of the operator, names,
+ports, things that may not be taken twice, and checks that do not exist yet (decisions 4).
+
+Every problem is told at once. What happens to a refused configuration is in `feed`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyservice.dataplane.namespaces import Namespaces, public_hosts
+from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.validation import validate
+
+_PORT_NAME_MAX: Final = 26
+_HOST_PORTS: Final = range(20_000, 26_000)
+_HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_DISPLAY_NAME = re.compile(r"(?! )(?!.*  )[^\x00-\x1f\x7f-\x9f]{1,128}(?<! )")
+_RESERVED_ENV = re.compile(r"HOSTING_.*|PORT|PORT_.*")
+
+_NOT_SUPPORTED: Final = "not-supported: this service cannot make this check yet"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLimits:
+    """What the operator's settings allow. `regions` None: not checked."""
+
+    player_limit_max: int
+    regions: Collection[str] | None
+
+
+Found = tuple[tuple[str, ...], str]
+"""Where, and a sentence."""
+
+
+def problems_of(
+    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
+) -> list[feed_pb2.Problem]:
+    """Everything that is wrong with it; empty when it can be taken."""
+    found: list[Found] = [
+        (problem.path[:-1], problem.message) for problem in validate(configuration)
+    ]
+    found += _names(configuration)
+    found += _versions(configuration, limits)
+    found += _access(configuration, held)
+    found += _tokens(configuration, held)
+    return [feed_pb2.Problem(path=path, reason=reason) for path, reason in found]
+
+
+def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
+    named: tuple[tuple[tuple[str, ...], str, int], ...] = (
+        (("game", "name_id"), configuration.game.name_id, GAME_NAME_MAX),
+        (("name_id",), configuration.name_id, NAMESPACE_NAME_MAX),
+    )
+    for path, text, longest in named:
+        if not is_name_id(text, longest):
+            yield path, f"must be 1 to {longest} of a-z, 0-9 and single dashes, not a UUID"
+    displayed: list[tuple[tuple[str, ...], str]] = [
+        (("game", "display_name"), configuration.game.display_name),
+        (("display_name",), configuration.display_name),
+        *(
+            (("versions", str(index), "display_name"), version.display_name)
+            for index, version in enumerate(configuration.versions)
+        ),
+    ]
+    for path, text in displayed:
+        if not _DISPLAY_NAME.fullmatch(text):
+            yield (
+                path,
+                "must be 1 to 128 characters without control characters and without leading, "
+                "trailing or doubled spaces",
+            )
+
+
+def _versions(configuration: pb.NamespaceConfiguration, limits: OperatorLimits) -> Iterator[Found]:
+    ids = [version.version_id for version in configuration.versions]
+    if configuration.current_version_id not in ids:
+        yield ("current_version_id",), "names no version of this configuration"
+    for index, version in enumerate(configuration.versions):
+        path = ("versions", str(index))
+        if ids.index(version.version_id) != index:
+            yield (*path, "version_id"), "is there more than once"
+        yield from _matchmaker(version.matchmaker, (*path, "matchmaker"), limits)
+
+
+def _matchmaker(
+    matchmaker: pb.MatchmakerConfig, path: tuple[str, ...], limits: OperatorLimits
+) -> Iterator[Found]:
+    if matchmaker.HasField("captcha"):
+        yield (*path, "captcha"), _NOT_SUPPORTED
+    yield from _level(matchmaker, path, limits)
+    for name, mode in sorted(matchmaker.game_modes.items()):
+        mode_path = (*path, "game_modes", name)
+        for action in ("create", "find", "join"):
+            if getattr(mode.actions, action).HasField("verification"):
+                yield (*mode_path, "actions", action, "verification"), _NOT_SUPPORTED
+        yield from _level(mode, mode_path, limits)
+
+
+def _level(
+    level: pb.MatchmakerConfig | pb.GameMode, path: tuple[str, ...], limits: OperatorLimits
+) -> Iterator[Found]:
+    """What matchmaker level and mode have in common."""
+    for field in ("max_players", "max_players_direct", "max_players_party"):
+        if getattr(level, field) > limits.player_limit_max:
+            yield (*path, field), f"must be at most {limits.player_limit_max}"
+    for region in sorted(level.regions):
+        if limits.regions is not None and region not in limits.regions:
+            yield (*path, "regions", region), "is not a region of this service"
+    yield from _docker(level.docker, (*path, "docker"))
+
+
+def _docker(docker: pb.DockerConfig, path: tuple[str, ...]) -> Iterator[Found]:
+    for name in sorted(docker.env):
+        if _RESERVED_ENV.fullmatch(name):
+            yield (*path, "env", name), "is a name that the service sets itself"
+    for name, port in sorted(docker.ports.items()):
+        port_path = (*path, "ports", name)
+        if not is_name_id(name, _PORT_NAME_MAX):
+            yield port_path, "must be 1 to 26 of a-z, 0-9 and single dashes, not a UUID"
+        reason = _reason_against(port, docker.network_mode)
+        if reason:
+            yield port_path, reason
+
+
+def _reason_against(port: pb.PortConfig, network_mode: str) -> str | None:
+    """Decisions 4, "Ports": behind edge-guard without a range, or bare on the host with one."""
+    if (port.proxy or "edge-guard") == "edge-guard":
+        return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
+    if network_mode != "host":
+        return "has proxy none, which needs network_mode host"
+    if (port.protocol or "https") not in ("tcp", "udp"):
+        return "has proxy none, which needs protocol tcp or udp"
+    if not port.HasField("port_range"):
+        return "has proxy none, which needs a port_range"
+    if port.port_range.min not in _HOST_PORTS or port.port_range.max not in _HOST_PORTS:
+        return f"has a port_range outside {_HOST_PORTS.start}-{_HOST_PORTS.stop - 1}"
+    return None
+
+
+def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
+    seen: set[str] = set()
+    for field in ("domains", "cdn_domains"):
+        for index, domain in enumerate(getattr(configuration.access, field)):
+            path = ("access", field, str(index))
+            host = domain.lower().rstrip(".")
+            if not _is_host(host):
+                yield path, "must be a host name or an IP address, without scheme and port"
+            elif host in seen:
+                yield path, "is there more than once"
+            seen.add(host)
+    for other in _others(configuration, held):
+        for host in sorted(public_hosts(other) & public_hosts(configuration)):
+            yield ("access",), f"domain {host} belongs to {_name(other)}"
+        if _name(other) == _name(configuration):
+            yield ("name_id",), f"{_name(other)} is namespace {other.namespace_id} already"
+
+
+def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
+    hashes: set[bytes] = set()
+    for index, token in enumerate(configuration.environment_tokens):
+        if token.sha256 in hashes:
+            yield ("environment_tokens", str(index), "sha256"), "is there more than once"
+        hashes.add(token.sha256)
+    for other in _others(configuration, held):
+        if hashes.intersection(token.sha256 for token in other.environment_tokens):
+            yield ("environment_tokens",), f"has a token of {_name(other)}"
+
+
+def _others(
+    configuration: pb.NamespaceConfiguration, held: Namespaces
+) -> Iterable[pb.NamespaceConfiguration]:
+    return (other for other in held if other.namespace_id != configuration.namespace_id)
+
+
+def _name(configuration: pb.NamespaceConfiguration) -> str:
+    return f"{configuration.game.name_id}/{configuration.name_id}"
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
+    return True

@@ -1,0 +1,181 @@
+"""What lobby servers say of themselves and their players, and what operators do with lobbies:
+attach, detach, ready, closed, state, heartbeat, connected, disconnected (decisions 5).
+
+What game clients ask is in `matchmaker`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from pyservice.calls import Caller
+from pyservice.dataplane.admission import admit_attach
+from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.regions import Regions
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+
+# Answers without fields; doors only read them.
+_CONNECTED: Final = pb.PlayerConnectedResponse()
+_DISCONNECTED: Final = pb.PlayerDisconnectedResponse()
+
+
+class Fleet:
+    """The operations of lobby servers and operators."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        namespaces: Namespaces,
+        regions: Regions,
+        *,
+        heartbeat_timeout_ms: int,
+        heartbeat_grace_ms: int,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`heartbeat_*` hold for attached lobbies of modes that set none."""
+        self._engine = engine
+        self._namespaces = namespaces
+        self._regions = regions
+        self._heartbeat_timeout_ms = heartbeat_timeout_ms
+        self._heartbeat_grace_ms = heartbeat_grace_ms
+        self._now_ms = now_ms
+
+    # Lobby servers
+
+    async def connected(
+        self, request: pb.PlayerConnectedRequest, caller: Caller
+    ) -> pb.PlayerConnectedResponse:
+        """Contract players.connected, decisions 5.2."""
+        call = caller.call
+        idempotency = (
+            None
+            if call.idempotency_key is None
+            else self._idempotency("connected", request, caller)
+        )
+        await self._engine.connected(
+            caller.lobby_id, request.player_token, idempotency, call.deadline
+        )
+        return _CONNECTED
+
+    async def disconnected(
+        self, request: pb.PlayerDisconnectedRequest, caller: Caller
+    ) -> pb.PlayerDisconnectedResponse:
+        """Decisions 5.2."""
+        await self._engine.disconnected(
+            caller.lobby_id,
+            request.player_token,
+            request.hold_ms if request.HasField("hold_ms") else None,
+            self._idempotency("disconnected", request, caller),
+            caller.call.deadline,
+        )
+        return _DISCONNECTED
+
+    async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
+        """Decisions 5.6; repeats succeed."""
+        await self._engine.ready(caller.lobby_id, caller.call.deadline)
+        return pb.LobbyReadyResponse()
+
+    async def set_closed(
+        self, request: pb.SetLobbyClosedRequest, caller: Caller
+    ) -> pb.SetLobbyClosedResponse:
+        """Decisions 5.6."""
+        await self._engine.set_closed(caller.lobby_id, request.is_closed, caller.call.deadline)
+        return pb.SetLobbyClosedResponse()
+
+    async def set_state(
+        self, request: pb.SetLobbyStateRequest, caller: Caller
+    ) -> pb.SetLobbyStateResponse:
+        """Decisions 5.6; the doors checked that it is JSON and not too long."""
+        await self._engine.set_state(caller.lobby_id, request.state, caller.call.deadline)
+        return pb.SetLobbyStateResponse()
+
+    async def get_state(
+        self, request: pb.GetLobbyStateRequest, caller: Caller
+    ) -> pb.GetLobbyStateResponse:
+        """Decisions 5.6; another namespace's lobby is not there."""
+        state = await self._engine.state(
+            [caller.namespace_id], raw_id(request.lobby_id), caller.call.deadline
+        )
+        return pb.GetLobbyStateResponse(state=state)
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
+        """Decisions 5.6."""
+        has_list = request.HasField("player_tokens")
+        tokens = list(request.player_tokens.tokens) if has_list else None
+        await self._engine.heartbeat(caller.lobby_id, tokens, caller.call.deadline)
+        return pb.HeartbeatResponse()
+
+    # Operators
+
+    async def attach(
+        self, request: pb.AttachLobbyRequest, caller: Caller
+    ) -> pb.AttachLobbyResponse:
+        """A running server becomes a lobby, starting until it calls ready (decisions 5.11)."""
+        namespace = self._visible(request.game_id, request.namespace_id, caller)
+        mode, region = admit_attach(
+            namespace,
+            self._regions,
+            request.game_mode,
+            request.region if request.HasField("region") else None,
+            bool(request.tags),
+            request.ports,
+        )
+        lobby, token = await self._engine.attach(
+            namespace.namespace_id,
+            namespace.version_id,
+            mode.name,
+            region,
+            [
+                (name, port.address, port.port, mode.ports[name].is_tls)
+                for name, port in sorted(request.ports.items())
+            ],
+            tags=sorted(request.tags.items()),
+            max_players=(mode.max_players, mode.max_players_direct, mode.max_players_party),
+            player_token_ttl_ms=mode.player_token_ttl_ms,
+            heartbeat_timeout_ms=_or_default(mode.heartbeat_timeout_ms, self._heartbeat_timeout_ms),
+            heartbeat_grace_ms=_or_default(mode.heartbeat_grace_ms, self._heartbeat_grace_ms),
+            is_join_enabled=mode.is_join_enabled,
+            create_ts_ms=self._now_ms(),
+            lobby_count_max=namespace.lobby_count_max,
+            idempotency=self._idempotency("attach", request, caller),
+            deadline=caller.call.deadline,
+        )
+        return pb.AttachLobbyResponse(lobby_id=format_uuid(lobby), lobby_token=token)
+
+    async def detach(
+        self, request: pb.DetachLobbyRequest, caller: Caller
+    ) -> pb.DetachLobbyResponse:
+        """Ends a lobby of the caller's namespace (decisions 5.11)."""
+        namespace = self._visible(request.game_id, None, caller)
+        did_remove = await self._engine.detach(
+            [namespace.namespace_id], raw_id(request.lobby_id), caller.call.deadline
+        )
+        return pb.DetachLobbyResponse(did_remove=did_remove)
+
+    def _visible(self, game: str, name: str | None, caller: Caller) -> ResolvedNamespace:
+        """The caller's namespace, when the path names it (decisions 1.4): what it does not cover is
+        not there for it.
+        """
+        namespace = self._namespaces.resolved(caller.namespace_id)
+        if game not in (namespace.game_name, format_uuid(namespace.game_id)):
+            raise ServiceError("GAME_NOT_FOUND")
+        if name not in (None, namespace.name, format_uuid(namespace.namespace_id)):
+            raise ServiceError("NAMESPACE_NOT_FOUND")
+        return namespace
+
+    def _idempotency(self, operation: str, request: Any, caller: Caller) -> bytes | None:
+        key = caller.call.idempotency_key
+        if key is None:
+            return None
+        message = request.SerializeToString(deterministic=True)
+        return self._engine.idempotency(caller.identity, key, operation, message)
+
+
+def _or_default(value: int | None, default: int) -> int:
+    return default if value is None else value

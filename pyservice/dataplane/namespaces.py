@@ -1,0 +1,127 @@
+"""All namespaces that are held, and how a call finds its own: by id, by names, by token, by origin.
+
+Owns the indexes. They are changed only whole namespaces at a time, between two turns of the loop,
+so a call sees one state. Files are in `feed_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyservice.auth import EnvironmentGrant
+from pyservice.dataplane.configuration import ResolvedNamespace, raw_id, resolve
+from pyservice.errors import ServiceError
+from pyservice.ids import parse_uuid
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A namespace with the keys under which it stands in the indexes."""
+
+    resolved: ResolvedNamespace
+    configuration: pb.NamespaceConfiguration
+    hosts: frozenset[str]
+    token_hashes: frozenset[bytes]
+    revoked: frozenset[bytes]
+
+
+class Namespaces:
+    """The held namespaces. Not thread safe: it belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, _Held] = {}
+        self._by_name: dict[tuple[str, str], bytes] = {}
+        self._by_host: dict[str, bytes] = {}
+        self._grants: dict[bytes, EnvironmentGrant] = {}
+        self._labels: dict[bytes, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[pb.NamespaceConfiguration]:
+        return (held.configuration for held in self._held.values())
+
+    def put(self, configuration: pb.NamespaceConfiguration) -> None:
+        """Takes a configuration that keeps the rules, in place of the one that was held."""
+        resolved = resolve(configuration)
+        self.remove(resolved.namespace_id)
+        grants = {
+            token.sha256: EnvironmentGrant(
+                resolved.namespace_id,
+                raw_id(token.token_id),
+                token.expires_ms if token.HasField("expires_ms") else None,
+            )
+            for token in configuration.environment_tokens
+        }
+        hosts = frozenset(public_hosts(configuration))
+        self._held[resolved.namespace_id] = _Held(
+            resolved,
+            configuration,
+            hosts,
+            frozenset(grants),
+            frozenset(map(raw_id, configuration.revoked_token_ids)),
+        )
+        self._labels[resolved.namespace_id] = resolved.label
+        self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
+        self._by_host |= dict.fromkeys(hosts, resolved.namespace_id)
+        self._grants |= grants
+
+    def remove(self, namespace_id: bytes) -> None:
+        """Forgets a namespace; nothing happens when it is not held."""
+        held = self._held.pop(namespace_id, None)
+        if held is None:
+            return
+        del self._labels[namespace_id]
+        self._by_name.pop((held.resolved.game_name, held.resolved.name), None)
+        for host in held.hosts:
+            self._by_host.pop(host, None)
+        for token_hash in held.token_hashes:
+            self._grants.pop(token_hash, None)
+
+    def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
+        """What was fed, None when it is not held."""
+        held = self._held.get(namespace_id)
+        return held.configuration if held else None
+
+    def resolved(self, namespace_id: bytes) -> ResolvedNamespace:
+        """The namespace of a caller. Raises TOKEN_REVOKED when it went away under the call."""
+        held = self._held.get(namespace_id)
+        if held is None:
+            raise ServiceError("TOKEN_REVOKED", "The namespace of the token was removed.")
+        return held.resolved
+
+    def labels(self) -> dict[bytes, str]:
+        """`game/namespace` of each, for metrics. May be asked from another thread."""
+        return dict(self._labels)
+
+    def named(self, text: str) -> ResolvedNamespace | None:
+        """The namespace by its id, or by `game/namespace` of name_ids."""
+        game, separator, name = text.partition("/")
+        raw = self._by_name.get((game, name)) if separator else parse_uuid(text)
+        held = self._held.get(raw) if raw else None
+        return held.resolved if held else None
+
+    # What tokens and origins stand for (auth.Access)
+
+    def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None:
+        return self._grants.get(token_sha256)
+
+    def is_known(self, namespace_id: bytes) -> bool:
+        return namespace_id in self._held
+
+    def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool:
+        held = self._held.get(namespace_id)
+        return held is not None and token_id in held.revoked
+
+    def namespace_of_host(self, host: str) -> bytes | None:
+        return self._by_host.get(host)
+
+
+def public_hosts(configuration: pb.NamespaceConfiguration) -> set[str]:
+    """Hosts whose pages come in without a token; none when that is switched off (decisions 3)."""
+    access = configuration.access
+    if access.HasField("enable_domain_public_auth") and not access.enable_domain_public_auth:
+        return set()
+    return {host.lower().rstrip(".") for host in (*access.domains, *access.cdn_domains)}

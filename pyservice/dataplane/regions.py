@@ -1,0 +1,85 @@
+"""The operator's regions: their order, their names, and how far they are from a client.
+
+Which of them a game mode uses is in `admission`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_EARTH_RADIUS_KM: Final = 6371.0088
+_KM_PER_MILE: Final = 1.609344
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One region; coordinates in degrees."""
+
+    region_id: str
+    provider_display_name: str
+    region_display_name: str
+    latitude: float
+    longitude: float
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A region and its distance; 0 when nobody knows where the client is."""
+
+    region: Region
+    kilometers: float
+
+    @property
+    def miles(self) -> float:
+        return self.kilometers / _KM_PER_MILE
+
+
+class Regions:
+    """All regions, in the operator's order."""
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._ordered: Sequence[Region] = tuple(regions)
+        self._by_id = {region.region_id: region for region in self._ordered}
+        if not self._ordered:
+            raise ValueError("there has to be a region")
+
+    def __contains__(self, region_id: object) -> bool:
+        return region_id in self._by_id
+
+    @property
+    def first(self) -> str:
+        """The first in the operator's order."""
+        return self._ordered[0].region_id
+
+    def display_name(self, region_id: str) -> str:
+        """Readable name; a region that the operator took away since is called by its id."""
+        region = self._by_id.get(region_id)
+        return region.region_display_name if region else region_id
+
+    def nearest_first(self, coords: tuple[float, float] | None) -> list[Away]:
+        """All regions by distance; without coordinates in the operator's order."""
+        if coords is None:
+            return [Away(region, 0.0) for region in self._ordered]
+        away = [
+            Away(region, haversine_km(coords, (region.latitude, region.longitude)))
+            for region in self._ordered
+        ]
+        return sorted(away, key=lambda one: one.kilometers)
+
+    def nearest(self, coords: tuple[float, float] | None) -> str:
+        """The nearest region; without coordinates the first in the operator's order."""
+        return self.nearest_first(coords)[0].region.region_id if coords else self.first
+
+
+def haversine_km(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Distance of two places (latitude, longitude in degrees) on the surface of the earth."""
+    lat_one, lon_one, lat_other, lon_other = map(math.radians, (*one, *other))
+    half_chord = (
+        math.sin((lat_other - lat_one) / 2) ** 2
+        + math.cos(lat_one) * math.cos(lat_other) * math.sin((lon_other - lon_one) / 2) ** 2
+    )
+    # Rounding can lift antipodes a hair above 1.
+    return 2 * _EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half_chord)))

@@ -1,0 +1,68 @@
+"""What both doors are told and do alike: settings, rate limiting, the form of idempotency keys.
+
+Owns no transport. Rates are in `limits`, addresses in `addresses`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import ceil
+from time import monotonic
+from typing import Final
+
+from pyservice.addresses import Network
+from pyservice.calls import Caller, TokenKind
+from pyservice.errors import ServiceError, field_problem
+from pyservice.limits import Gate
+from pyservice.observability.metrics import Meter
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Visible ASCII (decisions 1.8).
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """Sizes, times and trust of the doors; defaults are those of decisions 1."""
+
+    trusted_proxies: tuple[str | Network, ...] = ()
+    """Networks whose `X-Forwarded-For` and `x-coords` are believed."""
+    proxy_protocol: bool = False
+    """HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins that may use what is not open to all, `https://console.example.com`; `*` is any."""
+    body_limit_bytes: int = MIB
+    headers_limit_bytes: int = 32 * KIB
+    url_limit_bytes: int = 8 * KIB
+    receive_timeout_ms: int = 15_000
+    """For the head of a request, and again for its body."""
+    keep_alive_timeout_ms: int = 75_000
+    """A connection without a request is closed after so long."""
+    backlog: int = 2048
+    message_limit_bytes: int = MIB
+    """Largest message of the gRPC door."""
+    streams_per_connection: int = 1024
+    """Calls at once on one gRPC connection."""
+
+
+def check_idempotency_key(key: str | None) -> None:
+    """Raises HEADER_INVALID for one that has not the form of decisions 1.8; none is fine."""
+    if key is not None and _IDEMPOTENCY_KEY.fullmatch(key) is None:
+        problem = field_problem(
+            ("idempotency-key",), "invalid", "must be 1 to 255 visible ASCII characters"
+        )
+        raise ServiceError("HEADER_INVALID", errors=(problem,))
+
+
+def admit(gate: Gate, caller: Caller, meter: Meter) -> None:
+    """Raises RATE_LIMITED when the caller came too often."""
+    is_back_end = caller.kind is TokenKind.ENVIRONMENT
+    wait_s = gate.wait_s(
+        caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end
+    )
+    if wait_s:
+        meter.rate_limited += 1
+        raise ServiceError("RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)))

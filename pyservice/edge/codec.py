@@ -1,0 +1,184 @@
+"""Requests of HTTP into messages and messages into bodies, compiled per method of the contract.
+
+Owns which part of a request a field comes from: path, query or body. Values are read and written by
+``reading`` and ``writing``, rules are ``validation``'s; sizes and media types are checked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from pyservice import jsontext
+from pyservice.contract import Method, descriptor_of, form_of
+from pyservice.errors import FieldProblem, field_problem
+from pyservice.reading import compile_field, compile_reader
+from pyservice.rules import Finding, Findings
+from pyservice.validation import NOTHING_UNREAD, Unread
+from pyservice.writing import compile_writer
+
+Decode = Callable[[bytes, bytes, Mapping[str, str]], tuple[Message, Unread]]
+"""Body, query string (undecoded), parameters of the path → the request, and what of it could not
+be read. Raises nothing: ``validation.refuse_invalid`` judges both."""
+
+Encode = Callable[[Message], bytes]
+"""Response → body."""
+
+_Read = Callable[[Message, bytes], Findings]
+
+
+def decoder(method: Method) -> Decode:
+    """The decoder of a method's requests. Raises TypeError when the declaration has no HTTP form.
+
+    An empty body is an empty object; the body of a method that has none is not looked at.
+    """
+    make, path_fields = method.request, method.path_fields
+    read_body = _compile_body(method)
+    read_query = _compile_query(method)
+
+    def decode(body: bytes, query: bytes, path: Mapping[str, str]) -> tuple[Message, Unread]:
+        message = make()
+        for name in path_fields:
+            setattr(message, name, path[name])
+        in_body = read_body(message, body) if read_body else ()
+        in_query = read_query(message, query) if query else ()
+        if in_body or in_query:
+            return message, Unread(_problems(in_query), _problems(in_body))
+        return message, NOTHING_UNREAD
+
+    return decode
+
+
+def _problems(found: Findings) -> list[FieldProblem]:
+    return [field_problem(*finding) for finding in found]
+
+
+def _compile_body(method: Method) -> _Read | None:
+    descriptor = descriptor_of(method.request)
+    if method.body_field == "*":
+        return _object_body(descriptor, method)
+    if method.body_field:
+        return _bare_body(descriptor.fields_by_name[method.body_field])
+    return None
+
+
+def _object_body(descriptor: Descriptor, method: Method) -> _Read:
+    read_object = compile_reader(
+        descriptor, ignores_unknown=method.ignores_unknown, without=method.path_fields
+    )
+    raw_fields = {field.name for field in descriptor.fields if form_of(field).raw_json}
+
+    def read(message: Message, body: bytes) -> Findings:
+        if not body:
+            return ()
+        try:
+            value = jsontext.parse(body)
+        except jsontext.JsonRefused as refused:
+            return [Finding((), refused.word, refused.reason)]
+        if raw_fields and type(value) is dict and not raw_fields.isdisjoint(value):
+            _put_texts(value, raw_fields, body)
+        return read_object(message, value)
+
+    return read
+
+
+def _put_texts(value: dict[str, Any], names: set[str], body: bytes) -> None:
+    """Puts the text of raw members in the place of their values, which have lost their spelling."""
+    texts = jsontext.member_texts(body)
+    for name in names.intersection(value):
+        if value[name] is not None:
+            value[name] = texts[name]
+
+
+def _bare_body(field: FieldDescriptor) -> _Read:
+    if not form_of(field).raw_json:
+        raise TypeError(f"{field.full_name}: only raw JSON is a body of its own")
+    name = field.name
+
+    def read(message: Message, body: bytes) -> Findings:
+        setattr(message, name, body)
+        return ()
+
+    return read
+
+
+# Query --------------------------------------------------------------------------------------------
+
+
+def _compile_query(method: Method) -> _Read:
+    """A reader of the query string; a method with a body takes no parameter at all."""
+    fields = [
+        field
+        for field in descriptor_of(method.request).fields
+        if not method.body_field and field.name not in method.path_fields
+    ]
+    readers = {field.name: compile_field(field) for field in fields}
+    converters = {field.name: _from_text(field) for field in fields}
+
+    def read(message: Message, query: bytes) -> Findings:
+        try:
+            pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
+        except ValueError:
+            return [Finding((), "invalid", "is not percent-encoded UTF-8")]
+        found: list[Finding] = []
+        seen: set[str] = set()
+        for name, text in pairs:
+            if name not in readers:
+                found.append(Finding((name,), "unknown-parameter", "is not a known parameter"))
+            elif name in seen:
+                found.append(Finding((name,), "not-unique", "must be there once"))
+            else:
+                found += readers[name](message, converters[name](text))
+            seen.add(name)
+        return found
+
+    return read
+
+
+# Digits beyond which every number is too high for 64 bits, and stays so when it is cut there.
+_MAX_DIGITS = 21
+_UNSIGNED = (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
+_TEXTS = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)
+
+
+def _from_text(field: FieldDescriptor) -> Callable[[str], Any]:
+    """How the text of a parameter becomes the value that a reader of the field takes."""
+    if not field.is_repeated and field.cpp_type in _TEXTS:
+        return str
+    if not field.is_repeated and field.type == FieldDescriptor.TYPE_BOOL:
+        return lambda text: {"true": True, "false": False}.get(text, text)
+    if not field.is_repeated and field.cpp_type in _UNSIGNED:
+        return _unsigned_from_text
+    raise TypeError(f"{field.full_name} cannot be a query parameter")
+
+
+def _unsigned_from_text(text: str) -> int | str:
+    if not (text.isascii() and text.isdigit()):
+        return text  # which is no integer, and is refused as such
+    return int(text.lstrip("0")[:_MAX_DIGITS] or "0")
+
+
+# Answers ------------------------------------------------------------------------------------------
+
+
+def encoder(method: Method) -> Encode:
+    """The encoder of a method's responses. Raises TypeError when the declaration has no form."""
+    descriptor = descriptor_of(method.response)
+    if method.response_field:
+        return _bare_answer(descriptor.fields_by_name[method.response_field])
+    if not descriptor.fields:
+        return lambda _message: b"{}"
+    write = compile_writer(descriptor)
+    return lambda message: orjson.dumps(write(message))
+
+
+def _bare_answer(field: FieldDescriptor) -> Encode:
+    if not form_of(field).raw_json:
+        raise TypeError(f"{field.full_name}: only raw JSON is an answer of its own")
+    name = field.name
+    return lambda message: getattr(message, name) or b"null"

@@ -1,0 +1,126 @@
+"""A request as the edge takes it from any server, and an answer as any server can send it.
+
+Owns these two shapes and how problems (decisions 2) become answers. Parsing and writing HTTP is the
+servers' part.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+
+from pyservice.addresses import Address, pack
+from pyservice.errors import ServiceError
+
+JSON: Final = b"application/json"
+PROBLEM: Final = b"application/problem+json"
+
+STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_COMMON_HEAD: Final = STATUS_LINES[200] + b"content-type: " + JSON + b"\r\nx-ray-id: "
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Request:
+    """What a server received. `headers` has lower-case names; what came twice is joined by a comma.
+
+    `failure` is what the server found wrong before the whole request was there: it is answered in
+    its place in the order of checks, and the connection is not used again. `source` is `peer`,
+    packed; `found` is the edge's.
+    """
+
+    __slots__ = (
+        "body",
+        "failure",
+        "found",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "source",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        peer: Address,
+        source: bytes | None = None,
+    ) -> None:
+        self.method = method
+        self.headers = headers
+        self.peer = peer
+        self.source = pack(peer) if source is None else source
+        self.path, _, self.query = target.partition(b"?")
+        self.body = b""
+        self.failure: ServiceError | None = None
+        self.found: Any = None
+        self.keep_alive = True
+
+    @property
+    def is_routable(self) -> bool:
+        """Whether a failed request came far enough to be told whether its path exists at all."""
+        return self.failure is None or self.failure.code == "BODY_TOO_LARGE"
+
+
+class Answer:
+    """Status, body and headers of a response; `headers` is without type, length and ray id."""
+
+    __slots__ = ("body", "content_type", "headers", "ray_id", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        ray_id: str,
+        content_type: bytes = JSON,
+        headers: Headers | None = None,
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.ray_id = ray_id
+        self.content_type = content_type
+        self.headers = headers
+
+    def header_list(self) -> Headers:
+        """All headers, for a server that takes them one by one."""
+        fields = [(b"x-ray-id", self.ray_id.encode())]
+        if self.status != 204:
+            fields.append((b"content-type", self.content_type))
+            fields.append((b"content-length", b"%d" % len(self.body)))
+        return fields + self.headers if self.headers else fields
+
+    def to_bytes(self, *, keep_alive: bool, with_body: bool) -> bytes:
+        """The response as HTTP/1.1 writes it."""
+        body = self.body
+        if self.status == 200 and keep_alive and self.headers is None and with_body:
+            return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (
+                _COMMON_HEAD,
+                self.ray_id.encode(),
+                len(body),
+                body,
+            )
+        lines = [b"%b: %b\r\n" % field for field in self.header_list()]
+        if not keep_alive:
+            lines.append(b"connection: close\r\n")
+        if not with_body:
+            body = b""
+        return b"".join((STATUS_LINES[self.status], *lines, b"\r\n", body))
+
+
+def problem(error: ServiceError, ray_id: str, headers: Headers | None = None) -> Answer:
+    """The problem document of an error, with the headers that its code asks for."""
+    fields = list(headers or ())
+    if error.http == 401:
+        fields.append((b"www-authenticate", b"Bearer"))
+    if error.retry_after_s is not None:
+        fields.append((b"retry-after", b"%d" % error.retry_after_s))
+    fields.extend((name.encode(), value.encode()) for name, value in error.headers.items())
+    return Answer(error.http, orjson.dumps(error.problem(ray_id)), ray_id, PROBLEM, fields)

@@ -1,0 +1,423 @@
+"""HTTP/1.1 on a connection: sizes, timeouts, pipelining, clients that go away (decisions 1.3).
+
+A uvicorn protocol whose way from the parser to the edge is short: a request that is whole goes to
+`Edge.open` as it is and its answer is written as bytes. The ASGI way, for other servers, is
+`Edge.__call__`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pyservice import addresses
+from pyservice.edge.asgi import Edge, Exchange
+from pyservice.edge.exchanges import Answer, Request
+from pyservice.errors import ServiceError
+
+logger = logging.getLogger("pyservice.edge")
+
+# What a refused client may still send before the connection is closed under it: closing at once
+# would take the answer away from it.
+_LINGER_S: Final = 2.0
+# A chunked body costs more on the wire than it holds; a client whose body costs more than this
+# plays games.
+_CHUNK_OVERHEAD: Final = 8
+_FRAMING: Final = (b"transfer-encoding", b"content-length")
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Stage:
+    """Where the receiving side of a connection is."""
+
+    PROXY: Final = 0
+    """A proxy header has to come first."""
+    IDLE: Final = 1
+    """Between requests."""
+    HEAD: Final = 2
+    BODY: Final = 3
+    DEAF: Final = 4
+    """Nothing that still comes is read."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Receiving (`_stage`) and answering (`_current`) go on side by side: a pipelined request is
+    received while the one before it is answered, and then waits in `_waiting` while reading is
+    paused.
+    """
+
+    app: Edge
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._on_close = on_close
+        door = self.app.door
+        self._headers_limit = door.headers_limit_bytes
+        self._url_limit = door.url_limit_bytes
+        self._receive_timeout_s = door.receive_timeout_ms / 1000
+        self._keep_alive_timeout_s = door.keep_alive_timeout_ms / 1000
+        self._stage = _Stage.IDLE
+        self._peer: addresses.Address = addresses.LOCAL
+        self._source = addresses.pack(self._peer)
+        self._proxy_bytes = b""
+        # Receiving
+        self._chunk_bytes = 0
+        self._received_bytes = 0
+        self._begins_within_chunk = False
+        self._url = b""
+        self._fields: dict[bytes, bytes] = {}
+        self._request: Request | None = None
+        self._body_limit = 0
+        self._body: bytes | bytearray = b""
+        # Answering
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: deque[Request] = deque()
+        self._is_stopping = False
+        self._is_reading_paused = False
+        self._is_write_paused = False
+        # The client has to do something until `_deadline`; None while it is our turn.
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.connections.add(self)
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self._set_peer(addresses.parse(peer[0]))
+        if self.app.door.proxy_protocol and self.app.proxies.trusts(self._peer):
+            self._stage = _Stage.PROXY
+        self._expect_within(self._receive_timeout_s)
+
+    def _set_peer(self, peer: addresses.Address | None) -> None:
+        self._peer = peer or self._peer
+        self._source = addresses.pack(self._peer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.discard(self)
+        self._stage = _Stage.DEAF
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting.clear()
+        if self._task is not None:
+            # Whoever waits for a lobby frees its hold by this.
+            self._task.cancel()
+        self.transport.close()
+        self.parser = None  # type: ignore[assignment]
+        if self._on_close is not None:
+            self._on_close()
+
+    def shutdown(self) -> None:
+        """Finish what is being answered, take nothing more."""
+        self._is_stopping = True
+        if self._current is None:
+            self.transport.close()
+
+    def refuse_current(self) -> None:
+        """The time for finishing is over: answer 503 instead."""
+        self._is_stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers; nothing more is answered until it does."""
+        self._is_write_paused = True
+        self._expect_within(self._receive_timeout_s)
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._deadline = None
+        if self._stage in (_Stage.HEAD, _Stage.BODY):
+            self._expect_within(self._receive_timeout_s)
+        self._go_on()
+
+    # Time
+
+    def _expect_within(self, seconds: float) -> None:
+        """Give the client so long. The timer is moved only when it would be late: seldom."""
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self._on_timer)
+        elif self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = self.loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._deadline is None:
+            return
+        left_s = self._deadline - self.loop.time()
+        if left_s > 0:
+            self._timer = self.loop.call_later(left_s, self._on_timer)
+        elif self._stage in (_Stage.HEAD, _Stage.BODY) and not self._is_write_paused:
+            self._refuse(ServiceError("REQUEST_TIMEOUT"))
+        elif self._is_write_paused or self._stage == _Stage.DEAF:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    # Receiving
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage == _Stage.PROXY:
+            data = self._read_proxy_header(data)
+            if not data:
+                return
+        if self._stage == _Stage.DEAF:
+            return
+        self._chunk_bytes = len(data)
+        self._received_bytes += self._chunk_bytes
+        self._begins_within_chunk = False
+        self._feed(data)
+        self._check_size()
+        if (
+            self._stage in (_Stage.HEAD, _Stage.BODY)
+            and self._deadline is None
+            and not self._is_write_paused
+        ):
+            self._expect_within(self._receive_timeout_s)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._stage == _Stage.BODY:
+                self._read_on_without_upgrade(data[upgrade.args[0] :])
+            else:
+                self._stage = _Stage.DEAF
+        except httptools.HttpParserCallbackError as error:
+            logger.error("reading a request failed", exc_info=error.__context__)
+            self._refuse(ServiceError("INTERNAL"))
+        except httptools.HttpParserError:
+            self._refuse(ServiceError("HEADER_INVALID", "The request is not valid HTTP/1.1."))
+
+    def _read_on_without_upgrade(self, rest: bytes) -> None:
+        """Read the body of a request that offered an upgrade: the parser thinks that HTTP is over.
+
+        A new one is told how the body is framed, and only that.
+        """
+        fields = self._fields
+        self.parser = httptools.HttpRequestParser(self)
+        framing = next(name for name in _FRAMING if name in fields)
+        self._feed(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, fields[framing]))
+        self._feed(rest)
+
+    def _read_proxy_header(self, data: bytes) -> bytes:
+        """What follows the proxy header; empty while it is not whole, or when it is not right."""
+        self._proxy_bytes += data
+        try:
+            header = addresses.read_proxy_header(self._proxy_bytes)
+        except ValueError:
+            self._stage = _Stage.DEAF
+            self.transport.close()
+            return b""
+        if header is None:
+            return b""
+        rest, self._proxy_bytes = self._proxy_bytes[header.length_bytes :], b""
+        self._set_peer(header.source)
+        self._stage = _Stage.IDLE
+        return rest
+
+    def on_message_begin(self) -> None:
+        if self._stage != _Stage.IDLE:
+            return
+        self._stage = _Stage.HEAD
+        self._deadline = None
+        # Where in the chunk the message begins is not known when it is not at its start.
+        self._received_bytes = 0 if self._begins_within_chunk else self._chunk_bytes
+        self._url = b""
+        self._fields = {}
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > self._url_limit and self._stage == _Stage.HEAD:
+            self._url = self._url[: self._url_limit]
+            self._refuse(ServiceError("URI_TOO_LONG"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers come here too, after the head, and have no meaning for us.
+        if self._stage != _Stage.HEAD:
+            return
+        name = name.lower()
+        fields = self._fields
+        if name in fields:
+            value = fields[name] + b", " + value
+        fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        if self._stage != _Stage.HEAD:
+            return
+        fields = self._fields
+        if self._received_bytes > self._headers_limit or self._begins_within_chunk:
+            size = sum(len(name) + len(value) + 4 for name, value in fields.items())
+            if size > self._headers_limit:
+                self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+                return
+        request = Request(
+            self.parser.get_method(), self._target(), fields, self._peer, self._source
+        )
+        self._request = request
+        self._stage = _Stage.BODY
+        self._deadline = None
+        self._received_bytes = 0
+        self._body = b""
+        self._body_limit = 0
+        length = fields.get(b"content-length")
+        if length is None and b"transfer-encoding" not in fields:
+            return
+        self._body_limit = self.app.body_limit_bytes(request)
+        if length is not None and int(length) > self._body_limit:
+            self._refuse(ServiceError("BODY_TOO_LARGE"))
+        elif fields.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
+            self.transport.write(_CONTINUE)
+
+    def _target(self) -> bytes:
+        """Path and query; clients that speak to proxies send the whole URL."""
+        url = self._url
+        if url.startswith(b"/"):
+            return url.partition(b"#")[0] if b"#" in url else url
+        try:
+            parsed = httptools.parse_url(url)
+        except httptools.HttpParserInvalidURLError:
+            return url
+        return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
+
+    def _check_size(self) -> None:
+        """What the parser has not told of yet must not grow without end either."""
+        received = self._received_bytes
+        if self._stage == _Stage.HEAD:
+            if received > self._headers_limit + self._url_limit:
+                self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+        elif self._stage == _Stage.BODY:
+            if received > _CHUNK_OVERHEAD * self._body_limit + self._headers_limit:
+                self._refuse(ServiceError("BODY_TOO_LARGE"))
+
+    def on_body(self, body: bytes) -> None:
+        if self._stage != _Stage.BODY:
+            return
+        if not self._body:
+            self._body = body
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
+        if len(self._body) > self._body_limit:
+            self._refuse(ServiceError("BODY_TOO_LARGE"))
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if self._stage != _Stage.BODY or request is None:
+            return
+        fields = request.headers
+        if b"upgrade" in fields and self.parser.should_upgrade() and self._body_limit:
+            return
+        self._request = None
+        self._stage = _Stage.IDLE
+        self._deadline = None
+        self._begins_within_chunk = True
+        request.body, self._body = bytes(self._body), b""
+        self._decide_keep_alive(request)
+        if not request.keep_alive:
+            self._stage = _Stage.DEAF
+        self._waiting.append(request)
+        self._go_on()
+
+    def _decide_keep_alive(self, request: Request) -> None:
+        fields, parser = request.headers, self.parser
+        if not parser.should_keep_alive() or b"upgrade" in fields or request.method == b"CONNECT":
+            request.keep_alive = False
+        elif b"connection" in fields:
+            # What keeps a connection of HTTP/1.0 open would have to be said in the answer.
+            request.keep_alive = parser.get_http_version() != "1.0"
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Answer what is being received with an error, in its turn, and read nothing more."""
+        if self._stage == _Stage.DEAF:
+            return
+        self._stage = _Stage.DEAF
+        self._deadline = None
+        request, self._request = self._request, None
+        if request is None:
+            request = Request(b"", b"", self._fields, self._peer)
+        request.failure = error
+        request.keep_alive = False
+        self._waiting.append(request)
+        self._go_on()
+
+    # Answering
+
+    def _go_on(self) -> None:
+        """Answer what waits, one after the other; then wait for the client."""
+        waiting = self._waiting
+        while waiting and self._current is None and not self._is_write_paused:
+            self._answer(waiting.popleft())
+        if bool(waiting) != self._is_reading_paused:
+            self._is_reading_paused = bool(waiting)
+            if waiting:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+        if self._current is None and self._stage == _Stage.IDLE and not self._is_write_paused:
+            self._expect_within(self._keep_alive_timeout_s)
+
+    def _answer(self, request: Request) -> None:
+        self._current = request
+        exchange = self.app.open(request)
+        if isinstance(exchange, Answer):
+            self._write(request, exchange)
+        else:
+            self._task = self.loop.create_task(self._run(request, exchange))
+
+    async def _run(self, request: Request, exchange: Exchange) -> None:
+        try:
+            answer = await exchange.finish()
+        except asyncio.CancelledError:
+            if self.transport.is_closing():
+                exchange.abandon()
+                raise
+            answer = exchange.refuse(ServiceError("SHUTTING_DOWN"))
+        self._task = None
+        if not self.transport.is_closing():
+            self._write(request, answer)
+            self._go_on()
+
+    def _write(self, request: Request, answer: Answer) -> None:
+        keep_alive = request.keep_alive and not self._is_stopping
+        self.transport.write(
+            answer.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
+        )
+        self._current = None
+        if not keep_alive:
+            self._end(request)
+
+    def _end(self, request: Request) -> None:
+        """Close; after a refusal only when the client has had time to read it."""
+        self._stage = _Stage.DEAF
+        self._waiting.clear()
+        if request.failure is None or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._expect_within(_LINGER_S)

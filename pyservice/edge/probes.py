@@ -1,0 +1,87 @@
+"""The metrics listener, an ASGI application: `/livez`, `/readyz?verbose`, `/metrics` (decisions 9).
+
+What is ready, and what the engine counts, is asked of the process; here it is only shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+Readiness = Callable[[], Mapping[str, str | None]]
+"""Every condition of readiness by name: None when it holds, else what is wrong."""
+
+RenderEngine = Callable[[], bytes]
+"""Prometheus text of the native families; called in a thread, as it works without the GIL."""
+
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Probes:
+    """Answers GET and HEAD; there is nothing here that a token would protect."""
+
+    def __init__(
+        self, readiness: Readiness, metrics: RequestMetrics, render_engine: RenderEngine | None
+    ) -> None:
+        self._readiness = readiness
+        self._metrics = metrics
+        self._render_engine = render_engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"this application does not speak {scope['type']}")
+        status, content_type, body = await self._answer(scope)
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", b"%d" % len(body)),
+            (b"cache-control", b"no-store"),
+        ]
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
+        )
+
+    async def _answer(self, scope: Scope) -> tuple[int, str, bytes]:
+        path = scope["path"]
+        if path not in ("/livez", "/readyz", "/metrics"):
+            return 404, _TEXT, b"not found; there are /livez, /readyz and /metrics\n"
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, _TEXT, b"only GET and HEAD\n"
+        if path == "/livez":
+            return 200, _TEXT, b"ok\n"
+        if path == "/readyz":
+            is_verbose = b"verbose" in scope["query_string"].split(b"&")
+            return self._ready(is_verbose=is_verbose)
+        return 200, CONTENT_TYPE, await self._render()
+
+    def _ready(self, *, is_verbose: bool) -> tuple[int, str, bytes]:
+        conditions = self._readiness()
+        wrong = {name: reason for name, reason in conditions.items() if reason is not None}
+        status, verdict = (503, "not ready") if wrong else (200, "ready")
+        lines = [f"{name}: {reason}" for name, reason in wrong.items()]
+        if is_verbose:
+            lines = [f"{name}: {reason or 'ok'}" for name, reason in conditions.items()]
+        return status, _TEXT, "\n".join([*lines, verdict, ""]).encode()
+
+    async def _render(self) -> bytes:
+        native = b""
+        if self._render_engine is not None:
+            native = await asyncio.to_thread(self._render_engine)
+        return self._metrics.render(native)
+
+
+def create_probes(
+    readiness: Readiness, metrics: RequestMetrics, render_engine: RenderEngine | None = None
+) -> Probes:
+    """The application of the metrics listener; any ASGI server will do."""
+    return Probes(readiness, metrics, render_engine)

@@ -1,0 +1,80 @@
+"""JSON as text: what we take for JSON at all, and the text of a member byte for byte.
+
+Owns the rules of decisions 1.2 that do not depend on a message: one value, UTF-8, no NaN, at most
+64 levels. Of members with the same name the last one counts. What a value means is for ``reading``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+MAX_DEPTH = 64
+"""Levels of objects and arrays in each other; a value that is neither has none."""
+
+# Numbers stay text: only the ends of values are of interest, and an integer may be of any size.
+_texts = json.JSONDecoder(parse_int=str, parse_float=str)
+_SPACE = " \t\n\r"
+
+
+class JsonRefused(Exception):
+    """The text is not JSON that we take; ``word`` is a problem word, ``reason`` says where."""
+
+    def __init__(self, word: str, reason: str) -> None:
+        super().__init__(reason)
+        self.word = word
+        self.reason = reason
+
+
+def parse(text: bytes) -> Any:
+    """The value of a JSON text. Raises `JsonRefused`.
+
+    Integers outside of 64 bits come as floats; a number that no float can hold is refused.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        reason = f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+        # The parser has a limit of levels too, far beyond ours.
+        word = "too-deep" if "depth limit" in error.msg else "not-json"
+        raise JsonRefused(word, reason) from None
+    # A text with few brackets cannot be deep; that is nearly every text.
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_too_deep(value):
+        raise JsonRefused("too-deep", f"is nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [item for item in level if type(item) is dict or type(item) is list]
+        if not containers:
+            return False
+        level = []
+        for container in containers:
+            level.extend(container.values() if type(container) is dict else container)
+    return True
+
+
+def member_texts(text: bytes) -> dict[str, bytes]:
+    """The text of each member of an object that `parse` took, without the space around it."""
+    source = text.decode()
+    found: dict[str, bytes] = {}
+    position = _skip_space(source, source.index("{") + 1)
+    while source[position] != "}":
+        name, position = _texts.raw_decode(source, position)
+        position = _skip_space(source, source.index(":", position) + 1)
+        _, end = _texts.raw_decode(source, position)
+        found[name] = source[position:end].encode()
+        position = _skip_space(source, end)
+        if source[position] == ",":
+            position = _skip_space(source, position + 1)
+    return found
+
+
+def _skip_space(source: str, position: int) -> int:
+    while source[position] in _SPACE:
+        position += 1
+    return position

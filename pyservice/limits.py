@@ -1,0 +1,125 @@
+"""Rate limits of the doors (decisions 9): which operations count, against whom, and the buckets.
+
+Pure: the clock is an argument. Answering the refusal is the doors' part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+CLIENT_OPERATIONS: Final = frozenset({"find", "join", "create", "list", "regions", "statistics"})
+"""Slugs that count per client address; for a back end's `env_` token per token."""
+CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
+"""Slugs that count per token."""
+MAX_KEYS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many a second in the long run, and so many at once after a rest; 0 a second: no limit."""
+
+    per_second: float
+    burst: int
+
+    def __post_init__(self) -> None:
+        if self.per_second < 0 or self.burst < 1:
+            raise ValueError("a rate needs per_second of at least 0 and a burst of at least 1")
+
+
+CLIENT_RATE: Final = Rate(per_second=20, burst=100)
+CONTROL_RATE: Final = Rate(per_second=50, burst=200)
+
+
+class Buckets:
+    """One token bucket per key, in memory bounded by the number of keys that were seen lately.
+
+    A bucket is one number: the time at which it will be full again. A bucket that is full is the
+    same as none, and after `burst / per_second` seconds without a request it is full; so two
+    generations of that age hold all that matters, and dropping the older one forgets nothing.
+    Beyond `max_keys` the generations change early: what is forgotten then are the keys that were
+    seen longest ago.
+    """
+
+    def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
+        self._max_keys = max(1, max_keys // 2)
+        self._young: dict[bytes, float] = {}
+        self._old: dict[bytes, float] = {}
+        self._born = float("-inf")
+        self.change(rate)
+
+    def change(self, rate: Rate) -> None:
+        """Another rate from now on; what was used stays used."""
+        self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
+        self._refill = rate.burst * self._interval
+        # A bucket that will be full later than this from now has not one whole token in it.
+        self._patience = self._refill - self._interval
+
+    def take(self, key: bytes, now: float) -> float:
+        """Take a token at `now` (seconds, monotonic): 0.0, or the seconds until there is one."""
+        if not self._interval:
+            return 0.0
+        if now - self._born >= self._refill or len(self._young) >= self._max_keys:
+            self._old = self._young
+            self._young = {}
+            self._born = now
+        full_at = self._young.get(key)
+        if full_at is None:
+            full_at = self._old.get(key, now)
+        if full_at < now:
+            full_at = now
+        wait = full_at - now - self._patience
+        # Sums of intervals are not exact; a nanosecond early is in time.
+        if wait > 1e-9:
+            return wait
+        self._young[key] = full_at + self._interval
+        return 0.0
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+
+class Gate:
+    """The limit of one operation: picks the buckets that a call counts in."""
+
+    def __init__(self, addresses: Buckets | None, tokens: Buckets) -> None:
+        self._addresses = addresses
+        self._tokens = tokens
+
+    def wait_s(self, address: bytes, token: bytes, now: float, *, is_back_end: bool) -> float:
+        """0.0 when the call may go on, else the seconds after which it may.
+
+        `token` identifies it; a back end calls for many players and counts by its token alone.
+        """
+        if self._addresses is None or is_back_end:
+            return self._tokens.take(token, now)
+        return self._addresses.take(address, now)
+
+
+class Limits:
+    """All limits of a process; both doors take the same, so that changing doors gains nothing."""
+
+    def __init__(
+        self,
+        client: Rate = CLIENT_RATE,
+        control: Rate = CONTROL_RATE,
+        *,
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        self._client_addresses = Buckets(client, max_keys)
+        self._client_tokens = Buckets(client, max_keys)
+        self._control_tokens = Buckets(control, max_keys)
+
+    def change(self, client: Rate, control: Rate) -> None:
+        """Other rates from now on (SIGHUP)."""
+        self._client_addresses.change(client)
+        self._client_tokens.change(client)
+        self._control_tokens.change(control)
+
+    def gate(self, slug: str) -> Gate | None:
+        """The limit of an operation, None when it has none. Asked once, when a door is made."""
+        if slug in CLIENT_OPERATIONS:
+            return Gate(self._client_addresses, self._client_tokens)
+        if slug in CONTROL_OPERATIONS:
+            return Gate(None, self._control_tokens)
+        return None

@@ -1,0 +1,108 @@
+"""How the service logs: structlog for us and the libraries, JSON or console, never a token.
+
+Owns format and scrubbing; what is worth a line is decided where it happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+Format = Literal["auto", "json", "console"]
+
+# Every kind of decisions 3; what is shorter than this is no token.
+_TOKEN = re.compile(r"\b(?:cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]{16,}")
+_MAX_DEPTH: Final = 6
+
+
+def fingerprint(token: str) -> str:
+    """What stands for a token where it must not be: its kind and 48 bits of its hash."""
+    kind = token.partition("_")[0] if _TOKEN.match(token) else "token"
+    return f"{kind}#{blake2b(token.encode(), digest_size=6).hexdigest()}"
+
+
+def scrubbed(text: str) -> str:
+    """The text with every token in it replaced by its fingerprint."""
+    return _TOKEN.sub(lambda match: fingerprint(match[0]), text)
+
+
+def _scrub(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return scrubbed(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth < _MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {_scrub(k, depth + 1): _scrub(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_scrub(item, depth + 1) for item in value]
+    return scrubbed(str(value))
+
+
+def scrub_tokens(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """The last processor before rendering: by now exceptions are text too."""
+    # structlog's own entries are objects that its formatter needs as they are.
+    return {key: value if key.startswith("_") else _scrub(value) for key, value in event.items()}
+
+
+def configure_logging(
+    *, level: str = "info", format: Format = "auto", stream: TextIO | None = None
+) -> None:
+    """Send all logs of the process to `stream` (standard error), as JSON or as text for people."""
+    stream = sys.stderr if stream is None else stream
+    is_console = format == "console" or (format == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        structlog.processors.UnicodeDecoder(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=stream.isatty())
+        if is_console
+        else structlog.processors.JSONRenderer()
+    )
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                scrub_tokens,
+                renderer,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a module, named after what it does (`edge`, `rpc`)."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger

@@ -1,0 +1,210 @@
+"""Metrics of doors, feed and process, and the one exposition of these and the engine's.
+
+The only importer of prometheus_client. Engine and journal families are rendered natively and only
+joined here. What a request costs is counted in plain numbers by the thread of the event loop;
+Prometheus objects are made when scraped.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OK: Final = "OK"
+CANCELLED: Final = "CANCELLED"
+"""Code of a request whose client went away before it was answered."""
+UNROUTED: Final = "none"
+"""Operation label of requests that name no operation."""
+
+DURATION_BOUNDS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
+    *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 45.0),
+)
+_DURATION_LABELS: Final = (*map(str, DURATION_BOUNDS_S), "+Inf")
+
+
+class Meter:
+    """Requests of one operation at one door, by code, and how long they took."""
+
+    __slots__ = ("codes", "counts", "operation", "rate_limited", "sum_s")
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.codes: dict[str, int] = {OK: 0}
+        self.counts = [0] * (len(DURATION_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+        self.rate_limited = 0
+
+    def observe(self, code: str, seconds: float) -> None:
+        """Count one request; `code` is `OK`, a code of the error table, or CANCELLED."""
+        codes = self.codes
+        codes[code] = codes.get(code, 0) + 1
+        self.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
+class DoorMetrics:
+    """The meters of one door. `in_flight` is counted by the door itself."""
+
+    __slots__ = ("in_flight", "meters", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.in_flight = 0
+        self.meters: dict[str, Meter] = {}
+
+    def meter(self, operation: str) -> Meter:
+        """The meter of an operation's slug; asked once per operation, when the door is made."""
+        return self.meters.setdefault(operation, Meter(operation))
+
+
+class FeedMetrics:
+    """What came over the feed: messages by outcome, namespaces held, time of the last change."""
+
+    def __init__(self) -> None:
+        self.namespaces = 0
+        self.outcomes = {"applied": 0, "stale": 0, "refused": 0, "removed": 0}
+        self.last_applied_ts_s = 0.0
+
+    def count(self, outcome: str, now_s: float) -> None:
+        """One message; outcome `applied`, `stale`, `refused` or `removed`; `now_s` is Unix time."""
+        self.outcomes[outcome] += 1
+        if outcome in ("applied", "removed"):
+            self.last_applied_ts_s = now_s
+
+
+class RequestMetrics:
+    """All metrics that Python owns."""
+
+    def __init__(self, *, version: str = "unknown", build_profile: str = "unknown") -> None:
+        self.http = DoorMetrics("http")
+        self.grpc = DoorMetrics("grpc")
+        self.feed = FeedMetrics()
+        self._registry = CollectorRegistry()
+        self._registry.register(_Families(self, {"version": version, "profile": build_profile}))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def render(self, engine_text: bytes = b"") -> bytes:
+        """Prometheus text of everything here, joined with the text that the engine rendered."""
+        return join_expositions(generate_latest(self._registry), engine_text)
+
+
+class _Families(Collector):
+    """Turns the counted numbers into families when a scrape asks."""
+
+    def __init__(self, metrics: RequestMetrics, build: dict[str, str]) -> None:
+        self._metrics = metrics
+        self._build = build
+
+    def collect(self) -> Iterator[Metric]:
+        doors = (self._metrics.http, self._metrics.grpc)
+        yield from _request_families(doors)
+        yield from _feed_families(self._metrics.feed)
+        yield InfoMetricFamily("hosting_build", "What is running.", value=self._build)
+
+
+def _request_families(doors: Sequence[DoorMetrics]) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "hosting_requests",
+        "Requests answered, by operation, code of the error table or OK, and door.",
+        labels=("operation", "code", "door"),
+    )
+    durations = HistogramMetricFamily(
+        "hosting_request_duration_seconds",
+        "Time from the whole request to its answer, waiting for durability included.",
+        labels=("operation", "door"),
+    )
+    limited = CounterMetricFamily(
+        "hosting_requests_rate_limited",
+        "Requests refused because their caller came too often.",
+        labels=("operation", "door"),
+    )
+    in_flight = GaugeMetricFamily(
+        "hosting_requests_in_flight",
+        "Requests being answered now.",
+        labels=("door",),
+    )
+    for door in doors:
+        in_flight.add_metric((door.name,), door.in_flight)
+        for meter in door.meters.values():
+            for code, count in meter.codes.items():
+                requests.add_metric((meter.operation, code, door.name), count)
+            limited.add_metric((meter.operation, door.name), meter.rate_limited)
+            if not any(meter.counts):
+                continue  # a duration that nobody waited for says nothing, and is 17 lines
+            buckets = list(zip(_DURATION_LABELS, accumulate(map(float, meter.counts)), strict=True))
+            durations.add_metric((meter.operation, door.name), buckets, meter.sum_s)
+    return iter((requests, durations, limited, in_flight))
+
+
+def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:
+    messages = CounterMetricFamily(
+        "hosting_feed_messages",
+        "Namespace configurations received, by outcome.",
+        labels=("outcome",),
+    )
+    for outcome, count in feed.outcomes.items():
+        messages.add_metric((outcome,), count)
+    yield messages
+    yield GaugeMetricFamily(
+        "hosting_feed_namespaces", "Namespaces whose configuration is held.", value=feed.namespaces
+    )
+    yield GaugeMetricFamily(
+        "hosting_feed_last_applied_timestamp_seconds",
+        "Unix time at which the last configuration was taken, 0 before the first.",
+        value=feed.last_applied_ts_s,
+    )
+
+
+_TYPE_LINE = re.compile(rb"^# TYPE (\S+) .*\n", re.MULTILINE)
+
+
+def join_expositions(ours: bytes, others: bytes) -> bytes:
+    """One valid exposition of two: a family that both have is told once, with all samples."""
+    if not others:
+        return ours
+    if not others.endswith(b"\n"):
+        others += b"\n"
+    shared = set(_TYPE_LINE.findall(ours)).intersection(_TYPE_LINE.findall(others))
+    if not shared:
+        return ours + others
+    blocks: dict[bytes, bytes] = {}
+    for family, block in _blocks((ours, others)):
+        if family in blocks:
+            samples = [line for line in block.splitlines(True) if not line.startswith(b"#")]
+            blocks[family] += b"".join(samples)
+        else:
+            blocks[family] = block
+    return b"".join(blocks.values())
+
+
+def _blocks(texts: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Family name and its lines, `# HELP` or `# TYPE` first."""
+    for text in texts:
+        family, lines = b"", list[bytes]()
+        for line in text.splitlines(True):
+            words = line.split(maxsplit=3)
+            is_head = len(words) > 2 and words[0] == b"#" and words[1] in (b"HELP", b"TYPE")
+            if is_head and words[2] != family:
+                if lines:
+                    yield family, b"".join(lines)
+                family, lines = words[2], []
+            lines.append(line)
+        if lines:
+            yield family, b"".join(lines)

@@ -1,0 +1,124 @@
+"""Whether the process is ready and how it fares, for `/readyz` and `/metrics`.
+
+Measuring is `dataplane.upkeep`'s, telling it over HTTP is the probes'. Only what makes the service
+useless for everybody makes it not ready: with a full disk, for instance, most calls still work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.engine import Status
+from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
+
+_STALL_MS: Final = 5_000
+_LAG_MS: Final = 1_000
+
+
+@dataclass
+class Phase:
+    """Where the process is in its life."""
+
+    name: str = "starting"
+
+    @property
+    def is_serving(self) -> bool:
+        return self.name == "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Asks every part that can say something."""
+
+    phase: Phase
+    status: Callable[[], Status]
+    namespaces: Callable[[], int]
+    feed_problems: Callable[[], tuple[str, ...]]
+    journal: JournalWatch
+    storage: StorageWatch
+    loop: LoopWatch
+    compactor: Compactor
+
+    def conditions(self) -> Mapping[str, str | None]:
+        """Every condition by name: None when it holds, else what is wrong.
+
+        What an operator may want to know besides is told in the name.
+        """
+        stalled_ms = self.journal.stalled_ms
+        lag_ms = self.loop.worst_ms
+        is_stalled = stalled_ms > _STALL_MS
+        status = self.status()
+        return {
+            "process": None if self.phase.is_serving else self.phase.name,
+            f"journal (durable {status.durable} of {status.last})": (
+                f"nothing became durable for {stalled_ms:.0f} ms" if is_stalled else None
+            ),
+            f"loop (late by {lag_ms:.0f} ms)": "too late" if lag_ms > _LAG_MS else None,
+            f"credit ({self._credit(status)})": None,
+            f"storage ({self._storage()})": None,
+            f"feed ({self._feed()})": None,
+        }
+
+    @staticmethod
+    def _credit(status: Status) -> str:
+        is_low = status.credit_bytes <= status.reserve_bytes
+        return f"{status.credit_bytes} bytes" + (", no new places" if is_low else "")
+
+    def _storage(self) -> str:
+        watch = self.storage
+        low = f", below the reserve of {watch.reserve_bytes}" if watch.is_low else ""
+        return f"{watch.free_bytes} bytes free{low}"
+
+    def _feed(self) -> str:
+        problems = self.feed_problems()
+        told = f", {len(problems)} problems, first: {problems[0]}" if problems else ""
+        return f"{self.namespaces()} namespaces{told}"
+
+    def render(self) -> bytes:
+        """Prometheus text of what is measured here."""
+        families = (
+            (
+                "hosting_storage_free_bytes",
+                "gauge",
+                "Free space where the data directory is.",
+                self.storage.free_bytes,
+            ),
+            (
+                "hosting_storage_reserve_bytes",
+                "gauge",
+                "Free space below which /readyz says so (storage_reserve_bytes).",
+                self.storage.reserve_bytes,
+            ),
+            (
+                "hosting_event_loop_lag_seconds",
+                "gauge",
+                "Worst delay of the event loop in the last ten seconds.",
+                self.loop.worst_ms / 1000,
+            ),
+            (
+                "hosting_journal_stalled_seconds",
+                "gauge",
+                "For how long nothing became durable although something waits for it.",
+                self.journal.stalled_ms / 1000,
+            ),
+            (
+                "hosting_compactions_total",
+                "counter",
+                "Images written since the start.",
+                self.compactor.done,
+            ),
+            (
+                "hosting_compaction_failures_total",
+                "counter",
+                "Compactions that failed since the start; each is tried again.",
+                self.compactor.failed,
+            ),
+        )
+        lines = [
+            f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
+            for name, kind, text, value in families
+        ]
+        return "".join(lines).encode()

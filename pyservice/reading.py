@@ -1,0 +1,366 @@
+"""JSON values into messages, by closures compiled from a message's descriptor.
+
+Owns how a value is spelled in JSON and what is refused for its type (decisions 1.2); every problem
+is told, and what could not be read is not in the message. Rules about values are validation's, text
+is jsontext's. The same reader serves bodies of requests and the parts of configuration files.
+
+What is settled here: a number with a fraction or exponent is no integer (``1.0`` is refused, as an
+integer beyond 64 bits is, which parsers give as such a number); true and false are no numbers; an
+enum is spelled in lower case without the prefix of its type; bytes are base64; a member null is one
+left out, an entry null has the wrong type.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from pyservice.contract import form_of, is_map, map_key, map_value
+from pyservice.rules import Finding, Findings
+
+Reader = Callable[[Any, Any], Findings]
+"""Puts a value into a message (first argument) and tells what could not be put there."""
+
+Convert = Callable[[Any], Any]
+"""The value as a field takes it, or a Finding."""
+
+_TIMESTAMP = re.compile(
+    r"(\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?([Zz]|[+-]\d{2}:\d{2})"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ZEROS: Final[Mapping[int, Any]] = {
+    FieldDescriptor.TYPE_STRING: "",
+    FieldDescriptor.TYPE_BYTES: b"",
+}
+"""Stand for entries that could not be read, where 0 does not."""
+
+_INTEGERS: Final[Mapping[int, tuple[int, int]]] = {
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
+}
+
+
+def compile_reader(
+    descriptor: Descriptor, *, ignores_unknown: bool = False, without: tuple[str, ...] = ()
+) -> Reader:
+    """A reader of JSON objects for a message.
+
+    Raises TypeError for a field that has no JSON form. ``without`` are fields that come from
+    elsewhere and are unknown here.
+    """
+    if descriptor.full_name == "google.protobuf.Timestamp":
+        return _read_timestamp
+    fields = {
+        field.name: compile_field(field, ignores_unknown=ignores_unknown)
+        for field in descriptor.fields
+        if field.name not in without
+    }
+    groups = [
+        [field.name for field in oneof.fields]
+        for oneof in descriptor.oneofs
+        if len(oneof.fields) > 1
+    ]
+
+    def read(message: Message, value: Any) -> Findings:
+        if type(value) is not dict:
+            return [Finding((), "wrong-type", "must be an object")]
+        found: Findings = ()
+        for name, item in value.items():
+            read_field = fields.get(name)
+            if read_field is None:
+                if not ignores_unknown:
+                    found = [*found, Finding((name,), "unknown-field", "is not known")]
+            elif item is not None:
+                below = read_field(message, item)
+                if below:
+                    found = [*found, *below]
+        for group in groups:
+            found = [*found, *_too_many_of(group, value)]
+        return found
+
+    return read
+
+
+def _too_many_of(group: list[str], value: dict[str, Any]) -> list[Finding]:
+    """All but the first of the members of which only one may be there."""
+    present = [name for name, item in value.items() if name in group and item is not None]
+    return [
+        Finding((name,), "not-allowed", f"must not be there together with {present[0]}")
+        for name in present[1:]
+    ]
+
+
+def compile_field(field: FieldDescriptor, *, ignores_unknown: bool = False) -> Reader:
+    """A reader that puts a value, which is not null, into a field of a message."""
+    if is_map(field):
+        return _map_field(field, ignores_unknown)
+    if field.is_repeated:
+        return _repeated_field(field, ignores_unknown)
+    if field.message_type is None:
+        return _scalar_field(field)
+    if form_of(field).unwrap:
+        return _unwrapped_field(field, ignores_unknown)
+    return _message_field(field, ignores_unknown)
+
+
+def at(name: str, found: Findings) -> list[Finding]:
+    """The findings as seen from one level further up."""
+    return [Finding((name, *location), word, reason) for location, word, reason in found]
+
+
+def _scalar_field(field: FieldDescriptor) -> Reader:
+    name, convert = field.name, converter(field)
+
+    def read(message: Message, value: Any) -> Findings:
+        converted = convert(value)
+        if type(converted) is Finding:
+            return at(name, [converted])
+        setattr(message, name, converted)
+        return ()
+
+    return read
+
+
+def _message_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+    name, read_below = field.name, _message_reader(field, ignores_unknown)
+
+    def read(message: Message, value: Any) -> Findings:
+        below = getattr(message, name)
+        below.SetInParent()
+        found = read_below(below, value)
+        return at(name, found) if found else found
+
+    return read
+
+
+def _message_reader(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+    if field.message_type is None:
+        raise TypeError(f"{field.full_name} is no message")
+    return compile_reader(field.message_type, ignores_unknown=ignores_unknown)
+
+
+def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+    if field.message_type is None or len(field.message_type.fields) != 1:
+        raise TypeError(f"{field.full_name}: only a message of one field is unwrapped")
+    name = field.name
+    read_inner = compile_field(field.message_type.fields[0], ignores_unknown=ignores_unknown)
+
+    def read(message: Message, value: Any) -> Findings:
+        below = getattr(message, name)
+        below.SetInParent()
+        found = read_inner(below, value)
+        return at(name, [Finding(location[1:], *rest) for location, *rest in found])
+
+    return read
+
+
+def _repeated_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+    name = field.name
+    wrong = at(name, [Finding((), "wrong-type", "must be an array")])
+    fill = _fill_messages(field, ignores_unknown) if field.message_type else _fill_scalars(field)
+
+    def read(message: Message, value: Any) -> Findings:
+        if type(value) is not list:
+            return wrong
+        found = fill(getattr(message, name), value)
+        return at(name, found) if found else found
+
+    return read
+
+
+def _fill_scalars(field: FieldDescriptor) -> Reader:
+    convert = converter(field)
+    is_text = field.type == FieldDescriptor.TYPE_STRING
+    nothing = _ZEROS.get(field.type, 0)
+
+    def fill(target: Any, values: list[Any]) -> Findings:
+        if is_text and set(map(type, values)) <= {str}:
+            target.extend(values)
+            return ()
+        found: list[Finding] = []
+        for index, value in enumerate(values):
+            converted = convert(value)
+            if type(converted) is Finding:
+                found += at(str(index), [converted])
+                converted = nothing  # keeps the indexes of the entries behind it
+            target.append(converted)
+        return found
+
+    return fill
+
+
+def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+    read_below = _message_reader(field, ignores_unknown)
+
+    def fill(target: Any, values: list[Any]) -> Findings:
+        found: list[Finding] = []
+        for index, value in enumerate(values):
+            found += at(str(index), read_below(target.add(), value))
+        return found
+
+    return fill
+
+
+def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
+    if map_key(field).type != FieldDescriptor.TYPE_STRING:
+        raise TypeError(f"{field.full_name}: keys of a map are strings")
+    name, of_value = field.name, map_value(field)
+    wrong = at(name, [Finding((), "wrong-type", "must be an object")])
+    put = (
+        _put_message(of_value, ignores_unknown) if of_value.message_type else _put_scalar(of_value)
+    )
+
+    def read(message: Message, value: Any) -> Findings:
+        if type(value) is not dict:
+            return wrong
+        target = getattr(message, name)
+        found: list[Finding] = []
+        for key, item in value.items():
+            below = put(target, key, item)
+            if below:
+                found += at(name, at(key, below))
+        return found
+
+    return read
+
+
+def _put_scalar(field: FieldDescriptor) -> Callable[[Any, str, Any], Findings]:
+    convert = converter(field)
+
+    def put(target: Any, key: str, value: Any) -> Findings:
+        converted = convert(value)
+        if type(converted) is Finding:
+            return [converted]
+        target[key] = converted
+        return ()
+
+    return put
+
+
+def _put_message(
+    field: FieldDescriptor, ignores_unknown: bool
+) -> Callable[[Any, str, Any], Findings]:
+    read_below = _message_reader(field, ignores_unknown)
+    return lambda target, key, value: read_below(target[key], value)
+
+
+# Scalars ------------------------------------------------------------------------------------------
+
+
+def converter(field: FieldDescriptor) -> Convert:
+    """How a value of the field's type is taken from JSON. Raises TypeError where it has no form."""
+    if field.type in _INTEGERS:
+        return _integer(*_INTEGERS[field.type])
+    if field.enum_type is not None:
+        return _enum(field.enum_type)
+    if field.type == FieldDescriptor.TYPE_BYTES and form_of(field).raw_json:
+        return _raw
+    simple = _SIMPLE.get(field.type)
+    if simple is None:
+        raise TypeError(f"{field.full_name} has no JSON form")
+    return simple
+
+
+def _text(value: Any) -> Any:
+    return value if type(value) is str else Finding((), "wrong-type", "must be a string")
+
+
+def _bool(value: Any) -> Any:
+    return value if type(value) is bool else Finding((), "wrong-type", "must be true or false")
+
+
+def _float(value: Any) -> Any:
+    is_number = type(value) is float or type(value) is int
+    return float(value) if is_number else Finding((), "wrong-type", "must be a number")
+
+
+def _integer(low: int, high: int) -> Convert:
+    wrong = Finding((), "wrong-type", "must be an integer")
+    too_low = Finding((), "too-low", f"must be at least {low}")
+    too_high = Finding((), "too-high", f"must be at most {high}")
+
+    def convert(value: Any) -> Any:
+        if type(value) is not int:
+            # An integer beyond 64 bits comes from the parser as a float.
+            if type(value) is float and abs(value) >= 2.0**63 and value.is_integer():
+                return too_high if value > 0 else too_low
+            return wrong
+        if value < low:
+            return too_low
+        return too_high if value > high else value
+
+    return convert
+
+
+def _enum(descriptor: EnumDescriptor) -> Convert:
+    numbers = {spelling: number for number, spelling in enum_spellings(descriptor).items()}
+    expected = ", ".join(sorted(numbers))
+    refused = Finding((), "not-allowed", f"must be one of {expected}")
+
+    def convert(value: Any) -> Any:
+        if type(value) is not str:
+            return Finding((), "wrong-type", "must be a string")
+        return numbers.get(value, refused)
+
+    return convert
+
+
+def enum_spellings(descriptor: EnumDescriptor) -> dict[int, str]:
+    """Numbers of an enum and how they are spelled in JSON; the unspecified one has no spelling."""
+    prefix = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", descriptor.name).upper() + "_"
+    return {
+        value.number: value.name.removeprefix(prefix).lower()
+        for value in descriptor.values
+        if value.number != 0
+    }
+
+
+def _raw(value: Any) -> Any:
+    """The text of the value, which who read the body has put in its place."""
+    return value if type(value) is bytes else Finding((), "wrong-type", "must be JSON text")
+
+
+def _bytes(value: Any) -> Any:
+    wrong = Finding((), "wrong-type", "must be base64 in a string")
+    if type(value) is not str:
+        return wrong
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return wrong
+
+
+_SIMPLE: Final[Mapping[int, Convert]] = {
+    FieldDescriptor.TYPE_STRING: _text,
+    FieldDescriptor.TYPE_BOOL: _bool,
+    FieldDescriptor.TYPE_DOUBLE: _float,
+    FieldDescriptor.TYPE_BYTES: _bytes,
+}
+
+
+def _read_timestamp(message: Any, value: Any) -> Findings:
+    if type(value) is not str:
+        return [Finding((), "wrong-type", "must be a string")]
+    wrong = [Finding((), "invalid", "must be an RFC 3339 timestamp")]
+    match = _TIMESTAMP.fullmatch(value)
+    if match is None:
+        return wrong
+    seconds, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(seconds.upper() + zone.upper())
+        # Kept in whole seconds so that no fraction is rounded.
+        message.seconds = int((moment - _EPOCH).total_seconds())
+    except (ValueError, OverflowError):
+        return wrong
+    message.nanos = int((fraction or "0").ljust(9, "0"))
+    return ()

@@ -1,0 +1,228 @@
+"""The gRPC door: the operations of the HTTP door through the same checks in the same order.
+
+Handlers are made from the descriptors; no generated servicer stands between. Sizes and connections
+are grpcio's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from pyservice import addresses, tracecontext
+from pyservice.addresses import TrustedProxies
+from pyservice.calls import Call, Operation
+from pyservice.contract import METHODS, Method
+from pyservice.doors import DoorSettings, admit, check_idempotency_key
+from pyservice.errors import ServiceError
+from pyservice.limits import Gate, Limits
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, RequestMetrics
+from pyservice.rpc.health import Health, add_health, add_reflection
+from pyservice.rpc.status import RAY_ID, status_code, trailers
+from pyservice.validation import refuse_invalid
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+# What a message may be longer than its limit and still be told so by our own error.
+_GRPCIO_LIMIT_FACTOR: Final = 4
+_MAX_PEERS: Final = 4096
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+log = get_logger("pyservice.rpc")
+
+
+class RpcServer:
+    """Serves operations on `host:port` (port 0 picks) or `unix:<path>`. Make it on its loop."""
+
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        door: DoorSettings,
+        metrics: RequestMetrics,
+        limits: Limits,
+        address: str,
+    ) -> None:
+        self._address = address
+        self._calls = _Calls(door, metrics.grpc)
+        services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+        for name, operation in operations.items():
+            service, _, rpc_name = name.rpartition(".")
+            method = METHODS[name]
+            handler = self._calls.handler(operation, method, limits.gate(method.slug))
+            services.setdefault(service, {})[rpc_name] = handler
+        self.health = Health(services)
+        self._server = grpc.aio.server(options=_options(door))
+        for service, handlers in services.items():
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, handlers),)
+            )
+        add_health(self._server, self.health)
+        add_reflection(self._server, services)
+
+    async def start(self) -> int:
+        """Listen and serve; the bound port (1 for a unix socket). OSError if it is taken."""
+        try:
+            port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {self._address}: {error}") from error
+        await self._server.start()
+        self.health.set_serving(True)
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, let the others finish for so long, then answer them UNAVAILABLE."""
+        self.health.end()
+        # grpcio cuts calls off without a status; ours are answered just before it would.
+        stopping = asyncio.ensure_future(self._server.stop(grace_s + 1.0))
+        done, _ = await asyncio.wait({stopping}, timeout=grace_s)
+        if not done:
+            self._calls.refuse_running()
+        await stopping
+
+
+def _options(door: DoorSettings) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", _GRPCIO_LIMIT_FACTOR * door.message_limit_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", door.headers_limit_bytes),
+        ("grpc.absolute_max_metadata_size", door.headers_limit_bytes),
+        ("grpc.max_concurrent_streams", door.streams_per_connection),
+        # Two processes on one port would share the calls between them by chance.
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", door.keep_alive_timeout_ms or 75_000),
+        ("grpc.keepalive_timeout_ms", door.receive_timeout_ms),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ]
+
+
+class _Calls:
+    """What every call goes through; makes the handlers and knows the calls that are running."""
+
+    def __init__(self, door: DoorSettings, metrics: DoorMetrics) -> None:
+        self._door = door
+        self._proxies = TrustedProxies(door.trusted_proxies)
+        self._metrics = metrics
+        self._peers: dict[str, addresses.Address] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_refusing = False
+        self._loop = asyncio.get_running_loop()
+
+    def refuse_running(self) -> None:
+        self._is_refusing = True
+        for task in tuple(self._running):
+            task.cancel()
+
+    def handler(
+        self, operation: Operation, method: Method, gate: Gate | None
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """The handler of one operation. It takes bytes: reading them is one of the checks."""
+        door_metrics, running = self._metrics, self._running
+        meter = door_metrics.meter(method.slug)
+        run, authorize, read = operation.run, operation.authorize, self._reader(method)
+        takes_key = method.http_method not in _SAFE_METHODS
+
+        async def serve(data: bytes, context: Context) -> bytes:
+            started = perf_counter()
+            task = asyncio.current_task()
+            assert task is not None, "grpcio runs every handler in a task"
+            running.add(task)
+            door_metrics.in_flight += 1
+            ray_id = ""
+            code = "INTERNAL"
+            try:
+                call = self._call(context)
+                ray_id = call.ray_id
+                caller = authorize(call)
+                if gate is not None:
+                    admit(gate, caller, meter)
+                if takes_key:
+                    check_idempotency_key(call.idempotency_key)
+                else:
+                    call.idempotency_key = None
+                response: Message = await run(read(data), caller)
+                reply = response.SerializeToString()
+                context.set_trailing_metadata(((RAY_ID, ray_id),))
+                code = OK
+                return reply
+            except ServiceError as error:
+                failure = error
+                code = error.code
+            except asyncio.CancelledError:
+                if not self._is_refusing:
+                    code = CANCELLED if context.time_remaining() != 0 else "DEADLINE_EXCEEDED"
+                    raise
+                failure = ServiceError("SHUTTING_DOWN")
+                code = failure.code
+            except Exception:
+                log.exception("operation failed", operation=method.slug, ray_id=ray_id)
+                failure = ServiceError("INTERNAL")
+            finally:
+                running.discard(task)
+                door_metrics.in_flight -= 1
+                meter.observe(code, perf_counter() - started)
+            await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
+            raise AssertionError("abort raises")
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    def _reader(self, method: Method) -> Callable[[bytes], Message]:
+        """Bytes to a message that keeps the rules of its proto."""
+        limit = self._door.message_limit_bytes
+        parse = method.request.FromString
+
+        def read(data: bytes) -> Message:
+            if len(data) > limit:
+                raise ServiceError(
+                    "BODY_TOO_LARGE", f"Send at most {limit} bytes, not {len(data)}."
+                )
+            try:
+                message = parse(data)
+            except DecodeError as error:
+                raise ServiceError(
+                    "BODY_INVALID", "The message is not one of this method; check the proto file."
+                ) from error
+            refuse_invalid(method, message)
+            return message
+
+        return read
+
+    def _call(self, context: Context) -> Call:
+        """The facts of a call from its metadata. What came twice is joined, as in HTTP."""
+        fields: dict[str, Any] = {}
+        for key, value in context.invocation_metadata() or ():
+            fields[key] = f"{fields[key]}, {value!s}" if key in fields else value
+        peer = self._peer(context.peer())
+        address, coords = peer, None
+        if self._proxies and self._proxies.trusts(peer):
+            address = self._proxies.client(peer, fields.get("x-forwarded-for"))
+            coords = addresses.coordinates(fields.get("x-coords", ""))
+        remaining_s = context.time_remaining()
+        return Call(
+            ray_id=tracecontext.ray_id(fields.get("traceparent")),
+            address=addresses.pack(address),
+            authorization=fields.get("authorization"),
+            origin=fields.get("origin"),
+            idempotency_key=fields.get("idempotency-key"),
+            coords=coords,
+            deadline=None if remaining_s is None else self._loop.time() + remaining_s,
+            user_agent=fields.get("user-agent"),
+        )
+
+    def _peer(self, text: str) -> addresses.Address:
+        """The address in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`; each is read once."""
+        peer = self._peers.get(text)
+        if peer is None:
+            kind, _, rest = text.partition(":")
+            host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
+            peer = addresses.parse(host) or addresses.LOCAL
+            if len(self._peers) >= _MAX_PEERS:
+                self._peers.clear()
+            self._peers[text] = peer
+        return peer

@@ -1,0 +1,98 @@
+"""Our errors as gRPC tells them, and back: ErrorInfo, BadRequest, RetryInfo (decisions 2)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc.aio import AioRpcError
+from grpc_status import rpc_status
+
+from pyservice.errors import FieldProblem, ServiceError
+from pyservice.pb.errors import TABLE
+
+DOMAIN: Final = "hosting"
+RAY_ID: Final = "x-ray-id"
+DETAILS: Final = "grpc-status-details-bin"
+
+# Details travel in a header, and clients accept 8 KiB of headers unless they are told otherwise.
+_MAX_FIELDS_BYTES: Final = 4096
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def status_code(error: ServiceError) -> grpc.StatusCode:
+    """The canonical status; what only HTTP can meet would be our own mistake here."""
+    return grpc.StatusCode[error.grpc] if error.grpc else grpc.StatusCode.INTERNAL
+
+
+def trailers(error: ServiceError, ray_id: str) -> Metadata:
+    """The trailing metadata of a call that fails with this error."""
+    details: list[Message] = [
+        error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=error.metadata)
+    ]
+    if error.errors:
+        details.append(_bad_request(error.errors))
+    if error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.seconds = error.retry_after_s
+        details.append(retry)
+    status = status_pb2.Status(code=status_code(error).value[0], message=error.detail)
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return ((RAY_ID, ray_id), (DETAILS, status.SerializeToString()))
+
+
+def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadRequest:
+    """As many problems as fit, and how many there are more."""
+    bad_request = error_details_pb2.BadRequest()
+    size = 0
+    for index, (path, message) in enumerate(problems):
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=".".join(path[:-1]),
+            description=message,
+            reason=path[-1].upper().replace("-", "_"),
+        )
+        size += violation.ByteSize() + 3
+        if size > _MAX_FIELDS_BYTES:
+            rest = f"and {len(problems) - index} more problems"
+            bad_request.field_violations.add(description=rest)
+            break
+        bad_request.field_violations.append(violation)
+    return bad_request
+
+
+def read_error(failure: AioRpcError) -> ServiceError | None:
+    """The error that a call of ours failed with, None when the failure is not one of our codes."""
+    status = rpc_status.from_call(failure)
+    if status is None:
+        return None
+    info = error_details_pb2.ErrorInfo()
+    bad_request = error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
+    for detail in status.details:
+        for message in (info, bad_request, retry):
+            if detail.Is(message.DESCRIPTOR):
+                detail.Unpack(message)
+    if info.reason not in TABLE:
+        return None
+    problems = [
+        FieldProblem((*_names(item.field), item.reason.lower().replace("_", "-")), item.description)
+        for item in bad_request.field_violations
+    ]
+    return ServiceError(
+        info.reason,
+        status.message,
+        errors=problems,
+        metadata=dict(info.metadata),
+        retry_after_s=retry.retry_delay.seconds or None,
+    )
+
+
+def _names(field: str) -> tuple[str, ...]:
+    return tuple(field.split(".")) if field else ()

@@ -1,0 +1,116 @@
+"""Messages into JSON values, by closures compiled from a message's descriptor.
+
+Owns what an answer looks like (decisions 1.1): a field without presence is always there, an unset
+optional one is left out, or null where its form says so; numbers are numbers, 64 bits too; the
+entries of a map come in the order of their keys, so that the same answer is the same text.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from pyservice.contract import form_of, is_map, map_value
+from pyservice.reading import enum_spellings
+
+Writer = Callable[[Any], Any]
+"""The JSON value of a message, or of the value of a field."""
+
+_Put = Callable[[Any, dict[str, Any]], None]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def compile_writer(descriptor: Descriptor) -> Writer:
+    """A writer of JSON objects for a message."""
+    if descriptor.full_name == "google.protobuf.Timestamp":
+        return _write_timestamp
+    puts = [_put_field(field) for field in descriptor.fields]
+
+    def write(message: Message) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for put in puts:
+            put(message, out)
+        return out
+
+    return write
+
+
+def _put_field(field: FieldDescriptor) -> _Put:
+    if field.is_repeated:
+        return _put_entries(field)
+    name, write = field.name, _writer_of(field)
+    if not field.has_presence:
+
+        def put_always(message: Message, out: dict[str, Any]) -> None:
+            out[name] = write(getattr(message, name))
+
+        return put_always
+
+    is_null_when_unset = form_of(field).always_null
+
+    def put_present(message: Message, out: dict[str, Any]) -> None:
+        if message.HasField(name):
+            out[name] = write(getattr(message, name))
+        elif is_null_when_unset:
+            out[name] = None
+
+    return put_present
+
+
+def _put_entries(field: FieldDescriptor) -> _Put:
+    name, write = field.name, _writer_of_entries(field)
+    omits_empty = form_of(field).omit_empty
+
+    def put(message: Message, out: dict[str, Any]) -> None:
+        entries = getattr(message, name)
+        if entries or not omits_empty:
+            out[name] = write(entries)
+
+    return put
+
+
+def _writer_of_entries(field: FieldDescriptor) -> Writer:
+    if is_map(field):
+        write_value = _writer_of(map_value(field))
+        return lambda entries: {str(key): write_value(entries[key]) for key in sorted(entries)}
+    write = _writer_of(field)
+    return lambda entries: [write(entry) for entry in entries]
+
+
+def _writer_of(field: FieldDescriptor) -> Writer:
+    """The writer of one value of a field: a scalar or a message."""
+    if field.message_type is not None:
+        if form_of(field).unwrap:
+            (inner,) = field.message_type.fields
+            write_inner = _writer_of_entries(inner)
+            return lambda message: write_inner(getattr(message, inner.name))
+        return compile_writer(field.message_type)
+    if field.enum_type is not None:
+        return enum_spellings(field.enum_type).get
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _write_raw if form_of(field).raw_json else _write_bytes
+    return _write_same
+
+
+def _write_same(value: Any) -> Any:
+    return value
+
+
+def _write_raw(text: bytes) -> orjson.Fragment:
+    """JSON text goes out as it came in; none is null."""
+    return orjson.Fragment(text or b"null")
+
+
+def _write_bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _write_timestamp(message: Any) -> str:
+    moment = _EPOCH + timedelta(seconds=message.seconds, milliseconds=message.nanos // 1_000_000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
