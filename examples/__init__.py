@@ -1,0 +1,1 @@
+"""Small real games on the hosting service."""

@@ -1,0 +1,1 @@
+"""Arena: a small authoritative WebSocket game that runs as a lobby of the hosting service."""

@@ -1,0 +1,30 @@
+"""Names that the server gives to players. Clients choose none, so no text of a stranger is ever
+shown.
+"""
+
+import random
+from collections.abc import Set
+
+_FIRST = (
+    "Amber", "Brave", "Calm", "Dusty", "Eager", "Fuzzy", "Gentle", "Happy",
+    "Icy", "Jolly", "Keen", "Lucky", "Mellow", "Nimble", "Odd", "Proud",
+    "Quick", "Rusty", "Sunny", "Tiny", "Urban", "Vivid", "Witty", "Zesty",
+)  # fmt: skip
+_SECOND = (
+    "Badger", "Comet", "Dolphin", "Ember", "Falcon", "Gecko", "Heron", "Ibex",
+    "Jackal", "Koala", "Lynx", "Marten", "Newt", "Otter", "Panda", "Quail",
+    "Raven", "Stoat", "Tapir", "Urchin", "Viper", "Walrus", "Yak", "Zebra",
+)  # fmt: skip
+
+
+def fresh_name(source: random.Random, taken: Set[str]) -> str:
+    """A name that is not in `taken`; with a number once luck runs out."""
+    name = ""
+    for _ in range(8):
+        name = f"{source.choice(_FIRST)} {source.choice(_SECOND)}"
+        if name not in taken:
+            return name
+    number = 2
+    while f"{name} {number}" in taken:
+        number += 1
+    return f"{name} {number}"

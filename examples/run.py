@@ -1,0 +1,407 @@
+"""`make run`: the service with the arena in it, on this machine, until Ctrl-C.
+
+Owns the order of things: feed file, service, fresh tokens, the arena attached as a lobby, its game server, a few bots,
+and what is printed. Starts again what dies, ends all that it started; children end with it even when it is killed. The
+service and the arena are the ordinary ones: nothing here is known to either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from examples.arena.hosting import HostingClient, ServiceAway, ServiceRefused
+
+GAME = "arena"
+NAMESPACE = "prod"
+MODE = "arena"
+PORT_NAME = "game"
+MAX_PLAYERS = 32
+START_TIMEOUT_S = 20.0
+RESTART_PAUSE_S = 0.2
+RESTART_PAUSE_MAX_S = 5.0
+STOP_TIMEOUT_S = 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Stage:
+    """Where everything is."""
+
+    data_dir: Path
+    http: str
+    grpc: str
+    metrics: str
+    arena: str
+    bots: int
+    arena_socket: socket.socket
+    addresses: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def feed(self) -> Path:
+        return self.data_dir / "feed.json"
+
+    @property
+    def ready(self) -> Path:
+        return self.data_dir / "ready.json"
+
+    @property
+    def api_url(self) -> str:
+        return f"http://{self.addresses['http']}"
+
+    @property
+    def arena_address(self) -> tuple[str, int]:
+        host, port = self.arena_socket.getsockname()[:2]
+        return host, port
+
+    def secret(self, name: str) -> Path:
+        return self.data_dir / f"{name}.token"
+
+
+def end_with_parent() -> None:
+    """In a child before exec: the kernel ends it when this process ends, however that happens."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Child:
+    """A process that is started again when it ends, with a growing pause, until it is stopped."""
+
+    def __init__(
+        self, name: str, start: Callable[[], Awaitable[asyncio.subprocess.Process]]
+    ) -> None:
+        self.name = name
+        self._start = start
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self.started = asyncio.Event()
+
+    def run(self) -> None:
+        self._task = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        pause_s = RESTART_PAUSE_S
+        loop = asyncio.get_running_loop()
+        while not self._is_stopping:
+            began = loop.time()
+            try:
+                self._process = await self._start()
+            except (ServiceAway, ServiceRefused, OSError) as error:
+                print(f"{self.name}: {error}; trying again", flush=True)
+            else:
+                self.started.set()
+                code = await self._process.wait()
+                self.started.clear()
+                if self._is_stopping:
+                    return
+                print(f"{self.name} ended ({code}); starting it again", flush=True)
+            pause_s = (
+                RESTART_PAUSE_S
+                if loop.time() - began > 5
+                else min(pause_s * 2, RESTART_PAUSE_MAX_S)
+            )
+            await asyncio.sleep(pause_s)
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+
+def write_secret(path: Path, value: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(value + "\n")
+
+
+def write_feed(stage: Stage) -> None:
+    """The arena's game, namespace and version, once; tokens are added to it by `pyservice token create`."""
+    if stage.feed.exists():
+        return
+    version_id, game_id, namespace_id = (str(uuid.uuid4()) for _ in range(3))
+    configuration = {
+        "namespace_id": namespace_id,
+        "revision": 1,
+        "game": {"game_id": game_id, "name_id": GAME, "display_name": "Arena"},
+        "name_id": NAMESPACE,
+        "display_name": "Production",
+        "current_version_id": version_id,
+        "versions": [
+            {
+                "version_id": version_id,
+                "display_name": "0.0.1",
+                "matchmaker": {
+                    "game_modes": {
+                        MODE: {
+                            "max_players": MAX_PLAYERS,
+                            "docker": {"ports": {PORT_NAME: {"protocol": "http"}}},
+                        }
+                    }
+                },
+            }
+        ],
+        "matchmaker": {"lobby_count_max": 512, "max_players": 256},
+    }
+    stage.feed.write_text(json.dumps({"namespaces": [configuration]}, indent=2) + "\n")
+
+
+async def start_service(stage: Stage) -> asyncio.subprocess.Process:
+    stage.ready.unlink(missing_ok=True)
+    http, grpc, metrics = (
+        stage.addresses.get(name, default)
+        for name, default in (
+            ("http", stage.http),
+            ("grpc", stage.grpc),
+            ("metrics", stage.metrics),
+        )
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pyservice", "serve", "--role", "data"),
+        *(
+            "--data-dir",
+            str(stage.data_dir),
+            "--feed",
+            str(stage.feed),
+            "--ready-file",
+            str(stage.ready),
+        ),
+        *("--http", http, "--grpc", grpc, "--metrics", metrics),
+        preexec_fn=end_with_parent,
+    )
+    while not stage.ready.exists():
+        with contextlib.suppress(TimeoutError):
+            code = await asyncio.wait_for(process.wait(), 0.02)
+            raise OSError(f"the service did not start (exit {code})")
+    stage.addresses = json.loads(stage.ready.read_text())
+    return process
+
+
+async def make_tokens(stage: Stage) -> None:
+    """Fresh tokens at the first start, in files that only their owner reads."""
+    for kind in ("public", "environment"):
+        if stage.secret(kind).exists():
+            continue
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pyservice", "token", "create", "--kind", kind),
+            *("--namespace", f"{GAME}/{NAMESPACE}", "--data-dir", str(stage.data_dir)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        if process.returncode != 0:
+            raise SystemExit(f"no {kind} token could be made")
+        write_secret(stage.secret(kind), output.decode().strip())
+
+
+async def detach(stage: Stage, hosting: HostingClient) -> None:
+    """Ends the lobby of an earlier arena, so that nobody is sent to a server that is gone."""
+    record = stage.data_dir / "arena-lobby"
+    if record.exists():
+        with contextlib.suppress(ServiceRefused):
+            await hosting.call(
+                "DELETE", f"/cloud/games/{GAME}/matchmaker/lobbies/{record.read_text()}", b""
+            )
+        record.unlink()
+
+
+async def start_arena(stage: Stage) -> asyncio.subprocess.Process:
+    environment_token = stage.secret("environment").read_text().strip()
+    hosting = HostingClient(stage.api_url, environment_token)
+    host, port = stage.arena_address
+    body = {"game_mode": MODE, "ports": {PORT_NAME: {"address": host, "port": port}}}
+    path = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}/lobbies/attach"
+    try:
+        await detach(stage, hosting)
+        answer = await hosting.call("POST", path, json.dumps(body).encode())
+    finally:
+        hosting.close()
+    (stage.data_dir / "arena-lobby").write_text(answer["lobby_id"])
+    write_secret(stage.secret("lobby"), answer["lobby_token"])
+    return await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "examples.arena.server",
+            "--listen-fd",
+            str(stage.arena_socket.fileno()),
+        ),
+        env={
+            "PATH": os.environ.get("PATH", ""),
+            "HOSTING_API_URL": stage.api_url,
+            "HOSTING_LOBBY_ID": answer["lobby_id"],
+            "HOSTING_LOBBY_TOKEN": answer["lobby_token"],
+            "HOSTING_MAX_PLAYERS": str(MAX_PLAYERS),
+            "PORT": str(port),
+        },
+        pass_fds=(stage.arena_socket.fileno(),),
+        preexec_fn=end_with_parent,
+    )
+
+
+async def start_bots(stage: Stage) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "examples.arena.bots", "--api", stage.api_url, "--mode", MODE),
+        *(
+            "--token-file",
+            str(stage.secret("public")),
+            "--count",
+            str(stage.bots),
+            "--seconds",
+            "0",
+        ),
+        stdout=asyncio.subprocess.DEVNULL,
+        preexec_fn=end_with_parent,
+    )
+
+
+async def wait_until_findable(stage: Stage) -> None:
+    """Until the lobby is listed: its server has called ready."""
+    hosting = HostingClient(stage.api_url, stage.secret("public").read_text().strip())
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while True:
+                with contextlib.suppress(ServiceAway):
+                    if (await hosting.call("GET", "/matchmaker/lobbies/list", b""))["lobbies"]:
+                        return
+                await asyncio.sleep(0.02)
+    finally:
+        hosting.close()
+
+
+def describe(stage: Stage) -> str:
+    host, port = stage.arena_address
+    token = stage.secret("public").read_text().strip()
+    find, connected, disconnected = curl_lines(stage)
+    return f"""
+The arena is open. Play it in a browser:
+
+  http://{host}:{port}/#api={stage.api_url}&token={token}&mode={MODE}
+
+The same by hand, in a shell: reserve a slot, confirm it as the game server does, give it back.
+
+  {find}
+  {connected}
+  {disconnected}
+
+API {stage.api_url}   gRPC {stage.addresses["grpc"]}   metrics http://{stage.addresses["metrics"]}/metrics
+Ctrl-C ends all of it.
+"""
+
+
+def curl_lines(stage: Stage) -> tuple[str, str, str]:
+    """Find, connected and disconnected for a shell, in this order. Secrets are read from their files."""
+    json_type = "-H 'Content-Type: application/json'"
+
+    def authorized(name: str) -> str:
+        return f'-H "Authorization: Bearer $(cat {stage.secret(name)})"'
+
+    token = 'python3 -c \'import json, sys; print(json.load(sys.stdin)["player"]["token"])\''
+    matchmaker = f"{stage.api_url}/matchmaker"
+    find = (
+        f"PLAYER=$(curl -s {authorized('public')} {json_type} {matchmaker}/lobbies/find "
+        f"-d '{json.dumps({'game_modes': [MODE]})}' | {token})"
+    )
+    as_lobby = f"curl -s {authorized('lobby')} {json_type} {matchmaker}/players"
+    body = '-d "{\\"player_token\\": \\"$PLAYER\\"}"'
+    return find, f"{as_lobby}/connected {body}", f"{as_lobby}/disconnected {body}"
+
+
+async def play(stage: Stage) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    children = [Child("service", lambda: start_service(stage))]
+    try:
+        children[0].run()
+        await wait_or_stop(stop, children[0].started.wait())
+        await make_tokens(stage)
+        children.append(Child("arena", lambda: start_arena(stage)))
+        children[-1].run()
+        await wait_or_stop(stop, wait_until_findable(stage))
+        print(describe(stage), flush=True)
+        if stage.bots:
+            children.append(Child("bots", lambda: start_bots(stage)))
+            children[-1].run()
+        await stop.wait()
+    except Stopped:
+        pass
+    finally:
+        for child in reversed(children[1:]):
+            await child.stop()
+        if len(children) > 1 and children[0].started.is_set():
+            hosting = HostingClient(stage.api_url, stage.secret("environment").read_text().strip())
+            with contextlib.suppress(ServiceAway):
+                await detach(stage, hosting)
+            hosting.close()
+        await children[0].stop()
+        print("ended", flush=True)
+
+
+class Stopped(Exception):
+    """Ctrl-C came while something was starting."""
+
+
+async def wait_or_stop(stop: asyncio.Event, what: Any) -> None:
+    waiting = asyncio.ensure_future(what)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait(
+        (waiting, stopping), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+    )
+    stopping.cancel()
+    if stop.is_set():
+        waiting.cancel()
+        raise Stopped
+    if not waiting.done():
+        waiting.cancel()
+        raise SystemExit(f"nothing was ready within {START_TIMEOUT_S:g} s; see the lines above")
+    await waiting
+
+
+def listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    listener = socket.create_server((host.strip("[]"), int(port)), backlog=128)
+    listener.set_inheritable(True)
+    return listener
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The service with the arena in it, until Ctrl-C.")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--http", default="127.0.0.1:8080")
+    parser.add_argument("--grpc", default="127.0.0.1:8081")
+    parser.add_argument("--metrics", default="127.0.0.1:8090")
+    parser.add_argument(
+        "--arena", default="127.0.0.1:8100", help="where the game server listens; port 0 picks"
+    )
+    parser.add_argument("--bots", type=int, default=4)
+    arguments = parser.parse_args()
+    arguments.data_dir.mkdir(parents=True, exist_ok=True)
+    with listen(arguments.arena) as listener:
+        stage = Stage(**vars(arguments), arena_socket=listener)
+        write_feed(stage)
+        asyncio.run(play(stage))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""`make run` as a person has it: `examples.run` as a process of its own, on free ports, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 40.0
+
+
+@dataclass
+class Run:
+    """A running `make run`: what it printed, and its process."""
+
+    process: subprocess.Popen[str]
+    data_dir: Path
+    printed: Path
+
+    def output(self) -> str:
+        return self.printed.read_text()
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        end = time.monotonic() + START_TIMEOUT_S
+        while self.output().count(text) < count:
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < end, self.output()
+            time.sleep(0.02)
+
+    @property
+    def page(self) -> str:
+        return self._search(r"(http://\S+/#api=\S+)")
+
+    @property
+    def api_url(self) -> str:
+        return self._search(r"^API (http://\S+)")
+
+    @property
+    def metrics_url(self) -> str:
+        return self._search(r"metrics (http://\S+)")
+
+    @property
+    def curl_lines(self) -> list[str]:
+        return re.findall(r"^  ((?:PLAYER=\$\()?curl .+)$", self.output(), re.MULTILINE)
+
+    def service_pid(self) -> int:
+        """The data plane, by the lock of its data directory."""
+        return int(self.data_dir.joinpath("LOCK").read_text().split()[0])
+
+    def stop(self) -> str:
+        """Ctrl-C; returns everything that was printed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=30)
+        return self.output()
+
+    def _search(self, pattern: str) -> str:
+        found = re.search(pattern, self.output(), re.MULTILINE)
+        assert found, self.output()
+        return found[1]
+
+
+StartRun = Callable[..., Run]
+
+
+@pytest.fixture
+def start_run(tmp_path: Path) -> Iterator[StartRun]:
+    runs: list[Run] = []
+
+    def start(*, bots: int = 0, name: str = "data") -> Run:
+        data_dir = tmp_path / name
+        printed = tmp_path / f"printed-{len(runs)}"
+        ports = [f"--{listener}=127.0.0.1:0" for listener in ("http", "grpc", "metrics", "arena")]
+        with printed.open("w") as output:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "examples.run",
+                    f"--data-dir={data_dir}",
+                    f"--bots={bots}",
+                    *ports,
+                ],
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith("PYSERVICE_")
+                },
+            )
+        runs.append(Run(process, data_dir, printed))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGTERM)
+            try:
+                run.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                run.process.kill()
+                run.process.wait()

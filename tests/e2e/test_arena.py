@@ -1,0 +1,190 @@
+"""The arena, played for real: `make run`, bots, a browser, curl lines as printed, and `kill -9` in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Run, StartRun
+
+CHROMIUM = shutil.which("chromium")
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def play_bots(run: Run, count: int, seconds: float) -> list[dict[str, Any]]:
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "examples.arena.bots", "--json", "--api", run.api_url),
+            *("--token-file", str(run.data_dir / "public.token")),
+            *("--count", str(count), "--seconds", str(seconds)),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    reports: list[dict[str, Any]] = json.loads(result.stdout)
+    return reports
+
+
+def metric(run: Run, name: str, *labels: str) -> float:
+    with urllib.request.urlopen(run.metrics_url, timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.split("{")[0].split(" ")[0] == name and all(label in line for label in labels)
+    )
+
+
+def wait_until(condition: Any, what: str) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(180)
+def test_32_bots_play_for_a_minute_and_nobody_loses_a_place(start_run: StartRun) -> None:
+    run = start_run()
+    run.wait_for("Ctrl-C ends all of it")
+    reports = play_bots(run, 32, 60)
+    assert len(reports) == 32
+    assert all(report["joined"] for report in reports)
+    assert all(report["snapshots"] >= 0.75 * 20 * report["played_s"] for report in reports)
+    assert sum(report["score"] for report in reports) > 0
+    assert metric(run, "hosting_ledger_violations_total") == 0
+    connected = metric(run, "hosting_player_tokens_total", 'outcome="connected"')
+    assert connected >= 32
+    wait_until(
+        lambda: metric(run, "hosting_slots", 'state="connected"') == 0,
+        "slots of gone bots stay taken",
+    )
+
+
+def test_the_curl_lines_do_what_they_say_as_printed(start_run: StartRun) -> None:
+    run = start_run()
+    run.wait_for("Ctrl-C ends all of it")
+    lines = run.curl_lines
+    assert len(lines) == 3
+    script = "\n".join(["set -e", *lines, 'printf "\\n%s" "$PLAYER"'])
+    result = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stderr
+    confirmed_and_freed, token = result.stdout.rsplit("\n", 1)
+    assert confirmed_and_freed.replace("\n", "") == "{}{}"
+    assert token.startswith("player_")
+    assert metric(run, "hosting_player_tokens_total", 'outcome="disconnected"') == 1
+
+
+def test_ctrl_c_ends_everything_that_was_started(start_run: StartRun) -> None:
+    run = start_run(bots=2)
+    run.wait_for("Ctrl-C ends all of it")
+    wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 2, "bots do not play")
+    children = children_of(run.process.pid)
+    assert len(children) == 3
+    run.stop()
+    assert run.process.returncode == 0
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "children go on")
+
+
+def test_a_killed_run_leaves_nothing_and_the_next_one_plays_on_its_data(
+    start_run: StartRun,
+) -> None:
+    first = start_run(bots=1)
+    first.wait_for("Ctrl-C ends all of it")
+    children = children_of(first.process.pid)
+    first.process.kill()
+    first.process.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "children go on")
+    second = start_run()
+    second.wait_for("Ctrl-C ends all of it")
+    assert all(report["joined"] for report in play_bots(second, 2, 1))
+
+
+def test_players_play_on_while_the_service_is_killed_and_new_ones_get_in_after(
+    start_run: StartRun,
+) -> None:
+    run = start_run(bots=3)
+    run.wait_for("Ctrl-C ends all of it")
+    wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 3, "bots do not play")
+    os.kill(run.service_pid(), signal.SIGKILL)
+    run.wait_for("starting it again")
+
+    def answers() -> bool:
+        try:
+            return metric(run, "hosting_slots", 'state="connected"') == 3
+        except OSError:
+            return False
+
+    wait_until(answers, "the three players' slots did not come back")
+    assert all(report["joined"] for report in play_bots(run, 3, 2))
+    assert metric(run, "hosting_ledger_violations_total") == 0
+
+
+def children_of(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in listed.split()]
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        yield started
+        started.close()
+
+
+def test_a_person_opens_the_printed_address_moves_and_sees_a_bot_move(
+    start_run: StartRun, browser: Any
+) -> None:
+    run = start_run(bots=2)
+    run.wait_for("Ctrl-C ends all of it")
+    page = browser.new_page()
+    page.goto(run.page)
+    page.wait_for_selector("body[data-phase=playing]", timeout=15_000)
+    positions = page.wait_for_selector('#positions[data-me*=","]', state="attached")
+
+    def me() -> str:
+        return str(positions.get_attribute("data-me"))
+
+    def others() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(positions.get_attribute("data-others") or "{}")
+        return found
+
+    wait_until(lambda: len(others()) == 2, "the bots are not seen")
+    start, bots = me(), others()
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
+        page.keyboard.down(key)
+        page.wait_for_timeout(300)
+        page.keyboard.up(key)
+        if me() != start:
+            break
+    wait_until(lambda: me() != start, "the player does not move")
+    wait_until(lambda: others() != bots, "no bot moves")

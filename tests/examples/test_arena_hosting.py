@@ -1,0 +1,240 @@
+"""The client of the hosting service where there is none: refused connections, silence, connections
+that ended.
+
+What the service decides is tested with the service itself (tests/e2e).
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from examples.arena.hosting import Connections, HostingClient, Pauses, ServiceAway
+from examples.arena.lobby import RELEASES_MAX, Lobby, Releases
+from examples.arena.settings import SettingsError, read_settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def refused_url() -> Iterator[str]:
+    """An address where nobody listens: the socket is bound, so nobody else can take the port."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """An address that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def client_of(url: str) -> AsyncIterator[HostingClient]:
+    hosting = HostingClient(url, "lobby_secret")
+    try:
+        yield hosting
+    finally:
+        hosting.close()
+
+
+async def test_refused_connection_is_an_outage_and_counted(refused_url: str) -> None:
+    async with client_of(refused_url) as hosting:
+        for count in (1, 2):
+            with pytest.raises(ServiceAway):
+                await hosting.call("POST", "/matchmaker/lobbies/ready", b"{}")
+            assert hosting.outages == count
+
+
+async def test_silent_service_is_an_outage_after_the_timeout(silent_url: str) -> None:
+    async with client_of(silent_url) as hosting:
+        started_s = time.monotonic()
+        with pytest.raises(ServiceAway):
+            await hosting.call("POST", "/matchmaker/lobbies/ready", b"{}", timeout_s=0.2)
+        assert 0.2 <= time.monotonic() - started_s < 2
+        assert hosting.outages == 1
+
+
+async def test_confirm_is_tried_again_until_its_time_is_up(refused_url: str) -> None:
+    async with client_of(refused_url) as hosting:
+        started_s = time.monotonic()
+        with pytest.raises(ServiceAway):
+            await hosting.confirm_player("player_a", "key", within_s=0.6)
+        assert time.monotonic() - started_s <= 0.7
+        assert hosting.outages >= 3
+
+
+async def test_confirm_gives_up_on_a_silent_service_in_time(silent_url: str) -> None:
+    async with client_of(silent_url) as hosting:
+        started_s = time.monotonic()
+        with pytest.raises(ServiceAway):
+            await hosting.confirm_player("player_a", "key", within_s=0.5)
+        assert time.monotonic() - started_s < 1.5
+
+
+async def test_closing_ends_a_call_under_way() -> None:
+    has_request, is_over = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        has_request.set()
+        await is_over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        hosting = HostingClient(f"http://127.0.0.1:{port}", "lobby_secret")
+        call = asyncio.create_task(hosting.call("POST", "/any", b"", timeout_s=30))
+        await has_request.wait()
+        hosting.close()
+        with pytest.raises(ServiceAway):
+            await asyncio.wait_for(call, 5)
+        is_over.set()
+
+
+async def test_no_token_in_the_words_of_an_outage(refused_url: str) -> None:
+    async with client_of(refused_url) as hosting:
+        with pytest.raises(ServiceAway) as caught:
+            await hosting.confirm_player("player_very_secret", "key", within_s=0.1)
+        assert "secret" not in str(caught.value)
+
+
+async def test_kept_connection_that_ended_meanwhile_is_replaced() -> None:
+    """Any HTTP server closes idle connections; the next call must not fail for it."""
+    connections_made = 0
+    answered = asyncio.Event()
+
+    async def answer_once_and_close(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal connections_made
+        connections_made += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        answered.set()
+
+    server = await asyncio.start_server(answer_once_and_close, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with client_of(f"http://127.0.0.1:{port}") as hosting:
+            for expected in (1, 2, 3):
+                answered.clear()
+                assert await hosting.call("POST", "/any", b"") == {}
+                assert connections_made == expected
+                await answered.wait()
+            assert hosting.outages == 0
+
+
+async def test_open_connection_is_used_again() -> None:
+    connections_made = 0
+
+    async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections_made
+        connections_made += 1
+        while await reader.readline():
+            while await reader.readline() != b"\r\n":
+                pass
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer_all, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with client_of(f"http://127.0.0.1:{port}") as hosting:
+            for _ in range(5):
+                assert await hosting.call("POST", "/any", b"") == {}
+            assert connections_made == 1
+
+
+async def test_lobby_goes_on_trying_while_the_service_is_away(refused_url: str) -> None:
+    async with client_of(refused_url) as hosting:
+        lobby = asyncio.create_task(Lobby(hosting, list).run())
+        async with asyncio.timeout(10):
+            while hosting.outages < 3:
+                await asyncio.sleep(0.01)
+        assert not lobby.done()
+        lobby.cancel()
+
+
+async def test_release_stays_pending_while_the_service_is_away(refused_url: str) -> None:
+    async with client_of(refused_url) as hosting:
+        releases = Releases(hosting)
+        running = asyncio.create_task(releases.run())
+        releases.add("player_a")
+        releases.add("player_b")
+        async with asyncio.timeout(10):
+            while hosting.outages < 4:
+                await asyncio.sleep(0.01)
+        assert set(releases.pending) == {"player_a", "player_b"}
+        running.cancel()
+
+
+async def test_pending_releases_are_bounded_and_the_oldest_go(refused_url: str) -> None:
+    async with client_of(refused_url) as hosting:
+        releases = Releases(hosting)
+        for number in range(RELEASES_MAX + 10):
+            releases.add(f"player_{number}")
+        assert len(releases.pending) == RELEASES_MAX
+        assert "player_9" not in releases.pending
+        assert "player_10" in releases.pending
+        await releases.finish_first_tries()
+
+
+def test_pauses_grow_up_to_the_longest() -> None:
+    pauses = Pauses(first_s=0.1, longest_s=1.0)
+    taken = [pauses.take() for _ in range(8)]
+    for pause_s, ceiling_s in zip(taken, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0), strict=True):
+        assert ceiling_s / 2 <= pause_s <= ceiling_s
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://"])
+def test_address_of_the_api_must_be_http(url: str) -> None:
+    with pytest.raises(ValueError, match="http"):
+        Connections(url)
+
+
+ENVIRONMENT = {
+    "HOSTING_API_URL": "http://127.0.0.1:8080/",
+    "HOSTING_LOBBY_ID": "0001-lobby",
+    "HOSTING_LOBBY_TOKEN": "lobby_secret",
+    "HOSTING_MAX_PLAYERS": "16",
+    "PORT": "9000",
+}
+
+
+def test_settings_come_from_the_environment() -> None:
+    given = read_settings(ENVIRONMENT)
+    assert (given.api_url, given.lobby_id, given.port) == (
+        "http://127.0.0.1:8080",
+        "0001-lobby",
+        9000,
+    )
+    assert "secret" not in repr(given)
+
+
+def test_named_port_wins_and_the_widest_limit_counts() -> None:
+    given = read_settings(ENVIRONMENT | {"PORT_GAME": "9001", "HOSTING_MAX_PLAYERS_PARTY": "20"})
+    assert given.port == 9001
+    assert given.max_players == 20
+
+
+def test_every_problem_of_the_environment_is_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"PORT": "http", "HOSTING_MAX_PLAYERS": "0", "HOSTING_API_URL": "nowhere"})
+    named = [problem.split()[0] for problem in caught.value.problems]
+    assert named == [
+        "HOSTING_API_URL",
+        "HOSTING_LOBBY_ID",
+        "HOSTING_LOBBY_TOKEN",
+        "PORT",
+        "HOSTING_MAX_PLAYERS",
+    ]
