@@ -1,0 +1,54 @@
+# What a person types. `make` alone says what there is.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
+export PYTHONDONTWRITEBYTECODE ?=
+
+.PHONY: help check run test proofs lint bench build generate lock clean
+
+help: ## What each command does
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+check: ## Name every tool that is missing, with its install line
+	@PYTHON=$(PYTHON) ./scripts/check-tools
+
+build: check $(BIN)/.built ## Python environment and the native module, release profile
+
+$(BIN)/.installed: requirements/dev.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
+	@mkdir -p build
+	@echo "building the native module (release)"
+	@$(BIN)/maturin develop --release >build/native.log 2>&1 || { cat build/native.log; exit 1; }
+	@touch $@
+
+run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
+	@exec $(BIN)/python -m examples.run
+
+test: build ## Every test that a change must pass (minutes)
+	cargo test --workspace --exclude hosting-bindings --quiet
+	$(BIN)/pytest -m "not proof"
+
+proofs: build ## The long proofs: kill -9, full disks, soak
+	$(BIN)/pytest -m proof
+
+lint: build ## Format, types, layers, proto, stub and generated code
+	./scripts/lint
+
+bench: build ## Measure, with a baseline beside each figure; JSON and tables in bench/results
+	$(BIN)/python -m bench.run
+
+generate: $(BIN)/.installed ## Write the code that is derived from proto/
+	$(BIN)/python proto/generate.py
+
+lock: $(BIN)/.installed ## Resolve requirements/*.in anew into requirements/*.lock
+	./scripts/lock
+
+clean: ## Remove everything that was built
+	rm -rf $(VENV) target build pyservice/_native*.so bench/results

@@ -1,0 +1,83 @@
+"""`pyservice check-config`: every problem of settings and feed, exit 1, and nothing is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.dataplane.configurations import OTHER_NAMESPACE_ID, document, version
+
+
+def _check(
+    *words: str, environ: dict[str, str] | None = None, cwd: Path | None = None
+) -> tuple[int, str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pyservice", "check-config", *words],
+        env={**clean, **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_good_settings_are_ok(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.json"
+    feed.write_text(json.dumps({"namespaces": [document()]}))
+    assert _check("--feed", str(feed), "--data-dir", str(tmp_path / "data")) == (0, "ok\n", "")
+    assert not (tmp_path / "data").exists()
+
+
+def test_every_problem_of_the_settings_is_printed(tmp_path: Path) -> None:
+    config = tmp_path / "service.toml"
+    config.write_text("nonsense = 1\nlame_duck_ms = -1\n")
+    code, output, errors = _check(
+        "--config",
+        str(config),
+        "--http",
+        "nowhere",
+        "--set",
+        "journal.segment_bytes=1",
+        environ={"PYSERVICE_GRPC": "x", "PYSERVICE_UNKNOWN": "1"},
+    )
+    assert code == 1
+    assert output == ""
+    for name in ("nonsense", "lame_duck_ms", "http", "journal.segment_bytes", "grpc", "UNKNOWN"):
+        assert name in errors
+    assert len(errors.splitlines()) == 6
+
+
+def test_every_problem_of_the_feed_is_printed(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.json"
+    feed.write_text(
+        json.dumps(
+            {
+                "namespaces": [
+                    document(versions=[version(duel={"max_players": 300})]),
+                    document(namespace_id=OTHER_NAMESPACE_ID, name_id="-"),
+                ]
+            }
+        )
+    )
+    code, _, errors = _check("--feed", str(feed))
+    assert code == 1
+    assert "arena/prod: versions.0.matchmaker.game_modes.duel.max_players" in errors
+    assert "arena/-: name_id" in errors
+
+
+def test_a_flag_that_is_no_setting_is_told() -> None:
+    code, _, errors = _check("--set", "nonsense=1", "--set", "x.y=2")
+    assert code == 1
+    assert "nonsense: is not a setting (flag)" in errors
+    assert "x: is not a setting (flag)" in errors
+
+
+def test_a_set_without_value_is_told() -> None:
+    code, _, errors = _check("--set", "nonsense")
+    assert code == 1
+    assert "must be NAME=VALUE" in errors

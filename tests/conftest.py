@@ -1,0 +1,104 @@
+"""What tests of several parts share: a message with every kind of field that a proto may have."""
+
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from google.protobuf.descriptor import Descriptor
+
+from pyservice.pb.hosting.v1 import options_pb2
+from tests.service import engine as engine
+from tests.service import make_service as make_service
+from tests.service import service as service
+
+_Field = descriptor_pb2.FieldDescriptorProto
+
+# name, type, repeated, presence
+_FIELDS: tuple[tuple[str, int, bool, bool], ...] = (
+    ("text", _Field.TYPE_STRING, False, False),
+    ("optional_text", _Field.TYPE_STRING, False, True),
+    ("flag", _Field.TYPE_BOOL, False, True),
+    ("signed", _Field.TYPE_INT64, False, True),
+    ("small", _Field.TYPE_INT32, False, True),
+    ("large", _Field.TYPE_UINT64, False, True),
+    ("count", _Field.TYPE_UINT32, False, True),
+    ("ratio", _Field.TYPE_DOUBLE, False, True),
+    ("digest", _Field.TYPE_BYTES, False, True),
+    ("numbers", _Field.TYPE_UINT32, True, False),
+    ("digests", _Field.TYPE_BYTES, True, False),
+)
+
+
+def _add_file() -> Descriptor:
+    """Declares ``tests.shapes.Shape``; nothing of the service refers to it."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tests/shapes.proto",
+        package="tests.shapes",
+        syntax="proto3",
+        dependency=["google/protobuf/timestamp.proto", "hosting/v1/options.proto"],
+    )
+    kind = file.enum_type.add(name="ShapeKind")
+    for number, name in enumerate(("UNSPECIFIED", "ROUND", "VERY_ROUND")):
+        kind.value.add(name=f"SHAPE_KIND_{name}", number=number)
+    shape = file.message_type.add(name="Shape")
+
+    def add(name: str, type_: int, repeated: bool = False, **other: Any) -> Any:
+        label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
+        return shape.field.add(
+            name=name, number=len(shape.field) + 1, type=type_, label=label, **other
+        )
+
+    for name, type_, repeated, presence in _FIELDS:
+        field = add(name, type_, repeated)
+        if presence:
+            field.proto3_optional = True
+            field.oneof_index = len(shape.oneof_decl)
+            shape.oneof_decl.add(name=f"_{name}")
+    add("kind", _Field.TYPE_ENUM, type_name=".tests.shapes.ShapeKind")
+    add("made_ts", _Field.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
+    add("inner", _Field.TYPE_MESSAGE, type_name=".tests.shapes.Shape.Inner")
+    add("inners", _Field.TYPE_MESSAGE, True, type_name=".tests.shapes.Shape.Inner")
+    unwrapped = add("listed", _Field.TYPE_MESSAGE, type_name=".tests.shapes.Shape.Listed")
+    unwrapped.options.Extensions[options_pb2.form].unwrap = True
+    add("by_name", _Field.TYPE_MESSAGE, True, type_name=".tests.shapes.Shape.ByNameEntry")
+    add("by_inner", _Field.TYPE_MESSAGE, True, type_name=".tests.shapes.Shape.ByInnerEntry")
+    nullable = add("nullable", _Field.TYPE_MESSAGE, type_name=".tests.shapes.Shape.Inner")
+    nullable.options.Extensions[options_pb2.form].always_null = True
+    quiet = add("quiet", _Field.TYPE_STRING, True)
+    quiet.options.Extensions[options_pb2.form].omit_empty = True
+    _add_nested(shape)
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return pool.FindMessageTypeByName("tests.shapes.Shape")
+
+
+def _add_nested(shape: descriptor_pb2.DescriptorProto) -> None:
+    inner = shape.nested_type.add(name="Inner")
+    inner.field.add(name="size", number=1, type=_Field.TYPE_UINT32, label=_Field.LABEL_OPTIONAL)
+    listed = shape.nested_type.add(name="Listed")
+    listed.field.add(name="names", number=1, type=_Field.TYPE_STRING, label=_Field.LABEL_REPEATED)
+    for name, value_type, type_name in (
+        ("ByNameEntry", _Field.TYPE_UINT32, None),
+        ("ByInnerEntry", _Field.TYPE_MESSAGE, ".tests.shapes.Shape.Inner"),
+    ):
+        entry = shape.nested_type.add(name=name)
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, type=_Field.TYPE_STRING, label=_Field.LABEL_OPTIONAL)
+        value = entry.field.add(
+            name="value", number=2, type=value_type, label=_Field.LABEL_OPTIONAL
+        )
+        if type_name:
+            value.type_name = type_name
+
+
+@pytest.fixture(scope="session")
+def shape() -> type[Any]:
+    """The class of a message with one field of every kind."""
+    assert timestamp_pb2.DESCRIPTOR is not None  # in the pool before the file that imports it
+    return message_factory.GetMessageClass(_add_file())
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The loop under asynchronous tests."""
+    return "asyncio"

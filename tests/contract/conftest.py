@@ -1,0 +1,155 @@
+"""One running data plane for the whole suite, and the door that a test goes through: every test runs once per door."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.doors import Answer, Door, Fields
+from tests.faults.plane import GAME, NAMESPACE, Plane
+
+MODES: dict[str, dict[str, Any]] = {
+    "duel": {"max_players": 2},
+    "party": {"max_players": 4, "max_players_direct": 5, "max_players_party": 3},
+    "quick": {"max_players": 2, "player_token_ttl": 5_000},
+    "quiet": {"max_players": 2, "listable": False, "taggable": False},
+    "invited": {"max_players": 2, "actions": {"find": {"enabled": False}}},
+    "public": {"max_players": 2, "actions": {"join": {"enabled": False}}},
+    "elsewhere": {"max_players": 2, "regions": {"far": {}}},
+    "ranged": {
+        "max_players": 2,
+        "docker": {
+            "network_mode": "host",
+            "ports": {
+                "game": {
+                    "protocol": "udp",
+                    "proxy": "none",
+                    "port_range": {"min": 20000, "max": 20010},
+                }
+            },
+        },
+    },
+    "secure": {
+        "max_players": 2,
+        "docker": {"ports": {"game": {"protocol": "https"}, "voice": {"protocol": "udp"}}},
+    },
+}
+REGIONS = [
+    {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
+    {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
+]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
+    folder: Path = tmp_path_factory.mktemp("contract")
+    made = Plane(
+        folder, modes=MODES, settings={"regions": REGIONS, "trusted_proxies": ["127.0.0.1"]}
+    )
+    try:
+        await made.start()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="module")
+async def public_token(plane: Plane) -> str:
+    return await plane.public_token()
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def door(request: pytest.FixtureRequest, plane: Plane) -> AsyncIterator[Door]:
+    made: Door = plane.http_door() if request.param == "http" else plane.grpc_door()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@dataclass
+class Lobby:
+    """A lobby that the test attached."""
+
+    id: str
+    token: str
+
+
+class Game:
+    """A game seen from all sides through one door: back end, lobby servers, clients."""
+
+    def __init__(self, door: Door, plane: Plane, public_token: str) -> None:
+        self.door = door
+        self.public_token = public_token
+        self.environment_token = plane.environment_token
+        self._plane = plane
+        self.attached: list[Lobby] = []
+
+    async def client(
+        self, operation: str, fields: Fields | None = None, key: str | None = None
+    ) -> Answer:
+        return await self.door.call(operation, fields, token=self.public_token, key=key)
+
+    async def back_end(
+        self, operation: str, fields: Fields | None = None, key: str | None = None
+    ) -> Answer:
+        return await self.door.call(operation, fields, token=self.environment_token, key=key)
+
+    async def server(
+        self, lobby: Lobby, operation: str, fields: Fields | None = None, key: str | None = None
+    ) -> Answer:
+        return await self.door.call(operation, fields, token=lobby.token, key=key)
+
+    async def attach(self, mode: str = "duel", *, ready: bool = True, **fields: Any) -> Lobby:
+        ports = {"game": {"address": "127.0.0.1", "port": 7777}}
+        wanted = {
+            "game_id": GAME,
+            "namespace_id": NAMESPACE,
+            "game_mode": mode,
+            "ports": ports,
+            **fields,
+        }
+        answer = await self.back_end("attach", wanted)
+        assert answer.code == "OK", answer
+        lobby = Lobby(answer.body["lobby_id"], answer.body["lobby_token"])
+        self.attached.append(lobby)
+        if ready:
+            assert (await self.server(lobby, "ready")).code == "OK"
+        return lobby
+
+    async def join(self, lobby: Lobby, **fields: Any) -> str:
+        answer = await self.client("join", {"lobby_id": lobby.id, **fields})
+        assert answer.code == "OK", answer
+        return answer.tokens[0]
+
+    async def held(self) -> int:
+        """Places that finders hold in lobbies that start."""
+        return int(await self._plane.metric("hosting_slots", state="held"))
+
+    async def detach_all(self) -> None:
+        for lobby in self.attached:
+            await self.back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
+
+
+@pytest.fixture
+async def game(door: Door, plane: Plane, public_token: str) -> AsyncIterator[Game]:
+    made = Game(door, plane, public_token)
+    yield made
+    await made.detach_all()
+
+
+@pytest.fixture(autouse=True)
+def _no_left_over(plane: Plane) -> Iterator[None]:
+    """The service that all tests share must have survived each of them."""
+    yield
+    assert plane.process is not None
+    assert plane.process.poll() is None, plane.log_tail()

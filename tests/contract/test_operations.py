@@ -1,0 +1,413 @@
+"""Every operation over both doors, against a running service: what it answers and what it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.contract.conftest import Game
+from tests.faults.doors import Door
+from tests.faults.plane import GAME, NAMESPACE, Plane
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_player_finds_a_lobby_connects_plays_and_leaves(game: Game) -> None:
+    lobby = await game.attach("duel")
+    found = await game.client("find", {"game_modes": ["duel"]})
+    assert found.code == "OK"
+    assert found.lobby_id == lobby.id
+    (token,) = found.tokens
+    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+    statistics = (await game.client("statistics")).body
+    assert int(statistics["game_modes"]["duel"]["player_count"]) == 1
+    assert (await game.server(lobby, "disconnected", {"player_token": token})).code == "OK"
+    ended = await game.server(lobby, "connected", {"player_token": token})
+    assert ended.code == "PLAYER_TOKEN_CONSUMED"
+
+
+async def test_the_answer_of_find_has_the_attached_ports_and_repeats_them_for_older_clients(
+    game: Game,
+) -> None:
+    await game.attach(
+        "secure",
+        ports={
+            "game": {"address": "game.example.com", "port": 4443},
+            "voice": {"address": "192.0.2.7", "port": 5000},
+        },
+    )
+    body = (await game.client("find", {"game_modes": ["secure"]})).body
+    assert body["ports"]["game"]["host"] == "game.example.com:4443"
+    assert body["ports"]["game"]["hostname"] == "game.example.com"
+    assert body["ports"]["game"]["port"] == 4443
+    assert body["ports"]["game"]["is_tls"] is True
+    assert body["ports"]["voice"]["port"] == 5000
+    assert not body["ports"]["voice"].get("is_tls")
+    assert body["lobby"]["ports"] == body["ports"]
+    assert body["lobby"]["player"] == body["player"]
+    assert body["lobby"]["region"] == {"region_id": "local", "display_name": "Local"}
+    assert "players" not in body
+
+
+async def test_a_second_connect_is_refused_and_keeps_the_slot(game: Game) -> None:
+    lobby = await game.attach("duel")
+    token = await game.join(lobby)
+    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+    again = await game.server(lobby, "connected", {"player_token": token})
+    assert again.code == "PLAYER_TOKEN_CONSUMED"
+    await game.join(lobby)
+    full = await game.client("join", {"lobby_id": lobby.id})
+    assert full.code == "MATCHMAKER_LOBBY_FULL"
+
+
+async def test_a_wrong_lobby_leaves_the_slot_to_its_player(game: Game) -> None:
+    lobby, other = await game.attach("duel"), await game.attach("duel")
+    token = await game.join(lobby)
+    wrong = await game.server(other, "connected", {"player_token": token})
+    assert wrong.code == "PLAYER_TOKEN_WRONG_LOBBY"
+    wrong = await game.server(other, "disconnected", {"player_token": token})
+    assert wrong.code == "PLAYER_TOKEN_WRONG_LOBBY"
+    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+
+
+@pytest.mark.parametrize("spoil", ["flip", "truncate", "word", "kind"])
+async def test_a_token_that_is_not_ours_is_invalid(game: Game, spoil: str) -> None:
+    lobby = await game.attach("duel")
+    token = await game.join(lobby)
+    last = "A" if token[-5] != "A" else "B"
+    spoiled = {
+        "flip": token[:-5] + last + token[-4:],
+        "truncate": token[:-3],
+        "word": "player_x",
+        "kind": lobby.token,
+    }[spoil]
+    refused = await game.server(lobby, "connected", {"player_token": spoiled})
+    assert refused.code == "PLAYER_TOKEN_INVALID"
+    assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+
+
+async def test_a_party_gets_all_its_places_or_none(game: Game) -> None:
+    lobby = await game.attach("party")
+    together = await game.client("join", {"lobby_id": lobby.id, "party_size": 3})
+    assert together.code == "OK"
+    assert len(set(together.tokens)) == 3
+    assert together.body["players"][0] == together.body["player"]
+    refused = await game.client("join", {"lobby_id": lobby.id, "party_size": 2})
+    assert refused.code == "MATCHMAKER_LOBBY_FULL"
+    # The direct limit is 5: two more come in one by one, a third does not.
+    await game.join(lobby)
+    await game.join(lobby)
+    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
+
+
+async def test_a_party_larger_than_the_limit_is_told_so(game: Game) -> None:
+    lobby = await game.attach("duel")
+    found = await game.client("find", {"game_modes": ["duel"], "party_size": 3})
+    assert (found.code, found.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
+    joined = await game.client("join", {"lobby_id": lobby.id, "party_size": 3})
+    assert (joined.code, joined.errors) == ("BODY_INVALID", (("party_size", "too-high"),))
+
+
+async def test_find_fills_the_fullest_lobby_that_fits_and_the_oldest_of_equals(game: Game) -> None:
+    oldest, fuller = await game.attach("party"), await game.attach("party")
+    await game.join(fuller)
+    assert (await game.client("find", {"game_modes": ["party"]})).lobby_id == fuller.id
+    assert (
+        await game.client("find", {"game_modes": ["party"], "party_size": 3})
+    ).lobby_id == oldest.id
+
+
+async def test_find_with_tags_gets_a_lobby_that_has_all_of_them(game: Game) -> None:
+    await game.attach("duel", tags={"map": "cave"})
+    tagged = await game.attach("duel", tags={"map": "hill", "rank": "gold"})
+    found = await game.client(
+        "find", {"game_modes": ["duel"], "tags": {"rank": "gold", "map": "hill"}}
+    )
+    assert found.lobby_id == tagged.id
+    none = await game.client("find", {"game_modes": ["duel"], "tags": {"map": "sea"}})
+    assert none.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+
+
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [
+        ({"game_modes": ["nothing"]}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        ({"game_modes": ["duel", "nothing"]}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        ({"game_modes": ["duel"], "regions": ["nowhere"]}, "MATCHMAKER_REGION_NOT_FOUND"),
+        ({"game_modes": ["invited"]}, "MATCHMAKER_FIND_DISABLED"),
+        ({"game_modes": ["elsewhere"], "regions": ["local"]}, "MATCHMAKER_REGION_NOT_ENABLED"),
+        ({"game_modes": ["quiet"], "tags": {"a": "b"}}, "MATCHMAKER_TAGS_DISABLED"),
+        ({"game_modes": ["duel"], "max_players": 2}, "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
+        ({"game_modes": ["duel"]}, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
+    ],
+)
+async def test_find_names_what_is_in_the_way(
+    game: Game, wish: dict[str, object], code: str
+) -> None:
+    assert (await game.client("find", wish)).code == code
+
+
+async def test_join_names_what_is_in_the_way(game: Game) -> None:
+    stranger = await game.client("join", {"lobby_id": "00010000-0000-4000-8000-000000000000"})
+    assert stranger.code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    disabled = await game.attach("public")
+    assert (await game.client("join", {"lobby_id": disabled.id})).code == "MATCHMAKER_JOIN_DISABLED"
+    closed = await game.attach("duel")
+    assert (await game.server(closed, "closed", {"is_closed": True})).code == "OK"
+    assert (await game.client("join", {"lobby_id": closed.id})).code == "MATCHMAKER_LOBBY_CLOSED"
+    assert (await game.server(closed, "closed", {"is_closed": False})).code == "OK"
+    await game.join(closed)
+
+
+async def test_a_detached_lobby_is_gone_for_everybody_and_says_so(game: Game) -> None:
+    lobby = await game.attach("duel")
+    token = await game.join(lobby)
+    names = {"game_id": GAME, "lobby_id": lobby.id}
+    assert (await game.back_end("detach", names)).body == {"did_remove": True}
+    again = await game.back_end("detach", names)
+    assert (again.code, bool(again.body.get("did_remove"))) == ("OK", False)
+    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_STOPPED"
+    assert (await game.server(lobby, "connected", {"player_token": token})).code == "PLAYER_REMOVED"
+    assert (await game.server(lobby, "disconnected", {"player_token": token})).code == "OK"
+    for operation, fields in (
+        ("ready", {}),
+        ("closed", {"is_closed": True}),
+        ("heartbeat", {}),
+        ("set_state", {"state": b"1"}),
+    ):
+        refused = await game.server(lobby, operation, fields)
+        assert refused.code == "MATCHMAKER_LOBBY_STOPPED", operation
+
+
+async def test_a_find_waits_for_a_lobby_that_starts(game: Game) -> None:
+    lobby = await game.attach("duel", ready=False)
+    waiting = asyncio.create_task(game.client("find", {"game_modes": ["duel"]}))
+    second = asyncio.create_task(game.client("join", {"lobby_id": lobby.id}))
+    while await game.held() < 2:
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    assert (await game.server(lobby, "ready")).code == "OK"
+    found, joined = await waiting, await second
+    assert found.lobby_id == joined.lobby_id == lobby.id
+    for token in (*found.tokens, *joined.tokens):
+        assert (await game.server(lobby, "connected", {"player_token": token})).code == "OK"
+
+
+async def test_whoever_waits_for_a_lobby_that_ends_is_told_why(game: Game) -> None:
+    lobby = await game.attach("duel", ready=False)
+    waiting = asyncio.create_task(game.client("find", {"game_modes": ["duel"]}))
+    while await game.held() < 1:
+        await asyncio.sleep(0.01)
+    await game.back_end("detach", {"game_id": GAME, "lobby_id": lobby.id})
+    assert (await waiting).code == "MATCHMAKER_LOBBY_START_FAILED"
+
+
+async def test_a_key_gives_the_same_answer_and_another_message_is_refused(game: Game) -> None:
+    lobby = await game.attach("party")
+    key = f"find-{lobby.id}"
+    wish = {"game_modes": ["party"], "party_size": 2}
+    first = await game.client("find", wish, key=key)
+    again = await game.client("find", wish, key=key)
+    assert first.tokens == again.tokens
+    other = await game.client("find", {"game_modes": ["party"]}, key=key)
+    assert other.code == "IDEMPOTENCY_KEY_REUSED"
+    token = first.tokens[0]
+    connect = {"player_token": token}
+    assert (await game.server(lobby, "connected", connect, key="socket-1")).code == "OK"
+    assert (await game.server(lobby, "connected", connect, key="socket-1")).code == "OK"
+    assert (
+        await game.server(lobby, "connected", connect, key="socket-2")
+    ).code == "PLAYER_TOKEN_CONSUMED"
+    assert (await game.server(lobby, "disconnected", connect)).code == "OK"
+    after = await game.server(lobby, "connected", connect, key="socket-1")
+    assert after.code == "PLAYER_TOKEN_CONSUMED"
+    assert (await game.client("find", wish, key=key)).tokens == first.tokens
+
+
+async def test_a_key_is_the_same_key_through_the_other_door(game: Game, plane: Plane) -> None:
+    lobby = await game.attach("party")
+    wish = {"game_modes": ["party"], "tags": {}, "regions": ["local"]}
+    first = await game.client("find", wish, key=lobby.id)
+    other: Door = plane.grpc_door() if game.door.name == "http" else plane.http_door()
+    try:
+        again = await other.call("find", wish, token=game.public_token, key=lobby.id)
+    finally:
+        await other.close()
+    assert again.tokens == first.tokens
+
+
+async def test_an_attach_repeated_under_its_key_is_one_lobby(game: Game) -> None:
+    ports = {"game": {"address": "127.0.0.1", "port": 7777}}
+    wanted = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    key = f"attach-{game.door.name}"
+    first = await game.back_end("attach", wanted, key=key)
+    again = await game.back_end("attach", wanted, key=key)
+    assert first.body["lobby_id"] == again.body["lobby_id"]
+    await game.back_end("detach", {"game_id": GAME, "lobby_id": first.body["lobby_id"]})
+
+
+async def test_a_kept_place_is_taken_up_again_by_its_player_alone(game: Game) -> None:
+    lobby = await game.attach("duel")
+    token, other = await game.join(lobby), await game.join(lobby)
+    for player in (token, other):
+        assert (await game.server(lobby, "connected", {"player_token": player})).code == "OK"
+    kept = {"player_token": token, "hold_ms": 60_000}
+    assert (await game.server(lobby, "disconnected", kept)).code == "OK"
+    assert (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL"
+    fresh = await game.join(lobby, rejoin_token=token)
+    assert fresh != token
+    assert (
+        await game.server(lobby, "connected", {"player_token": token})
+    ).code == "PLAYER_TOKEN_CONSUMED"
+    assert (await game.server(lobby, "connected", {"player_token": fresh})).code == "OK"
+    elsewhere = await game.attach("duel")
+    stray = await game.client("join", {"lobby_id": elsewhere.id, "rejoin_token": fresh})
+    assert stray.code == "PLAYER_TOKEN_WRONG_LOBBY"
+    both = await game.client("join", {"lobby_id": lobby.id, "rejoin_token": fresh, "party_size": 2})
+    assert both.code == "BODY_INVALID"
+
+
+async def test_a_token_that_nobody_used_in_time_expires_and_frees_its_slot(game: Game) -> None:
+    lobby = await game.attach("quick")
+    first, second = await game.join(lobby), await game.join(lobby)
+    assert (await game.server(lobby, "connected", {"player_token": second})).code == "OK"
+    while (await game.client("join", {"lobby_id": lobby.id})).code == "MATCHMAKER_LOBBY_FULL":
+        await asyncio.sleep(0.05)
+    assert (
+        await game.server(lobby, "connected", {"player_token": first})
+    ).code == "PLAYER_TOKEN_EXPIRED"
+
+
+async def test_state_is_given_back_byte_for_byte(game: Game) -> None:
+    lobby = await game.attach("duel")
+    path = {"lobby_id": lobby.id}
+    none = (await game.back_end("get_state", path)).body
+    assert none in (b"null", b"")
+    text = b'{"score": 12345678901234567890, "text":"\\u00e9"}'
+    assert (await game.server(lobby, "set_state", {"state": text})).code == "OK"
+    assert (await game.back_end("get_state", path)).body == text
+    assert (await game.server(lobby, "get_state", path)).body == text
+    listed = (await game.client("list", {"include_state": True})).body
+    assert len(listed["lobbies"]) >= 1
+    assert (await game.client("get_state", path)).code == "FORBIDDEN"
+    assert (await game.server(lobby, "set_state", {"state": b""})).code == "OK"
+    assert (await game.back_end("get_state", path)).body in (b"null", b"")
+
+
+async def test_state_above_its_limit_or_not_json_changes_nothing(game: Game) -> None:
+    lobby = await game.attach("duel")
+    assert (await game.server(lobby, "set_state", {"state": b"[1]"})).code == "OK"
+    large = json.dumps("x" * 65_536).encode()
+    assert (await game.server(lobby, "set_state", {"state": large})).code == "BODY_TOO_LARGE"
+    assert (await game.server(lobby, "set_state", {"state": b"{not json"})).code == "BODY_INVALID"
+    assert (await game.back_end("get_state", {"lobby_id": lobby.id})).body == b"[1]"
+
+
+async def test_the_list_has_open_public_lobbies_of_listable_modes(game: Game) -> None:
+    shown = await game.attach("party")
+    await game.attach("quiet")
+    await game.attach("party", ready=False)
+    closed = await game.attach("duel")
+    await game.server(closed, "closed", {"is_closed": True})
+    token = await game.join(shown)
+    await game.join(shown)
+    await game.server(shown, "connected", {"player_token": token})
+    body = (await game.client("list")).body
+    assert [lobby["lobby_id"] for lobby in body["lobbies"]] == [shown.id]
+    (lobby,) = body["lobbies"]
+    assert lobby["game_mode_id"] == "party"
+    assert lobby["region_id"] == "local"
+    limits = [lobby[f"max_players_{kind}"] for kind in ("normal", "direct", "party")]
+    assert limits == [4, 5, 3]
+    assert lobby["total_player_count"] == 1
+    modes = {mode["game_mode_id"] for mode in body["game_modes"]}
+    assert "party" in modes
+    assert "quiet" not in modes
+    assert {region["region_id"] for region in body["regions"]} == {"local", "far"}
+
+
+async def test_regions_are_told_with_their_places(game: Game) -> None:
+    regions = (await game.client("regions")).body["regions"]
+    assert [region["region_id"] for region in regions] == ["local", "far"]
+    assert regions[1]["datacenter_coord"] == {"latitude": -33.9, "longitude": 151.2}
+    assert regions[0]["region_display_name"] == "Local"
+
+
+async def test_a_heartbeat_list_with_a_stranger_frees_nothing(game: Game) -> None:
+    lobby, other = await game.attach("duel"), await game.attach("duel")
+    mine, theirs = await game.join(lobby), await game.join(other)
+    for stranger in (theirs, "player_nonsense"):
+        refused = await game.server(lobby, "heartbeat", {"player_tokens": [mine, stranger]})
+        assert refused.code == "BODY_INVALID"
+        assert refused.errors[0][:2] == ("player_tokens", "1")
+    assert (await game.server(lobby, "heartbeat", {"player_tokens": [mine]})).code == "OK"
+    assert (await game.server(lobby, "heartbeat")).code == "OK"
+    assert (await game.server(lobby, "connected", {"player_token": mine})).code == "OK"
+
+
+async def test_repeats_of_lobby_operations_are_harmless(game: Game) -> None:
+    lobby = await game.attach("duel")
+    token = await game.join(lobby)
+    assert (await game.server(lobby, "ready")).code == "OK"
+    assert (await game.server(lobby, "closed", {"is_closed": False})).code == "OK"
+    for _ in range(2):
+        assert (await game.server(lobby, "disconnected", {"player_token": token})).code == "OK"
+    assert (await game.server(lobby, "connected", {"player_token": token})).code == "PLAYER_REMOVED"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"game_mode": "nothing"}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        ({"region": "nowhere"}, "MATCHMAKER_REGION_NOT_FOUND"),
+        ({"game_mode": "elsewhere", "region": "local"}, "MATCHMAKER_REGION_NOT_ENABLED"),
+        ({"game_mode": "ranged"}, "BODY_INVALID"),
+        ({"ports": {}}, "BODY_INVALID"),
+        ({"ports": {"other": {"address": "127.0.0.1", "port": 1}}}, "BODY_INVALID"),
+        ({"game_id": "no-such-game"}, "GAME_NOT_FOUND"),
+        ({"namespace_id": "nowhere"}, "NAMESPACE_NOT_FOUND"),
+    ],
+)
+async def test_attach_names_what_is_in_the_way(
+    game: Game, change: dict[str, object], code: str
+) -> None:
+    ports = {"game": {"address": "127.0.0.1", "port": 7777}}
+    wanted = {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": ports}
+    assert (await game.back_end("attach", {**wanted, **change})).code == code
+
+
+CLIENT = ("find", "join", "list", "regions", "statistics")
+SERVER = ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat")
+OPERATOR = ("attach", "detach")
+SHAPES: dict[str, dict[str, object]] = {
+    "find": {"game_modes": ["duel"]},
+    "join": {"lobby_id": "00010000-0000-4000-8000-000000000000"},
+    "connected": {"player_token": "player_x"},
+    "disconnected": {"player_token": "player_x"},
+    "closed": {"is_closed": True},
+    "set_state": {"state": b"1"},
+    "get_state": {"lobby_id": "00010000-0000-4000-8000-000000000000"},
+    "attach": {"game_id": GAME, "namespace_id": NAMESPACE, "game_mode": "duel", "ports": {}},
+    "detach": {"game_id": GAME, "lobby_id": "00010000-0000-4000-8000-000000000000"},
+}
+
+
+@pytest.mark.parametrize("operation", [*CLIENT, *SERVER, *OPERATOR, "get_state"])
+async def test_every_operation_wants_a_token_of_its_kind(
+    game: Game, door: Door, plane: Plane, operation: str
+) -> None:
+    fields = SHAPES.get(operation, {})
+    lobby = await game.attach("duel")
+    missing = await door.call(operation, fields)
+    assert missing.code == "TOKEN_MISSING"
+    nonsense = await door.call(operation, fields, token="pub_nonsense")
+    assert nonsense.code in ("TOKEN_INVALID", "FORBIDDEN")
+    wrong = {
+        **dict.fromkeys(CLIENT, lobby.token),
+        **dict.fromkeys(SERVER, game.public_token),
+        **dict.fromkeys(OPERATOR, game.public_token),
+        "get_state": game.public_token,
+    }[operation]
+    assert (await door.call(operation, fields, token=wrong)).code == "FORBIDDEN"

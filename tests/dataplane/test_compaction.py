@@ -1,0 +1,88 @@
+"""When a child is started, what becomes of it, and that it ends with its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pyservice.dataplane.compaction import Compactor
+
+pytestmark = pytest.mark.anyio
+
+
+class Journal:
+    """Due until an image was written."""
+
+    def __init__(self) -> None:
+        self.is_due = True
+        self.images = 0
+
+    def is_compaction_due(self) -> bool:
+        return self.is_due
+
+    def image_written(self) -> None:
+        self.is_due = False
+        self.images += 1
+
+
+async def _until(compactor: Compactor, is_done: str, count: int) -> None:
+    task = asyncio.create_task(compactor.run())
+    async with asyncio.timeout(20):
+        while getattr(compactor, is_done) < count:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _command(code: str) -> list[str]:
+    return [sys.executable, "-S", "-c", code]
+
+
+async def test_a_child_that_succeeds_is_told_to_the_engine_once() -> None:
+    journal = Journal()
+    compactor = Compactor(journal, _command(""), check_s=0.001)
+    await _until(compactor, "done", 1)
+    assert (journal.images, compactor.failed) == (1, 0)
+
+
+async def test_a_failure_is_counted_and_tried_again(tmp_path: Path) -> None:
+    journal = Journal()
+    marker = tmp_path / "tried"
+    code = (
+        f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w'); sys.exit(not e)"
+    )
+    compactor = Compactor(journal, _command(code), check_s=0.001, retry_s=0.001)
+    await _until(compactor, "done", 1)
+    assert (journal.images, compactor.failed) == (1, 1)
+
+
+async def test_a_command_that_cannot_be_started_is_a_failure() -> None:
+    journal = Journal()
+    compactor = Compactor(journal, ["/nonexistent/program"], check_s=0.001, retry_s=0.001)
+    await _until(compactor, "failed", 2)
+    assert journal.images == 0
+
+
+async def test_a_running_child_ends_with_its_owner(tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    code = (
+        f"import os, time; f = open({str(marker)!r} + '.new', 'w'); f.write(str(os.getpid()));"
+        f"f.close(); os.rename(f.name, {str(marker)!r}); time.sleep(600)"
+    )
+    compactor = Compactor(Journal(), _command(code))
+    task = asyncio.create_task(compactor.run())
+    async with asyncio.timeout(20):
+        while not marker.exists():
+            await asyncio.sleep(0.005)
+    began = time.monotonic()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
+    assert (compactor.done, compactor.failed) == (0, 0)

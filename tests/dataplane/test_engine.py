@@ -1,0 +1,229 @@
+"""The engine as the loop sees it: nothing is answered before it is durable, and who goes away frees
+its place exactly once. Over the real native engine and a real journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pyservice.dataplane.engine import Engine, Placed, refusal_slugs
+from pyservice.errors import ServiceError, codes
+
+pytestmark = pytest.mark.anyio
+
+NAMESPACE = bytes(range(16))
+VERSION = bytes(range(16, 32))
+
+
+async def _attach(engine: Engine, max_players: int = 2, **changes: Any) -> tuple[bytes, str]:
+    fields: dict[str, Any] = {
+        "tags": [],
+        "max_players": (max_players,) * 3,
+        "player_token_ttl_ms": 60_000,
+        "heartbeat_timeout_ms": 30_000,
+        "heartbeat_grace_ms": 10_000,
+        "is_join_enabled": True,
+        "create_ts_ms": 0,
+        "lobby_count_max": 10,
+        "idempotency": None,
+        "deadline": None,
+        **changes,
+    }
+    return await engine.attach(NAMESPACE, VERSION, "duel", "local", [], **fields)
+
+
+async def _find(engine: Engine, **changes: Any) -> Placed:
+    fields: dict[str, Any] = {
+        "party_size": 1,
+        "source": 0,
+        "source_limit": 1_000,
+        "idempotency": None,
+        "deadline": None,
+        **changes,
+    }
+    return await engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], **fields)
+
+
+async def _code(work: Any) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await work
+    return caught.value.code
+
+
+def _held(engine: Engine, lobby: bytes) -> int:
+    found = engine.lobby(lobby)
+    assert found is not None
+    return found.players[0]
+
+
+async def _until_held(engine: Engine, lobby: bytes, count: int) -> None:
+    while _held(engine, lobby) != count:
+        await asyncio.sleep(0)
+
+
+async def test_every_refusal_is_a_code_of_the_table(engine: Engine) -> None:
+    assert set(refusal_slugs()) <= codes()
+
+
+async def test_a_player_gets_in_and_out(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    await engine.ready(lobby, None)
+    placed = await _find(engine)
+    assert placed.lobby == lobby
+    [token] = placed.tokens
+    await engine.connected(lobby, token, None, None)
+    assert await _code(engine.connected(lobby, token, None, None)) == "PLAYER_TOKEN_CONSUMED"
+    await engine.disconnected(lobby, token, None, None, None)
+    found = engine.lobby(lobby)
+    assert found is not None
+    assert found.players == (0, 0, 0, 0)
+
+
+async def test_an_answer_is_durable_when_it_is_there(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    status = engine.status()
+    assert status.durable == status.last
+    await engine.ready(lobby, None)
+    await _find(engine)
+    status = engine.status()
+    assert status.durable == status.last
+
+
+async def test_many_at_once_share_batches_and_all_are_answered(engine: Engine) -> None:
+    lobby, _ = await _attach(engine, max_players=500)
+    await engine.ready(lobby, None)
+    placed = await asyncio.gather(*(_find(engine) for _ in range(500)))
+    tokens = {token for one in placed for token in one.tokens}
+    assert len(tokens) == 500
+    await asyncio.gather(*(engine.connected(lobby, token, None, None) for token in tokens))
+    assert await _code(_find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+
+
+async def test_finds_wait_for_a_starting_lobby_and_get_their_places(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    finds = [asyncio.create_task(_find(engine)) for _ in range(2)]
+    await _until_held(engine, lobby, 2)
+    assert await _code(_find(engine)) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    await engine.ready(lobby, None)
+    placed = await asyncio.gather(*finds)
+    assert {one.lobby for one in placed} == {lobby}
+    assert len({one.tokens for one in placed}) == 2
+
+
+async def test_a_find_that_goes_away_frees_its_hold_once(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    finds = [asyncio.create_task(_find(engine)) for _ in range(2)]
+    await _until_held(engine, lobby, 2)
+    finds[0].cancel()
+    await asyncio.gather(finds[0], return_exceptions=True)
+    assert _held(engine, lobby) == 1
+    third = asyncio.create_task(_find(engine))
+    await _until_held(engine, lobby, 2)
+    await engine.ready(lobby, None)
+    placed = await asyncio.gather(finds[1], third)
+    assert {one.lobby for one in placed} == {lobby}
+
+
+async def test_requests_that_share_a_hold_drop_it_when_the_last_goes_away(
+    engine: Engine,
+) -> None:
+    lobby, _ = await _attach(engine)
+    key = engine.idempotency(b"caller", "key", "find", b"message")
+    finds = [asyncio.create_task(_find(engine, idempotency=key)) for _ in range(3)]
+    await _until_held(engine, lobby, 1)
+    for find in finds[:2]:
+        find.cancel()
+    await asyncio.gather(*finds[:2], return_exceptions=True)
+    assert _held(engine, lobby) == 1
+    again = asyncio.create_task(_find(engine, idempotency=key))
+    await asyncio.sleep(0)
+    await engine.ready(lobby, None)
+    first, second = await asyncio.gather(finds[2], again)
+    assert first.tokens == second.tokens
+    found = engine.lobby(lobby)
+    assert found is not None
+    assert found.players == (0, 1, 0, 0)
+
+
+async def test_a_hold_ends_after_find_wait_ms(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    engine._find_wait_s = 0.05
+    assert await _code(_find(engine)) == "DEADLINE_EXCEEDED"
+    assert _held(engine, lobby) == 0
+
+
+async def test_a_hold_ends_with_the_callers_deadline(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    deadline = asyncio.get_running_loop().time() + 0.05
+    assert await _code(_find(engine, deadline=deadline)) == "DEADLINE_EXCEEDED"
+    assert _held(engine, lobby) == 0
+
+
+async def test_a_lobby_that_ends_before_it_is_ready_tells_its_finders(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    find = asyncio.create_task(_find(engine))
+    await _until_held(engine, lobby, 1)
+    assert await engine.detach([NAMESPACE], lobby, None)
+    with pytest.raises(ServiceError) as caught:
+        await find
+    assert caught.value.code == "MATCHMAKER_LOBBY_START_FAILED"
+    assert caught.value.metadata["reason"] == "removed"
+
+
+async def test_stopping_sends_waiting_finds_away(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    find = asyncio.create_task(_find(engine))
+    await _until_held(engine, lobby, 1)
+    engine.give_up_holds()
+    assert await _code(find) == "SHUTTING_DOWN"
+    assert _held(engine, lobby) == 0
+
+
+async def test_a_party_that_is_too_large_is_told_where(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    await engine.ready(lobby, None)
+    with pytest.raises(ServiceError) as caught:
+        await engine.join(
+            NAMESPACE,
+            lobby,
+            party_size=3,
+            rejoin_token=None,
+            source=0,
+            source_limit=9,
+            idempotency=None,
+            deadline=None,
+        )
+    assert caught.value.code == "BODY_INVALID"
+    assert [problem.path for problem in caught.value.errors] == [("party_size", "too-high")]
+
+
+async def test_a_bad_token_in_a_heartbeat_is_told_by_its_index(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    await engine.ready(lobby, None)
+    placed = await _find(engine)
+    with pytest.raises(ServiceError) as caught:
+        await engine.heartbeat(lobby, [placed.tokens[0], "player_nonsense"], None)
+    assert caught.value.code == "BODY_INVALID"
+    assert [problem.path for problem in caught.value.errors] == [("player_tokens", "1", "invalid")]
+
+
+async def test_state_is_kept_and_read_by_its_namespace(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    assert await engine.state([NAMESPACE], lobby, None) == b""
+    await engine.set_state(lobby, b'{"a":1}', None)
+    assert await engine.state([NAMESPACE], lobby, None) == b'{"a":1}'
+    assert engine.listed_state(NAMESPACE, lobby) == b'{"a":1}'
+    assert engine.listed_state(VERSION, lobby) is None
+    assert await _code(engine.state([VERSION], lobby, None)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+
+
+async def test_without_a_key_there_is_nothing_to_remember(engine: Engine) -> None:
+    assert engine.idempotency(b"caller", None, "find", b"message") is None
+    one = engine.idempotency(b"caller", "key", "find", b"message")
+    assert one is not None
+    assert len(one) == 32
+    assert one == engine.idempotency(b"caller", "key", "find", b"message")
+    assert one != engine.idempotency(b"caller", "key", "join", b"message")

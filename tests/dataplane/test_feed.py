@@ -1,0 +1,270 @@
+"""Configuration is taken in order, whole or not at all, and on disk before it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
+from pyservice.dataplane.feed_rules import OperatorLimits
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import FeedMetrics
+from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
+from tests.dataplane.configurations import (
+    NAMESPACE_ID,
+    OTHER_NAMESPACE_ID,
+    configuration,
+    version,
+)
+
+pytestmark = pytest.mark.anyio
+
+RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
+
+
+class Plane:
+    """A feed with what it fills; `again` is the same folder after a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.namespaces = Namespaces()
+        self.metrics = FeedMetrics()
+        limits = OperatorLimits(player_limit_max=256, regions={"local"})
+        self.feed = Feed(FeedFiles(folder), self.namespaces, limits, self.metrics)
+        self.feed.load()
+
+    def again(self) -> Plane:
+        return Plane(self.folder)
+
+    async def apply(self, epoch: int = 0, revision: int = 1, **changes: Any) -> str:
+        request = pb.ApplyRequest(
+            configuration=configuration(source_epoch=epoch, revision=revision, **changes)
+        )
+        return (await self.feed.apply(request)).WhichOneof("outcome") or ""
+
+    async def remove(self, epoch: int = 0, revision: int = 1) -> str:
+        request = pb.RemoveRequest(namespace_id=NAMESPACE_ID, source_epoch=epoch, revision=revision)
+        return (await self.feed.remove(request)).WhichOneof("outcome") or ""
+
+    async def held(self) -> dict[str, tuple[int, int]]:
+        answer = await self.feed.held(pb.HeldRequest())
+        return {one.namespace_id: (one.source_epoch, one.revision) for one in answer.configurations}
+
+    def display_name(self) -> str | None:
+        held = self.namespaces.configuration(RAW_ID)
+        return held.display_name if held else None
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Plane:
+    return Plane(tmp_path / "feed")
+
+
+async def test_greater_pairs_are_taken_equal_ones_acknowledged_smaller_ones_stale(
+    plane: Plane,
+) -> None:
+    assert await plane.apply(0, 5) == "applied"
+    assert await plane.apply(0, 5) == "applied"
+    assert await plane.apply(0, 4) == "stale"
+    assert await plane.apply(0, 6) == "applied"
+    assert await plane.apply(1, 1) == "applied"
+    assert await plane.apply(0, 7) == "stale"
+    assert await plane.held() == {NAMESPACE_ID: (1, 1)}
+
+
+async def test_a_stale_answer_says_what_is_held(plane: Plane) -> None:
+    await plane.apply(2, 9)
+    answer = await plane.feed.apply(pb.ApplyRequest(configuration=configuration(revision=10)))
+    assert (answer.stale.held.source_epoch, answer.stale.held.revision) == (2, 9)
+    assert answer.stale.held.namespace_id == NAMESPACE_ID
+
+
+async def test_what_was_acknowledged_is_there_after_a_restart(plane: Plane) -> None:
+    await plane.apply(3, 7, display_name="Kept")
+    again = plane.again()
+    assert await again.held() == {NAMESPACE_ID: (3, 7)}
+    assert again.display_name() == "Kept"
+    assert again.metrics.namespaces == 1
+
+
+async def test_a_refused_configuration_changes_nothing(plane: Plane) -> None:
+    await plane.apply(0, 1, display_name="Good")
+    bad = {"actions": {"join": {"enabled": True, "verification": {"url": "https://x.example"}}}}
+    assert await plane.apply(0, 2, display_name="Bad", versions=[version(duel=bad)]) == "refused"
+    assert plane.display_name() == "Good"
+    assert plane.again().display_name() == "Good"
+    assert await plane.held() == {NAMESPACE_ID: (0, 1)}
+    assert await plane.apply(0, 2, display_name="Mended") == "applied"
+
+
+async def test_a_stale_message_is_stale_even_when_it_is_bad(plane: Plane) -> None:
+    await plane.apply(0, 5)
+    assert await plane.apply(0, 4, name_id="-") == "stale"
+
+
+async def test_equal_pair_with_other_content_keeps_what_is_held(plane: Plane) -> None:
+    await plane.apply(0, 1, display_name="First")
+    assert await plane.apply(0, 1, display_name="Second") == "applied"
+    assert plane.display_name() == "First"
+
+
+async def test_absence_removes_nothing_and_removal_is_a_message(plane: Plane) -> None:
+    await plane.apply(0, 1)
+    await plane.apply(0, 1, namespace_id=OTHER_NAMESPACE_ID, name_id="staging")
+    assert await plane.remove(0, 2) == "removed"
+    assert set(await plane.held()) == {OTHER_NAMESPACE_ID}
+    assert set(await plane.again().held()) == {OTHER_NAMESPACE_ID}
+
+
+async def test_removal_keeps_the_same_order(plane: Plane) -> None:
+    await plane.apply(0, 5)
+    assert await plane.remove(0, 4) == "stale"
+    assert await plane.remove(0, 5) == "stale"
+    assert await plane.remove(0, 6) == "removed"
+    assert await plane.remove(0, 6) == "removed"
+
+
+async def test_a_late_message_does_not_bring_a_removed_namespace_back(plane: Plane) -> None:
+    await plane.apply(0, 1)
+    await plane.remove(0, 3)
+    again = plane.again()
+    for revision in (2, 3):
+        assert await again.apply(0, revision) == "stale"
+    assert await again.held() == {}
+    assert await again.apply(0, 4) == "applied"
+
+
+async def test_removing_what_never_was_is_remembered_too(plane: Plane) -> None:
+    assert await plane.remove(0, 9) == "removed"
+    assert await plane.again().apply(0, 8) == "stale"
+
+
+async def test_a_removal_without_a_proper_id_is_refused(plane: Plane) -> None:
+    with pytest.raises(ServiceError) as caught:
+        await plane.feed.remove(pb.RemoveRequest(namespace_id="../keys", revision=1))
+    assert caught.value.code == "BODY_INVALID"
+
+
+async def test_an_id_that_is_no_id_never_becomes_a_file_name(plane: Plane) -> None:
+    assert await plane.apply(0, 1, namespace_id="../escape") == "refused"
+    assert list(plane.folder.iterdir()) == []
+
+
+async def test_the_answer_comes_after_file_and_folder_are_synced(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await plane.apply()
+    assert len(synced) == 2
+    assert synced[0].endswith(".tmp")
+    assert synced[1] == str(plane.folder)
+
+
+async def test_a_full_disk_is_told_and_the_last_good_one_stays(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plane.apply(0, 1, display_name="Good")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(ServiceError) as caught:
+            await plane.apply(0, 2, display_name="New")
+    assert caught.value.code == "STORAGE_FULL"
+    assert plane.display_name() == "Good"
+    assert plane.again().display_name() == "Good"
+    assert await plane.apply(0, 2, display_name="New") == "applied"
+    assert plane.again().display_name() == "New"
+
+
+async def test_a_caller_that_goes_away_leaves_nothing_half_done(plane: Plane) -> None:
+    calls = [asyncio.ensure_future(plane.apply(0, revision)) for revision in range(1, 20)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert await plane.apply(0, 20) == "applied"
+    assert await plane.again().held() == {NAMESPACE_ID: (0, 20)}
+
+
+@pytest.mark.parametrize("position", [0, 8, 10, 12, 16, 60, -1])
+async def test_a_damaged_file_is_refused_by_name(plane: Plane, position: int) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(FeedFileError, match=path.name):
+        plane.again()
+
+
+@pytest.mark.parametrize("length", [0, 7, 47, 100])
+async def test_a_cut_file_is_refused(plane: Plane, length: int) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(FeedFileError, match="restore it"):
+        plane.again()
+
+
+async def test_a_file_of_a_later_format_is_refused_with_both_numbers(plane: Plane) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[8] = 2
+    path.write_bytes(content)
+    with pytest.raises(FeedFileError, match="format 2, this version reads 1"):
+        plane.again()
+
+
+async def test_a_file_under_another_name_is_refused(plane: Plane) -> None:
+    await plane.apply()
+    [path] = plane.folder.iterdir()
+    path.rename(path.with_name(f"{OTHER_NAMESPACE_ID}.cfg"))
+    with pytest.raises(FeedFileError, match="something else"):
+        plane.again()
+
+
+async def test_leftovers_of_a_crash_are_cleared_away(plane: Plane) -> None:
+    await plane.apply()
+    leftover = plane.folder / f".{NAMESPACE_ID}.cfg.1.tmp"
+    leftover.write_bytes(b"half")
+    assert plane.again().display_name() == "Production"
+    assert not leftover.exists()
+
+
+async def test_outcomes_are_counted(plane: Plane) -> None:
+    await plane.apply(0, 2)
+    await plane.apply(0, 1)
+    await plane.apply(0, 3, name_id="-")
+    await plane.remove(0, 4)
+    assert plane.metrics.outcomes == {"applied": 1, "stale": 1, "refused": 1, "removed": 1}
+    assert plane.metrics.namespaces == 0
+    assert plane.metrics.last_applied_ts_s > 0
+
+
+async def test_a_region_that_the_operator_took_away_does_not_take_the_namespace_away(
+    plane: Plane,
+) -> None:
+    mode: dict[str, Any] = {"regions": {"local": {}}}
+    await plane.apply(versions=[version(duel=mode)])
+    limits = OperatorLimits(player_limit_max=1, regions={"elsewhere"})
+    namespaces = Namespaces()
+    Feed(FeedFiles(plane.folder), namespaces, limits, FeedMetrics()).load()
+    assert namespaces.is_known(RAW_ID)

@@ -1,0 +1,200 @@
+"""What lobby servers and operators do: attach to detach, over the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from pyservice.dataplane.engine import Engine
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.configurations import GAME_ID, NAMESPACE_ID, version
+from tests.dataplane.scene import MODES, Scene
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def scene(engine: Engine) -> Scene:
+    return Scene(engine)
+
+
+async def _code(work: Awaitable[Any]) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await work
+    return caught.value.code
+
+
+def _detach(lobby_id: str, game: str = "arena") -> pb.DetachLobbyRequest:
+    return pb.DetachLobbyRequest(game_id=game, lobby_id=lobby_id)
+
+
+async def test_an_attached_lobby_is_made_as_its_mode_says(scene: Scene) -> None:
+    made = await scene.attach(is_ready=False)
+    assert made.lobby_token.startswith("lobby_")
+    assert made.lobby_id.startswith("0001")
+    lobby_id = scene.server(made.lobby_id).lobby_id
+    assert scene.engine.lobby_of_token(made.lobby_token) == lobby_id
+    lobby = scene.engine.lobby(lobby_id)
+    assert lobby is not None
+    assert (lobby.mode, lobby.region, lobby.max_players) == ("duel", "north", (2, 2, 4))
+    assert not lobby.is_ready
+    assert lobby.create_ts_ms == 1_700_000_000_000
+    [port] = lobby.ports
+    assert (port.name, port.address, port.port, port.is_tls) == ("game", "127.0.0.1", 4000, False)
+
+
+async def test_path_takes_ids_and_names(scene: Scene) -> None:
+    for game in ("arena", GAME_ID):
+        for namespace in ("prod", NAMESPACE_ID):
+            await scene.attach(game_id=game, namespace_id=namespace)
+
+
+async def test_what_the_token_does_not_cover_is_not_there(scene: Scene) -> None:
+    other = "0192f000-0000-7000-8000-0000000000ff"
+    for game in ("other", other):
+        assert await _code(scene.attach(game_id=game)) == "GAME_NOT_FOUND"
+        assert await _code(scene.attach(game_id=game, namespace_id="x")) == "GAME_NOT_FOUND"
+    for namespace in ("staging", other):
+        assert await _code(scene.attach(namespace_id=namespace)) == "NAMESPACE_NOT_FOUND"
+    made = await scene.attach()
+    work = scene.fleet.detach(_detach(made.lobby_id, "other"), scene.back_end())
+    assert await _code(work) == "GAME_NOT_FOUND"
+
+
+async def test_lobbies_are_limited_by_the_namespace(scene: Scene) -> None:
+    scene.feed(matchmaker={"lobby_count_max": 1, "max_players": 256})
+    made = await scene.attach()
+    assert await _code(scene.attach()) == "MATCHMAKER_TOO_MANY_LOBBIES"
+    await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
+    await scene.attach()
+
+
+async def test_lowering_the_limit_stops_nothing(scene: Scene) -> None:
+    made = await scene.attach()
+    await scene.attach()
+    scene.feed(matchmaker={"lobby_count_max": 1, "max_players": 256})
+    assert await _code(scene.attach()) == "MATCHMAKER_TOO_MANY_LOBBIES"
+    await scene.join(made.lobby_id)
+
+
+async def test_detach_tells_what_it_did(scene: Scene) -> None:
+    made = await scene.attach()
+    answer = await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
+    assert answer.did_remove
+    answer = await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
+    assert not answer.did_remove
+    unknown = _detach("00010000-0000-4000-8000-000000000000")
+    work = scene.fleet.detach(unknown, scene.back_end())
+    assert await _code(work) == "MATCHMAKER_LOBBY_NOT_FOUND"
+
+
+async def test_an_ended_lobby_is_told_of_its_end(scene: Scene) -> None:
+    made = await scene.attach()
+    player = (await scene.join(made.lobby_id)).player.token
+    await scene.fleet.detach(_detach(made.lobby_id), scene.back_end())
+    server = scene.server(made.lobby_id)
+    stopped = "MATCHMAKER_LOBBY_STOPPED"
+    assert await _code(scene.fleet.ready(pb.LobbyReadyRequest(), server)) == stopped
+    closed = pb.SetLobbyClosedRequest(is_closed=True)
+    assert await _code(scene.fleet.set_closed(closed, server)) == stopped
+    assert await _code(scene.fleet.set_state(pb.SetLobbyStateRequest(), server)) == stopped
+    assert await _code(scene.fleet.heartbeat(pb.HeartbeatRequest(), server)) == stopped
+    assert await _code(scene.connected(made.lobby_id, player)) == "PLAYER_REMOVED"
+    await scene.disconnected(made.lobby_id, player)
+
+
+async def test_a_repeated_attach_under_its_key_is_the_same_lobby(scene: Scene) -> None:
+    request = pb.AttachLobbyRequest(
+        game_id="arena",
+        namespace_id="prod",
+        game_mode="duel",
+        ports={"game": pb.AttachedPort(address="localhost", port=1)},
+    )
+    caller = scene.back_end(idempotency_key="k")
+    first = await scene.fleet.attach(request, caller)
+    assert await scene.fleet.attach(request, caller) == first
+    request.game_mode = "tagged"
+    assert await _code(scene.fleet.attach(request, caller)) == "IDEMPOTENCY_KEY_REUSED"
+
+
+async def test_connected_under_its_key_repeats_while_the_use_lasts(scene: Scene) -> None:
+    made = await scene.attach()
+    token = (await scene.find()).player.token
+    await scene.connected(made.lobby_id, token, idempotency_key="socket-1")
+    await scene.connected(made.lobby_id, token, idempotency_key="socket-1")
+    work = scene.connected(made.lobby_id, token, idempotency_key="socket-2")
+    assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
+    assert await _code(scene.connected(made.lobby_id, token)) == "PLAYER_TOKEN_CONSUMED"
+    await scene.disconnected(made.lobby_id, token)
+    work = scene.connected(made.lobby_id, token, idempotency_key="socket-1")
+    assert await _code(work) == "PLAYER_TOKEN_CONSUMED"
+
+
+async def test_a_token_of_another_lobby_is_told_and_its_slot_stays(scene: Scene) -> None:
+    one, other = await scene.attach(), await scene.attach()
+    token = (await scene.join(one.lobby_id)).player.token
+    assert await _code(scene.connected(other.lobby_id, token)) == "PLAYER_TOKEN_WRONG_LOBBY"
+    assert await _code(scene.connected(one.lobby_id, "player_nonsense")) == "PLAYER_TOKEN_INVALID"
+    await scene.connected(one.lobby_id, token)
+
+
+async def test_a_kept_place_is_taken_again(scene: Scene) -> None:
+    made = await scene.attach()
+    token = (await scene.join(made.lobby_id)).player.token
+    await scene.connected(made.lobby_id, token)
+    await scene.disconnected(made.lobby_id, token, hold_ms=60_000)
+    await scene.join(made.lobby_id, scene.client(2))
+    assert await _code(scene.join(made.lobby_id, scene.client(3))) == "MATCHMAKER_LOBBY_FULL"
+    again = (await scene.join(made.lobby_id, rejoin_token=token)).player.token
+    await scene.connected(made.lobby_id, again)
+
+
+async def test_closed_lobbies_are_neither_found_nor_joined(scene: Scene) -> None:
+    made = await scene.attach()
+    server = scene.server(made.lobby_id)
+    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), server)
+    assert await _code(scene.find()) == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    assert await _code(scene.join(made.lobby_id)) == "MATCHMAKER_LOBBY_CLOSED"
+    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=False), server)
+    await scene.find()
+
+
+async def test_state_is_given_back_byte_for_byte(scene: Scene) -> None:
+    made = await scene.attach()
+    state = b'{"n": 18446744073709551615,  "x":[]}'
+    await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(made.lobby_id))
+    request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    assert (await scene.fleet.get_state(request, scene.back_end())).state == state
+
+
+async def test_a_heartbeat_takes_a_list_an_empty_list_or_none(scene: Scene) -> None:
+    made = await scene.attach()
+    token = (await scene.join(made.lobby_id)).player.token
+    await scene.connected(made.lobby_id, token)
+    server = scene.server(made.lobby_id)
+    for request in (
+        pb.HeartbeatRequest(),
+        pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=[token])),
+        pb.HeartbeatRequest(player_tokens=pb.PlayerTokens()),
+    ):
+        await scene.fleet.heartbeat(request, server)
+    bad = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=[token, "x"]))
+    assert await _code(scene.fleet.heartbeat(bad, server)) == "BODY_INVALID"
+
+
+async def test_a_heartbeat_frees_slots_that_the_server_does_not_have(scene: Scene) -> None:
+    mode = {**MODES["duel"], "heartbeat_grace_ms": 0}
+    scene.feed(versions=[version(duel=mode)])
+    made = await scene.attach()
+    token = (await scene.join(made.lobby_id)).player.token
+    await scene.connected(made.lobby_id, token)
+    server = scene.server(made.lobby_id)
+    empty = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens())
+    await scene.fleet.heartbeat(empty, server)
+    await scene.fleet.heartbeat(empty, server)
+    lobby = scene.engine.lobby(server.lobby_id)
+    assert lobby is not None
+    assert lobby.players == (0, 0, 0, 0)

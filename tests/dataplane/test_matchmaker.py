@@ -1,0 +1,251 @@
+"""What game clients get: find, join, list, regions, statistics, over the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from pyservice.calls import TokenKind
+from pyservice.dataplane.engine import Engine
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.configurations import version
+from tests.dataplane.scene import MODES, Scene
+
+pytestmark = pytest.mark.anyio
+
+UNKNOWN_LOBBY = "00010000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+async def scene(engine: Engine) -> Scene:
+    return Scene(engine)
+
+
+async def _refusal(work: Awaitable[Any]) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await work
+    return caught.value
+
+
+async def test_find_answers_lobby_ports_and_player_as_the_contract_says(scene: Scene) -> None:
+    made = await scene.attach()
+    answer = await scene.find()
+    assert answer.lobby.lobby_id == made.lobby_id
+    assert answer.lobby.region.region_id == "north"
+    assert answer.lobby.region.display_name == "North"
+    port = answer.ports["game"]
+    assert (port.hostname, port.port, port.host) == ("127.0.0.1", 4000, "127.0.0.1:4000")
+    assert not port.is_tls
+    assert not port.HasField("port_range")
+    assert answer.player.token.startswith("player_")
+    assert answer.lobby.player == answer.player
+    assert dict(answer.lobby.ports) == dict(answer.ports)
+    assert not answer.players
+
+
+async def test_join_answers_the_same_for_the_lobby_asked(scene: Scene) -> None:
+    made = await scene.attach("tagged")
+    answer = await scene.join(made.lobby_id)
+    assert answer.lobby.lobby_id == made.lobby_id
+    assert answer.ports["game"].is_tls
+    assert answer.player.token.startswith("player_")
+
+
+async def test_ipv6_addresses_are_bracketed_in_host(scene: Scene) -> None:
+    made = await scene.attach(ports={"game": pb.AttachedPort(address="::1", port=7)})
+    port = (await scene.join(made.lobby_id)).ports["game"]
+    assert (port.hostname, port.host) == ("::1", "[::1]:7")
+
+
+async def test_a_party_gets_all_tokens_or_none(scene: Scene) -> None:
+    made = await scene.attach()
+    answer = await scene.join(made.lobby_id, party_size=3)
+    assert len({player.token for player in answer.players}) == 3
+    assert answer.players[0] == answer.player
+    error = await _refusal(scene.join(made.lobby_id, party_size=2))
+    assert error.code == "MATCHMAKER_LOBBY_FULL"
+
+
+async def test_tokens_that_were_given_let_players_in(scene: Scene) -> None:
+    made = await scene.attach()
+    answer = await scene.find(party_size=2)
+    for player in answer.players:
+        await scene.connected(made.lobby_id, player.token)
+    error = await _refusal(scene.find())
+    assert error.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    await scene.disconnected(made.lobby_id, answer.player.token)
+    assert (await scene.find()).lobby.lobby_id == made.lobby_id
+
+
+async def test_find_without_any_lobby_is_told(scene: Scene) -> None:
+    assert (await _refusal(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+
+
+async def test_find_compares_tags(scene: Scene) -> None:
+    red = await scene.attach("tagged", tags={"team": "red", "map": "a"})
+    await scene.attach("tagged", tags={"team": "blue"})
+    assert (await scene.find("tagged", tags={"team": "red"})).lobby.lobby_id == red.lobby_id
+    error = await _refusal(scene.find("tagged", tags={"team": "green"}))
+    assert error.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+
+
+async def test_find_tries_regions_in_the_order_given(scene: Scene) -> None:
+    north = await scene.attach(region="north")
+    south = await scene.attach(region="south")
+    for regions, wanted in ((["south", "north"], south), (["north", "south"], north), ([], north)):
+        assert (await scene.find(regions=regions)).lobby.lobby_id == wanted.lobby_id
+    near_south = scene.client(2, coords=(-50.0, 0.0))
+    assert (await scene.find(caller=near_south)).lobby.lobby_id == south.lobby_id
+
+
+async def test_an_unknown_lobby_is_not_found_and_an_ended_one_is_gone(scene: Scene) -> None:
+    assert (await _refusal(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    made = await scene.attach()
+    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
+    assert (await scene.fleet.detach(request, scene.back_end())).did_remove
+    assert (await _refusal(scene.join(made.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+
+
+async def test_a_lobby_keeps_the_join_rule_that_it_was_made_with(scene: Scene) -> None:
+    made = await scene.attach()
+    closed = {**MODES, "duel": {**MODES["duel"], "actions": {"join": {"enabled": False}}}}
+    scene.feed(versions=[version(**closed)])
+    await scene.join(made.lobby_id)
+    later = await scene.attach()
+    assert (await _refusal(scene.join(later.lobby_id))).code == "MATCHMAKER_JOIN_DISABLED"
+
+
+async def test_players_of_one_address_are_limited_by_the_namespace(scene: Scene) -> None:
+    scene.feed(matchmaker={"lobby_count_max": 512, "max_players": 2})
+    made = await scene.attach("tagged")
+    await scene.join(made.lobby_id, party_size=2)
+    for work in (scene.join(made.lobby_id), scene.find("tagged")):
+        assert (await _refusal(work)).code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
+    await scene.join(made.lobby_id, scene.client(2))
+
+
+async def test_a_back_end_counts_for_nobody_or_for_the_player_it_names(scene: Scene) -> None:
+    scene.feed(matchmaker={"lobby_count_max": 512, "max_players": 1})
+    made = await scene.attach("tagged")
+    for _ in range(3):
+        await scene.join(made.lobby_id, scene.back_end())
+    await scene.join(made.lobby_id, scene.back_end(), client_address="10.0.0.9")
+    error = await _refusal(scene.join(made.lobby_id, scene.client(9)))
+    assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
+    error = await _refusal(
+        scene.join(made.lobby_id, scene.back_end(), client_address="::ffff:10.0.0.9")
+    )
+    assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
+
+
+@pytest.mark.parametrize("kind", [TokenKind.PUBLIC, TokenKind.TOKENLESS])
+async def test_only_a_back_end_names_the_players_address(scene: Scene, kind: TokenKind) -> None:
+    made = await scene.attach()
+    caller = scene.client(kind=kind)
+    for work in (
+        scene.join(made.lobby_id, caller, client_address="10.0.0.9"),
+        scene.find(caller=caller, client_address="10.0.0.9"),
+    ):
+        error = await _refusal(work)
+        assert [problem.path for problem in error.errors] == [("client_address", "not-allowed")]
+
+
+async def test_a_repetition_under_its_key_is_the_same_answer(scene: Scene) -> None:
+    made = await scene.attach("tagged")
+    caller = scene.client(idempotency_key="k")
+    first = await scene.find("tagged", caller, party_size=2)
+    assert await scene.find("tagged", caller, party_size=2) == first
+    error = await _refusal(scene.find("tagged", caller, party_size=3))
+    assert error.code == "IDEMPOTENCY_KEY_REUSED"
+    error = await _refusal(scene.join(made.lobby_id, caller))
+    assert error.code == "IDEMPOTENCY_KEY_REUSED"
+    other = await scene.find("tagged", scene.client(2, idempotency_key="k"), party_size=2)
+    assert other.player != first.player
+
+
+async def test_a_repetition_while_the_lobby_starts_shares_the_outcome(scene: Scene) -> None:
+    made = await scene.attach(is_ready=False)
+    caller = scene.client(idempotency_key="k")
+    finds = [asyncio.create_task(scene.find(caller=caller)) for _ in range(2)]
+    while scene.held(made.lobby_id) != 1:
+        await asyncio.sleep(0)
+    await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(made.lobby_id))
+    one, other = await asyncio.gather(*finds)
+    assert one == other
+
+
+async def test_list_has_open_lobbies_of_listable_modes(scene: Scene) -> None:
+    open_lobby = await scene.attach()
+    await scene.attach(is_ready=False)
+    await scene.attach("tagged")
+    closed = await scene.attach()
+    await scene.fleet.set_closed(
+        pb.SetLobbyClosedRequest(is_closed=True), scene.server(closed.lobby_id)
+    )
+    answer = await scene.find()
+    await scene.connected(open_lobby.lobby_id, answer.player.token)
+    listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
+    assert [mode.game_mode_id for mode in listed.game_modes] == ["duel"]
+    assert [region.region_id for region in listed.regions] == ["north", "south"]
+    [lobby] = listed.lobbies
+    assert (lobby.lobby_id, lobby.game_mode_id, lobby.region_id) == (
+        open_lobby.lobby_id,
+        "duel",
+        "north",
+    )
+    limits = (lobby.max_players_normal, lobby.max_players_direct, lobby.max_players_party)
+    assert limits == (2, 2, 4)
+    assert lobby.total_player_count == 1
+    assert not lobby.HasField("state")
+
+
+async def test_list_gives_states_when_asked(scene: Scene) -> None:
+    stateful = await scene.attach()
+    await scene.attach()
+    await scene.fleet.set_state(
+        pb.SetLobbyStateRequest(state=b"[1]"), scene.server(stateful.lobby_id)
+    )
+    request = pb.ListLobbiesRequest(include_state=True)
+    listed = await scene.matchmaker.list_lobbies(request, scene.client())
+    states = {lobby.lobby_id: lobby.state for lobby in listed.lobbies if lobby.HasField("state")}
+    assert states == {stateful.lobby_id: b"[1]"}
+
+
+async def test_regions_come_nearest_first(scene: Scene) -> None:
+    caller = scene.client(coords=(-60.0, 0.0))
+    answer = await scene.matchmaker.list_regions(pb.ListRegionsRequest(), caller)
+    assert [region.region_id for region in answer.regions] == ["south", "north"]
+    near, far = (region.datacenter_distance_from_client for region in answer.regions)
+    assert near.kilometers == 0.0
+    assert far.kilometers == pytest.approx(13_343, rel=0.001)
+    assert far.miles == pytest.approx(far.kilometers / 1.609344)
+    assert answer.regions[0].datacenter_coord.latitude == -60.0
+
+
+async def test_statistics_count_connected_players_by_mode_and_region(scene: Scene) -> None:
+    duel = await scene.attach(region="south")
+    tokens = [(await scene.find(regions=["south"])).player.token for _ in range(2)]
+    await scene.connected(duel.lobby_id, tokens[0])
+    request = pb.GetPlayerStatisticsRequest()
+    answer = await scene.matchmaker.statistics(request, scene.client())
+    assert answer.player_count == 1
+    assert set(answer.game_modes) == {"duel", "tagged"}
+    assert answer.game_modes["duel"].player_count == 1
+    assert answer.game_modes["duel"].regions["south"].player_count == 1
+    assert answer.game_modes["tagged"].player_count == 0
+
+
+async def test_an_answer_for_a_lobby_that_ended_meanwhile_is_gone(scene: Scene) -> None:
+    made = await scene.attach()
+    lobby_id = scene.server(made.lobby_id).lobby_id
+    assert format_uuid(lobby_id) == made.lobby_id
+    caller = scene.client(idempotency_key="k")
+    await scene.find(caller=caller)
+    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
+    await scene.fleet.detach(request, scene.back_end())
+    assert (await _refusal(scene.find(caller=caller))).code == "MATCHMAKER_LOBBY_STOPPED"

@@ -1,0 +1,44 @@
+"""What a door does with a request up to the handler, for the tests of the codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from pyservice.contract import METHODS
+from pyservice.edge import codec
+from pyservice.errors import ServiceError
+from pyservice.validation import refuse_invalid
+
+Decode = Callable[..., Any]
+Refusal = Callable[..., ServiceError]
+
+
+@pytest.fixture(scope="session")
+def decode() -> Decode:
+    """Takes slug of an operation, body, query, parameters of the path; raises ServiceError."""
+    methods = {method.slug: method for method in METHODS.values()}
+    decoders = {slug: codec.decoder(method) for slug, method in methods.items()}
+
+    def run(
+        slug: str, body: bytes = b"", query: bytes = b"", path: Mapping[str, str] | None = None
+    ) -> Any:
+        message, unread = decoders[slug](body, query, path or {})
+        refuse_invalid(methods[slug], message, unread)
+        return message
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def refusal(decode: Decode) -> Refusal:
+    """The error of a request that has to be refused."""
+
+    def run(*request: Any, **parts: Any) -> ServiceError:
+        with pytest.raises(ServiceError) as raised:
+            decode(*request, **parts)
+        return raised.value
+
+    return run

@@ -1,0 +1,121 @@
+"""What was asked of a service and what it answered, kept outside of it, and the promises that this
+must keep whatever happens in between. Who asks, and when the service dies, is others' matter.
+
+Times are of this process's monotonic clock. A reservation begins somewhere between asking and
+answer; a place counts as taken only while it surely is, so that a violation is never a guess.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+# Deadlines are exact to 10 ms for an observer; the rest is the observer's own delay.
+SLACK_S = 0.5
+
+
+@dataclass(slots=True)
+class Lobby:
+    """A lobby whose server is this test."""
+
+    id: str
+    token: str
+    limit: int
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A player token that was answered. Times are None until it happened."""
+
+    token: str
+    lobby_id: str
+    ttl_s: float
+    asked_at: float
+    answered_at: float
+    connect_asked_at: float | None = None
+    connected_at: float | None = None
+    freed_at: float | None = None
+    """When the first request that could free it was sent."""
+
+    @property
+    def surely_until(self) -> float:
+        """The place is surely taken from `answered_at` to here."""
+        end = float("inf") if self.connected_at is not None else self.asked_at + self.ttl_s
+        return end if self.freed_at is None else min(end, self.freed_at)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every answer, and every question that never got one."""
+
+    lobbies: dict[str, Lobby] = field(default_factory=dict)
+    tickets: dict[str, Ticket] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    _clear_at: float = 0.0
+
+    def record(
+        self, tokens: list[str], lobby_id: str, ttl_s: float, asked_at: float
+    ) -> list[Ticket]:
+        """A find or join was answered, for the first time. No token is ever given twice."""
+        now = time.monotonic()
+        self._clear_at = max(self._clear_at, now + ttl_s)
+        made = []
+        for token in tokens:
+            assert token not in self.tickets, f"one token for two requests: {token[-12:]}"
+            ticket = Ticket(token, lobby_id, ttl_s, asked_at, now)
+            self.tickets[token] = ticket
+            made.append(ticket)
+        self.counts["tokens"] += len(made)
+        return made
+
+    def lost(self, ttl_s: float) -> None:
+        """A find or join without a key got no answer: it may hold places until its deadline."""
+        self.counts["lost without key"] += 1
+        self._clear_at = max(self._clear_at, time.monotonic() + ttl_s)
+
+    def check_connected(self, ticket: Ticket, code: str, *, is_repeat: bool, has_key: bool) -> None:
+        """A ticket's use was answered; `is_repeat`: answers to it were lost before."""
+        now = time.monotonic()
+        if code == "PLAYER_TOKEN_EXPIRED":
+            assert now >= ticket.asked_at + ticket.ttl_s, "an answered token expired early"
+            self.counts["expired"] += 1
+            return
+        if code == "PLAYER_TOKEN_CONSUMED":
+            assert is_repeat, "a token that was never used is consumed"
+            assert not has_key, "a lost answer, repeated under its key, is not {}"
+            self.counts["consumed by a lost call"] += 1
+        else:
+            assert code == "OK", f"an answered token is refused: {code}"
+        ticket.connected_at = now
+        self.counts["connected"] += 1
+        # When the call that counted was sent, the deadline was not over.
+        assert ticket.connect_asked_at is not None
+        latest = ticket.answered_at + ticket.ttl_s + SLACK_S
+        assert ticket.connect_asked_at <= latest, "a token lived on after its deadline"
+
+    def clear_at(self) -> float:
+        """When all deadlines have passed. Connected players must have been disconnected before."""
+        return self._clear_at + SLACK_S
+
+    def check_limits(self) -> None:
+        """At no time were more places surely taken in a lobby than its limit."""
+        changes: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+        for ticket in self.tickets.values():
+            if ticket.surely_until > ticket.answered_at:
+                changes[ticket.lobby_id].append((ticket.answered_at, 1))
+                changes[ticket.lobby_id].append((ticket.surely_until, -1))
+        for lobby_id, moments in changes.items():
+            taken = itertools.accumulate(change for _, change in sorted(moments))
+            most = max(taken)
+            limit = self.lobbies[lobby_id].limit
+            assert most <= limit, f"{most} places of {limit} were taken at once"
+
+    def still_connected(self) -> list[Ticket]:
+        """Tickets whose players are there."""
+        return [
+            ticket
+            for ticket in self.tickets.values()
+            if ticket.connected_at is not None and ticket.freed_at is None
+        ]

@@ -1,0 +1,287 @@
+"""Players, lobby servers and operators who use a service through both doors, repeat what was lost,
+and check each answer against the ledger at once. When the service dies is the test's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+from tests.faults.doors import Answer, Door, Fields, Lost
+from tests.faults.ledger import Ledger, Lobby, Ticket
+
+# What find and join may say when there is no place; anything else but OK is a defect.
+_NO_PLACE = frozenset(
+    {
+        "MATCHMAKER_LOBBY_FULL",
+        "MATCHMAKER_NO_AVAILABLE_LOBBIES",
+        "MATCHMAKER_LOBBY_CLOSED",
+    }
+)
+_AWAY = frozenset({"SHUTTING_DOWN", "OVERLOADED"})
+
+
+class World:
+    """Doors, tokens and seeded chance that everybody of the load shares."""
+
+    def __init__(
+        self,
+        doors: Sequence[Door],
+        client_token: str,
+        operator_token: str,
+        *,
+        seed: int,
+        ttl_s: float,
+        namespace: tuple[str, str],
+        miss_chance: float = 0.15,
+        state_bytes: int = 0,
+    ) -> None:
+        self.doors = doors
+        self.client_token = client_token
+        self.operator_token = operator_token
+        self.random = random.Random(seed)
+        self.ttl_s = ttl_s
+        self.game, self.namespace = namespace
+        self.miss_chance = miss_chance
+        """How many players never come, so that their tokens expire."""
+        self.state_bytes = state_bytes
+        """Padding of the states that lobby servers keep: a log that grows fast."""
+        self.ledger = Ledger()
+        self.is_over = False
+        self.is_up = asyncio.Event()
+        self.is_up.set()
+
+    def new_key(self) -> str:
+        return str(UUID(int=self.random.getrandbits(128)))
+
+    async def pause(self, longest_s: float) -> None:
+        await asyncio.sleep(self.random.random() * longest_s)
+
+    async def ask(self, operation: str, fields: Fields, token: str, key: str | None) -> Answer:
+        """One request through either door. Raises Lost when the service is not there."""
+        answer = await self.random.choice(self.doors).call(operation, fields, token=token, key=key)
+        self.ledger.counts[f"{answer.door} answers"] += 1
+        if answer.code in _AWAY:
+            raise Lost(answer.code)
+        return answer
+
+    async def insist(
+        self, operation: str, fields: Fields, token: str, key: str | None = None
+    ) -> tuple[Answer, int]:
+        """Repeats until there is an answer; how many got lost before it."""
+        lost = 0
+        while True:
+            await self.is_up.wait()
+            try:
+                return await self.ask(operation, fields, token, key), lost
+            except Lost:
+                lost += 1
+                self.ledger.counts["lost answers"] += 1
+                await asyncio.sleep(0.02)
+
+    async def attach(self, mode: str, limit: int) -> Lobby:
+        """A lobby of the mode that is ready and counted in the ledger."""
+        fields = {
+            "game_id": self.game,
+            "namespace_id": self.namespace,
+            "game_mode": mode,
+            "ports": {"game": {"address": "127.0.0.1", "port": 12000}},
+        }
+        answer, _ = await self.insist("attach", fields, self.operator_token, self.new_key())
+        assert answer.code == "OK", answer
+        lobby = Lobby(answer.body["lobby_id"], answer.body["lobby_token"], limit)
+        self.ledger.lobbies[lobby.id] = lobby
+        answer, _ = await self.insist("ready", {}, lobby.token)
+        assert answer.code == "OK", answer
+        return lobby
+
+
+class Player:
+    """Lives many lives: find or join, connected, disconnected."""
+
+    def __init__(self, world: World, mode: str, lobbies: Sequence[Lobby]) -> None:
+        self.world = world
+        self.mode = mode
+        self.lobbies = lobbies
+
+    async def play(self) -> None:
+        while not self.world.is_over:
+            tickets = await self._enter()
+            await asyncio.gather(*(self._use(ticket) for ticket in tickets))
+            await self.world.pause(0.05)
+
+    async def _enter(self) -> list[Ticket]:
+        world, chance = self.world, self.world.random
+        fields: dict[str, object] = {}
+        if chance.random() < 0.2:
+            fields["party_size"] = chance.randint(2, 4)
+        if chance.random() < 0.5:
+            operation, fields = "find", {**fields, "game_modes": [self.mode]}
+        else:
+            operation, fields = "join", {**fields, "lobby_id": chance.choice(self.lobbies).id}
+        key = world.new_key() if chance.random() < 0.7 else None
+        asked_at = time.monotonic()
+        if key is None:
+            try:
+                answer = await world.ask(operation, fields, world.client_token, None)
+            except Lost:
+                world.ledger.lost(world.ttl_s)
+                await world.is_up.wait()
+                return []
+        else:
+            answer, _ = await world.insist(operation, fields, world.client_token, key)
+        if answer.code != "OK":
+            assert answer.code in _NO_PLACE, answer
+            return []
+        tickets = world.ledger.record(answer.tokens, answer.lobby_id, world.ttl_s, asked_at)
+        assert len(tickets) == fields.get("party_size", 1)
+        if key is not None and chance.random() < 0.1:
+            again, _ = await world.insist(operation, fields, world.client_token, key)
+            assert again.tokens == answer.tokens, "one key, two answers"
+        return tickets
+
+    async def _use(self, ticket: Ticket) -> None:
+        world, chance = self.world, self.world.random
+        if chance.random() < world.miss_chance:
+            await self._miss(ticket)
+            return
+        await world.pause(0.4)
+        server = world.ledger.lobbies[ticket.lobby_id].token
+        key = world.new_key() if chance.random() < 0.7 else None
+        body = {"player_token": ticket.token}
+        ticket.connect_asked_at = time.monotonic()
+        answer, lost = await world.insist("connected", body, server, key)
+        world.ledger.check_connected(
+            ticket, answer.code, is_repeat=lost > 0, has_key=key is not None
+        )
+        if ticket.connected_at is None:
+            return
+        again, _ = await world.insist("connected", body, server, world.new_key())
+        assert again.code == "PLAYER_TOKEN_CONSUMED", again
+        await world.pause(0.6)
+        await self._leave(ticket)
+
+    async def _miss(self, ticket: Ticket) -> None:
+        """Nobody comes with this token: after the deadline it is not good."""
+        world = self.world
+        server = world.ledger.lobbies[ticket.lobby_id].token
+        await asyncio.sleep(ticket.answered_at + ticket.ttl_s + 0.1 - time.monotonic())
+        ticket.connect_asked_at = time.monotonic()
+        answer, _ = await world.insist("connected", {"player_token": ticket.token}, server)
+        assert answer.code == "PLAYER_TOKEN_EXPIRED", answer
+        world.ledger.counts["expired"] += 1
+
+    async def _leave(self, ticket: Ticket) -> None:
+        world, chance = self.world, self.world.random
+        server = world.ledger.lobbies[ticket.lobby_id].token
+        body: dict[str, object] = {"player_token": ticket.token}
+        if chance.random() < 0.1:
+            body["hold_ms"] = 500
+        ticket.freed_at = time.monotonic()
+        key = world.new_key() if chance.random() < 0.5 else None
+        answer, _ = await world.insist("disconnected", body, server, key)
+        assert answer.code == "OK", answer
+        world.ledger.counts["disconnected"] += 1
+
+
+class Server:
+    """A lobby's own server: what it was told to keep must be there, whatever happens."""
+
+    def __init__(self, world: World, lobby: Lobby) -> None:
+        self.world = world
+        self.lobby = lobby
+
+    async def serve(self) -> None:
+        world, token = self.world, self.lobby.token
+        number = 0
+        while not world.is_over:
+            number += 1
+            state = json.dumps({"number": number, "padding": "." * world.state_bytes}).encode()
+            answer, _ = await world.insist("set_state", {"state": state}, token)
+            assert answer.code == "OK", answer
+            answer, _ = await world.insist("get_state", {"lobby_id": self.lobby.id}, token)
+            assert answer.body == state, f"{answer.body[:40]!r} instead of {state[:40]!r}"
+            answer, _ = await world.insist("ready", {}, token)
+            assert answer.code == "OK", answer
+            is_closed = world.random.random() < 0.1
+            if is_closed:
+                await self._close(True)
+                await world.pause(0.1)
+                await self._close(False)
+            await world.pause(0.2)
+
+    async def _close(self, is_closed: bool) -> None:
+        answer, _ = await self.world.insist("closed", {"is_closed": is_closed}, self.lobby.token)
+        assert answer.code == "OK", answer
+
+
+class Operator:
+    """Attaches lobbies of a mode of their own and ends them again."""
+
+    def __init__(self, world: World, mode: str, limit: int) -> None:
+        self.world = world
+        self.mode = mode
+        self.limit = limit
+
+    async def operate(self) -> None:
+        world = self.world
+        while not world.is_over:
+            lobby = await world.attach(self.mode, self.limit)
+            body = {"lobby_id": lobby.id}
+            asked_at = time.monotonic()
+            answer, _ = await world.insist("join", body, world.client_token, world.new_key())
+            assert answer.code == "OK", answer
+            (ticket,) = world.ledger.record(answer.tokens, lobby.id, world.ttl_s, asked_at)
+            await world.pause(0.2)
+            ticket.freed_at = time.monotonic()
+            path = {"game_id": world.game, "lobby_id": lobby.id}
+            answer, lost = await world.insist("detach", path, world.operator_token)
+            assert answer.code == "OK", answer
+            assert lost or answer.body.get("did_remove") is True, answer
+            await self._check_ended(lobby, ticket)
+            world.ledger.counts["detached"] += 1
+
+    async def _check_ended(self, lobby: Lobby, ticket: Ticket) -> None:
+        world = self.world
+        body = {"player_token": ticket.token}
+        expected = {
+            "connected": (body, lobby.token, "PLAYER_REMOVED"),
+            "ready": ({}, lobby.token, "MATCHMAKER_LOBBY_STOPPED"),
+            "join": ({"lobby_id": lobby.id}, world.client_token, "MATCHMAKER_LOBBY_STOPPED"),
+        }
+        for operation, (fields, token, code) in expected.items():
+            answer, _ = await world.insist(operation, fields, token)
+            assert answer.code == code, answer
+        path = {"game_id": world.game, "lobby_id": lobby.id}
+        answer, _ = await world.insist("detach", path, world.operator_token)
+        # proto3 JSON of the other door leaves false out.
+        assert answer.code == "OK", answer
+        assert not answer.body.get("did_remove"), answer
+
+
+async def check_no_place_is_leaked(
+    world: World, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """When all deadlines have passed each lobby takes its limit of players and not one more."""
+    for ticket in world.ledger.still_connected():
+        ticket.freed_at = time.monotonic()
+        server = world.ledger.lobbies[ticket.lobby_id].token
+        await world.insist("disconnected", {"player_token": ticket.token}, server)
+    await sleep(max(0.0, world.ledger.clear_at() - time.monotonic()))
+    for lobby in world.ledger.lobbies.values():
+        body = {"lobby_id": lobby.id}
+        first, _ = await world.insist("join", body, world.client_token)
+        if first.code == "MATCHMAKER_LOBBY_STOPPED":
+            continue
+        answers = [first] + [
+            (await world.insist("join", body, world.client_token))[0] for _ in range(lobby.limit)
+        ]
+        codes = [answer.code for answer in answers]
+        assert codes == ["OK"] * lobby.limit + ["MATCHMAKER_LOBBY_FULL"], codes
+        asked_at = time.monotonic()
+        tokens = [token for answer in answers[:-1] for token in answer.tokens]
+        world.ledger.record(tokens, lobby.id, world.ttl_s, asked_at)

@@ -1,0 +1,288 @@
+"""A data plane of the tests' own: a real `pyservice serve --role data` child with a data directory,
+a feed and settings, which may be killed and started again on the same ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from tests.faults.doors import GrpcDoor, HttpDoor
+from tests.faults.shim import Shim
+
+GAME: Final = "faults"
+NAMESPACE: Final = "prod"
+START_TIMEOUT_S: Final = 60.0
+UNLIMITED: Final = {
+    "client": {"per_second": 0, "burst": 1},
+    "operator": {"per_second": 0, "burst": 1},
+}
+DEFAULT_MODES: Final[dict[str, dict[str, Any]]] = {
+    "duel": {"max_players": 8, "player_token_ttl": 5_000},
+    "rented": {"max_players": 4, "player_token_ttl": 5_000},
+    "crowd": {"max_players": 100, "player_token_ttl": 600_000},
+    "single": {"max_players": 1, "player_token_ttl": 600_000},
+}
+
+
+def feed(
+    modes: Mapping[str, Mapping[str, Any]], environment_token: str, limits: Mapping[str, int]
+) -> dict[str, Any]:
+    """The static configuration: one game, one namespace, one version. Lobbies are attached."""
+    version_id = str(uuid4())
+    game_modes = {
+        name: {
+            "heartbeat_timeout": 3_600_000,
+            "taggable": True,
+            "docker": {"ports": {"game": {"protocol": "tcp"}}},
+            **mode,
+        }
+        for name, mode in modes.items()
+    }
+    configuration = {
+        "namespace_id": str(uuid4()),
+        "revision": 1,
+        "game": {"game_id": str(uuid4()), "name_id": GAME, "display_name": "Faults"},
+        "name_id": NAMESPACE,
+        "display_name": "Production",
+        "current_version_id": version_id,
+        "versions": [
+            {
+                "version_id": version_id,
+                "display_name": "0.0.1",
+                "matchmaker": {"game_modes": game_modes},
+            }
+        ],
+        "matchmaker": dict(limits),
+        "access": {"domains": ["play.example.com"]},
+        "environment_tokens": [
+            {
+                "token_id": str(uuid4()),
+                # ProtoJSON carries bytes as base64.
+                "sha256": base64.b64encode(_sha256(environment_token)).decode(),
+            }
+        ],
+    }
+    return {"namespaces": [configuration]}
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+@dataclass
+class Plane:
+    """One data directory and the process that serves it, if there is one."""
+
+    folder: Path
+    shim: Shim | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    modes: dict[str, dict[str, Any]] = field(default_factory=lambda: dict(DEFAULT_MODES))
+    limits: dict[str, int] = field(
+        default_factory=lambda: {"lobby_count_max": 10_000, "max_players": 4_294_967_295}
+    )
+    command_prefix: Sequence[str] = ()
+    data_dir: Path = Path()
+    """Left out: a folder below `folder`."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.data_dir == Path():
+            self.data_dir = self.folder / "data"
+        self.log = self.folder / "service.log"
+        self.environment_token = f"env_{secrets.token_urlsafe(32)}"
+        self.feed_file = self.folder / "feed.json"
+        self.feed_file.write_text(
+            json.dumps(feed(self.modes, self.environment_token, self.limits), indent=1)
+        )
+        self.settings = {
+            "rate_limits": UNLIMITED,
+            "http": "127.0.0.1:0",
+            "grpc": "127.0.0.1:0",
+            "metrics": "127.0.0.1:0",
+            "data_dir": str(self.data_dir),
+            "feed_file": str(self.feed_file),
+            "log_format": "json",
+            "journal": {"segment_bytes": 1 << 20},
+            **self.settings,
+        }
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def commanded(self) -> Shim:
+        """The shim of a plane that has one."""
+        assert self.shim is not None
+        return self.shim
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Starts the process and does not wait. The second time it has the same ports."""
+        config = self.folder / "settings.toml"
+        config.write_text(_toml({**self.settings, **self.addresses}))
+        self.ready_file = self.folder / "ready.json"
+        self.ready_file.unlink(missing_ok=True)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSERVICE_")}
+        environment["PYSERVICE_CONFIG"] = str(config)
+        if self.shim is not None:
+            self.shim.begin_run()
+            environment |= self.shim.environment()
+        command = [sys.executable, "-m", "pyservice", "serve", "--role", "data"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command_prefix, *command, "--ready-file", str(self.ready_file)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return self.process
+
+    async def start(self) -> None:
+        """Starts the process and returns when it is ready."""
+        self.spawn()
+        await self.wait_ready()
+
+    async def wait_ready(self) -> None:
+        assert self.process is not None
+        end = time.monotonic() + START_TIMEOUT_S
+        while not self.ready_file.exists():
+            assert self.process.poll() is None, f"the service did not start:\n{self.log_tail()}"
+            assert time.monotonic() < end, f"the service is not ready:\n{self.log_tail()}"
+            await asyncio.sleep(0.01)
+        said = json.loads(self.ready_file.read_text())
+        self.addresses = {name: said[name] for name in ("http", "grpc", "metrics")}
+
+    async def wait_ended(self, timeout_s: float = 30.0) -> int:
+        """How the process ended: an exit code, or minus the signal."""
+        assert self.process is not None
+        end = time.monotonic() + timeout_s
+        while self.process.poll() is None:
+            assert time.monotonic() < end, f"the service goes on:\n{self.log_tail()}"
+            await asyncio.sleep(0.01)
+        return int(self.process.returncode)
+
+    async def kill(self) -> None:
+        """`kill -9`, and nothing of it is left."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGKILL)
+        await self.wait_ended()
+
+    def process_signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def stop(self) -> None:
+        """SIGTERM; the process must end well."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = await self.wait_ended()
+        assert code == 0, f"exit {code}:\n{self.log_tail()}"
+
+    def end(self) -> None:
+        """For fixtures: whatever the test left is gone afterwards."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(timeout=30)
+
+    def log_tail(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+    def http_door(self) -> HttpDoor:
+        return HttpDoor(self.addresses["http"])
+
+    def grpc_door(self, channels: int = 1) -> GrpcDoor:
+        return GrpcDoor(self.addresses["grpc"], channels)
+
+    async def public_token(self) -> str:
+        """A fresh pub_ token, made the way an operator makes it."""
+        return await self.command(
+            "token", "create", "--kind", "public", "--namespace", f"{GAME}/{NAMESPACE}"
+        )
+
+    async def command(self, *words: str) -> str:
+        """Runs an administrative command against this service and returns what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pyservice", *words, "--data-dir", str(self.data_dir)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, complaint = await process.communicate()
+        assert process.returncode == 0, complaint.decode()
+        return output.decode().strip()
+
+    async def look(self, path: str) -> tuple[int, str]:
+        """GET on the metrics listener: status and text."""
+        return await asyncio.to_thread(_get, f"http://{self.addresses['metrics']}{path}")
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """Sum of a metric over all series that have these labels."""
+        _, text = await self.look("/metrics")
+        total = 0.0
+        for line in text.splitlines():
+            if line.split("{")[0].split(" ")[0] != name:
+                continue
+            if all(f'{label}="{value}"' in line for label, value in labels.items()):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    async def wait_metric(self, name: str, at_least: float, **labels: str) -> None:
+        """Returns when the metric has grown to the value."""
+        value = await self.metric(name, **labels)
+        end = time.monotonic() + 30
+        while value < at_least:
+            assert time.monotonic() < end, f"{name} is {value}, not {at_least}"
+            await asyncio.sleep(0.01)
+            value = await self.metric(name, **labels)
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def _toml(settings: Mapping[str, Any], section: str = "") -> str:
+    """Settings as TOML; JSON literals of strings, numbers and lists are TOML's too."""
+    plain = {name: value for name, value in settings.items() if not _is_table(value)}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    text = "\n".join([*([f"[{section}]"] if section else []), *lines, ""])
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            text += _toml(value, f"{section}.{name}" if section else name)
+        elif _is_table(value):
+            for row in value:
+                text += f"[[{section}.{name}]]\n" if section else f"[[{name}]]\n"
+                text += _toml(row)
+    return text
+
+
+def _is_table(value: Any) -> bool:
+    """A section, or rows of one."""
+    return isinstance(value, dict) or (
+        isinstance(value, list) and any(isinstance(row, dict) for row in value)
+    )

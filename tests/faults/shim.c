@@ -1,0 +1,267 @@
+/* Stands between a process and libc for the calls by which the journal reaches the disk and the clock, and does to
+ * them what the test has written into a shared control file: stall, fail, tear, kill. The steps of the journal are
+ * these calls in order; every one is also recorded. shim.py has the same layout and is the only one who writes rules.
+ *
+ *   FAULTS_CONTROL  control file, made by the test
+ *   FAULTS_FOLDER   only files below this folder are touched (clocks are shifted everywhere)
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+enum kind { PWRITE, FDATASYNC, FSYNC, RENAME, FALLOCATE };
+enum action { NOTHING, STALL, FAIL, KILL_BEFORE, KILL_AFTER, TEAR };
+enum { RULES = 16, STEPS = 65536, NAME = 64 };
+
+struct rule {
+    _Atomic uint32_t armed; /* written last by the test, so that a rule is never seen half */
+    uint32_t kinds;         /* one bit per kind */
+    uint64_t first, last;   /* which of the matching calls, counted from 1, both included */
+    uint32_t action;
+    int32_t argument;           /* FAIL: errno; TEAR: bytes that are written */
+    uint32_t with_service;      /* a kill in a child takes the service along */
+    _Atomic uint32_t waiting;   /* calls that stall now */
+    _Atomic uint64_t matched;   /* calls that matched */
+    _Atomic uint64_t struck;    /* calls that had the action done to them */
+    char names[NAME];           /* pattern of the name below the folder */
+};
+
+struct step {
+    _Atomic uint32_t kind; /* kind + 1; 0: not written yet */
+    uint32_t pid;
+    uint64_t offset, length;
+    char name[NAME];
+};
+
+struct control {
+    uint64_t magic;
+    _Atomic int64_t wall_shift_ns, boot_shift_ns;
+    _Atomic uint32_t service_pid; /* the first process that loads this library */
+    uint32_t padding;
+    _Atomic uint64_t step_count;
+    struct rule rules[RULES];
+    struct step steps[STEPS];
+};
+
+static const uint64_t MAGIC = 0x4641554c54530001;
+static struct control *control;
+static char folder[PATH_MAX];
+static size_t folder_length;
+
+static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
+static int (*real_fdatasync)(int), (*real_fsync)(int);
+static int (*real_rename)(const char *, const char *);
+static int (*real_fallocate)(int, int, off_t, off_t);
+static int (*real_clock_gettime)(clockid_t, struct timespec *);
+
+static void *next(const char *name) {
+    void *found = dlsym(RTLD_NEXT, name);
+    if (found == NULL) abort();
+    return found;
+}
+
+static void resolve(void) {
+    real_clock_gettime = next("clock_gettime");
+    real_pwrite = next("pwrite");
+    real_fdatasync = next("fdatasync");
+    real_fsync = next("fsync");
+    real_rename = next("rename");
+    real_fallocate = next("fallocate");
+}
+
+/* A shim that quietly does nothing would make every test of it pass. */
+static void give_up(const char *why) {
+    fprintf(stderr, "faults shim: %s\n", why);
+    _exit(97);
+}
+
+__attribute__((constructor)) static void attach(void) {
+    resolve();
+    const char *path = getenv("FAULTS_CONTROL"), *below = getenv("FAULTS_FOLDER");
+    if (path == NULL || below == NULL) give_up("FAULTS_CONTROL and FAULTS_FOLDER must be set");
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) give_up("the control file cannot be opened");
+    struct control *mapped = mmap(NULL, sizeof *mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (mapped == MAP_FAILED || mapped->magic != MAGIC) give_up("the control file is of another layout");
+    folder_length = strlen(below);
+    if (folder_length >= sizeof folder) give_up("FAULTS_FOLDER is too long");
+    memcpy(folder, below, folder_length + 1);
+    uint32_t nobody = 0;
+    atomic_compare_exchange_strong(&mapped->service_pid, &nobody, (uint32_t)getpid());
+    control = mapped;
+}
+
+/* Name below the folder: "" for the folder itself, NULL for files that are not ours to touch. */
+static const char *name_below(const char *path) {
+    if (control == NULL || strncmp(path, folder, folder_length) != 0) return NULL;
+    if (path[folder_length] == '\0') return path + folder_length;
+    return path[folder_length] == '/' ? path + folder_length + 1 : NULL;
+}
+
+/* Asked each time and not remembered per descriptor: numbers are used again, and a sync costs far more than this. */
+static const char *name_of(int fd, char *path) {
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, PATH_MAX - 1);
+    if (length < 0) return NULL;
+    path[length] = '\0';
+    return name_below(path);
+}
+
+static void record(enum kind kind, const char *name, uint64_t offset, uint64_t length) {
+    uint64_t number = atomic_fetch_add(&control->step_count, 1);
+    if (number >= STEPS) return;
+    struct step *step = &control->steps[number];
+    step->pid = (uint32_t)getpid();
+    step->offset = offset;
+    step->length = length;
+    snprintf(step->name, sizeof step->name, "%s", name);
+    atomic_store(&step->kind, (uint32_t)kind + 1);
+}
+
+static void die(const struct rule *rule) {
+    if (rule->with_service) kill((pid_t)atomic_load(&control->service_pid), SIGKILL);
+    kill(getpid(), SIGKILL);
+    for (;;) pause();
+}
+
+static void stall(struct rule *rule) {
+    const struct timespec pause_time = {.tv_nsec = 200000};
+    atomic_fetch_add(&rule->waiting, 1);
+    while (atomic_load(&rule->armed)) nanosleep(&pause_time, NULL);
+    atomic_fetch_sub(&rule->waiting, 1);
+}
+
+/* The rule that strikes this call, or NULL. Stalls are over when it returns; a kill before the call does not return. */
+static struct rule *meet(enum kind kind, const char *name, uint64_t offset, uint64_t length) {
+    record(kind, name, offset, length);
+    struct rule *striking = NULL;
+    for (int i = 0; i < RULES; i++) {
+        struct rule *rule = &control->rules[i];
+        if (!atomic_load(&rule->armed) || !(rule->kinds & (1u << kind))) continue;
+        if (fnmatch(rule->names, name, 0) != 0) continue;
+        uint64_t number = atomic_fetch_add(&rule->matched, 1) + 1;
+        if (number < rule->first || number > rule->last) continue;
+        atomic_fetch_add(&rule->struck, 1);
+        if (rule->action == STALL) stall(rule);
+        else if (rule->action == KILL_BEFORE) die(rule);
+        else striking = rule;
+    }
+    return striking;
+}
+
+static int leave(const struct rule *rule, int result) {
+    int error = errno;
+    if (rule != NULL && rule->action == KILL_AFTER) die(rule);
+    errno = error;
+    return result;
+}
+
+static int is_refused(const struct rule *rule) {
+    if (rule == NULL || rule->action != FAIL) return 0;
+    errno = rule->argument;
+    return 1;
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t length, off_t offset) {
+    char path[PATH_MAX];
+    if (real_pwrite == NULL) resolve();
+    const char *name = name_of(fd, path);
+    if (name == NULL) return real_pwrite(fd, bytes, length, offset);
+    const struct rule *rule = meet(PWRITE, name, (uint64_t)offset, length);
+    if (is_refused(rule)) return -1;
+    if (rule != NULL && rule->action == TEAR) {
+        size_t part = (size_t)rule->argument < length ? (size_t)rule->argument : length;
+        real_pwrite(fd, bytes, part, offset);
+        die(rule);
+    }
+    ssize_t written = real_pwrite(fd, bytes, length, offset);
+    leave(rule, 0);
+    return written;
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t offset) {
+    return pwrite(fd, bytes, length, offset);
+}
+
+static int sync_file(int fd, enum kind kind, int (*real)(int)) {
+    char path[PATH_MAX];
+    const char *name = name_of(fd, path);
+    if (name == NULL) return real(fd);
+    const struct rule *rule = meet(kind, name, 0, 0);
+    return is_refused(rule) ? -1 : leave(rule, real(fd));
+}
+
+int fdatasync(int fd) {
+    if (real_fdatasync == NULL) resolve();
+    return sync_file(fd, FDATASYNC, real_fdatasync);
+}
+
+int fsync(int fd) {
+    if (real_fsync == NULL) resolve();
+    return sync_file(fd, FSYNC, real_fsync);
+}
+
+int rename(const char *from, const char *to) {
+    if (real_rename == NULL) resolve();
+    const char *name = name_below(to);
+    if (name == NULL) return real_rename(from, to);
+    const struct rule *rule = meet(RENAME, name, 0, 0);
+    return is_refused(rule) ? -1 : leave(rule, real_rename(from, to));
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t length) {
+    char path[PATH_MAX];
+    if (real_fallocate == NULL) resolve();
+    const char *name = name_of(fd, path);
+    if (name == NULL) return real_fallocate(fd, mode, offset, length);
+    const struct rule *rule = meet(FALLOCATE, name, (uint64_t)offset, (uint64_t)length);
+    return is_refused(rule) ? -1 : leave(rule, real_fallocate(fd, mode, offset, length));
+}
+
+int fallocate64(int fd, int mode, off64_t offset, off64_t length) { return fallocate(fd, mode, offset, length); }
+
+static void shift(struct timespec *time, int64_t by_ns) {
+    int64_t ns = (int64_t)time->tv_nsec + by_ns % 1000000000;
+    time->tv_sec += by_ns / 1000000000 + (ns >= 1000000000) - (ns < 0);
+    time->tv_nsec = ns >= 1000000000 ? ns - 1000000000 : ns < 0 ? ns + 1000000000 : ns;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    if (real_clock_gettime == NULL) resolve();
+    int result = real_clock_gettime(clock, time);
+    if (result != 0 || control == NULL) return result;
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) shift(time, atomic_load(&control->wall_shift_ns));
+    if (clock == CLOCK_BOOTTIME) shift(time, atomic_load(&control->boot_shift_ns));
+    return 0;
+}
+
+int gettimeofday(struct timeval *restrict time, void *restrict zone) {
+    (void)zone;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    time->tv_sec = now.tv_sec;
+    time->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *seconds) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (seconds != NULL) *seconds = now.tv_sec;
+    return now.tv_sec;
+}

@@ -1,0 +1,246 @@
+"""Commands the preloaded library of shim.c: compiles it, owns the control file, writes rules and
+clock shifts into it, and reads back what was called. What the calls mean is the tests' matter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+KINDS: Final = ("pwrite", "fdatasync", "fsync", "rename", "fallocate")
+_ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
+_RULES, _STEPS, _NAME = 16, 65536, 64
+_MAGIC: Final = 0x4641554C54530001
+_ALWAYS: Final = 2**64 - 1
+_SECOND_NS: Final = 1_000_000_000
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = (
+        ("armed", ctypes.c_uint32),
+        ("kinds", ctypes.c_uint32),
+        ("first", ctypes.c_uint64),
+        ("last", ctypes.c_uint64),
+        ("action", ctypes.c_uint32),
+        ("argument", ctypes.c_int32),
+        ("with_service", ctypes.c_uint32),
+        ("waiting", ctypes.c_uint32),
+        ("matched", ctypes.c_uint64),
+        ("struck", ctypes.c_uint64),
+        ("names", ctypes.c_char * _NAME),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("length", ctypes.c_uint64),
+        ("name", ctypes.c_char * _NAME),
+    )
+
+
+class _Control(ctypes.Structure):
+    _fields_ = (
+        ("magic", ctypes.c_uint64),
+        ("wall_shift_ns", ctypes.c_int64),
+        ("boot_shift_ns", ctypes.c_int64),
+        ("service_pid", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+        ("step_count", ctypes.c_uint64),
+        ("rules", _Rule * _RULES),
+        ("steps", _Step * _STEPS),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the journal, in order of begin. `name` is below the journal's folder."""
+
+    kind: str
+    name: str
+    pid: int
+    offset: int
+    length: int
+
+
+def compile_library(into: Path) -> Path:
+    """Compiles shim.c with the system's C compiler; warnings are errors."""
+    library = into / "faults.so"
+    source = Path(__file__).with_name("shim.c")
+    command = ["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*command, "-o", str(library), str(source), "-ldl"], check=True, timeout=60)
+    return library
+
+
+class Rule:
+    """A rule that is in force until `release`."""
+
+    def __init__(self, raw: _Rule) -> None:
+        self._raw = raw
+
+    @property
+    def waiting(self) -> int:
+        """Calls that stall at this moment."""
+        return int(self._raw.waiting)
+
+    @property
+    def matched(self) -> int:
+        """Calls that matched since the rule was made."""
+        return int(self._raw.matched)
+
+    @property
+    def struck(self) -> int:
+        """Calls to which it was done."""
+        return int(self._raw.struck)
+
+    def release(self) -> None:
+        """Ends the rule; what it stalls goes on."""
+        self._raw.armed = 0
+        _wait_until(lambda: self._raw.waiting == 0, "stalled calls to go on")
+
+    def forget(self) -> None:
+        """Ends a rule whose process is gone; nobody is left who could go on."""
+        self._raw.armed = 0
+        self._raw.waiting = 0
+
+
+class Shim:
+    """The control file of one service and the children that it makes, over all its restarts."""
+
+    def __init__(self, library: Path, control_file: Path, journal_folder: Path) -> None:
+        self.library = library
+        self.control_file = control_file
+        self.journal_folder = journal_folder
+        with control_file.open("w+b") as file:
+            file.truncate(ctypes.sizeof(_Control))
+            self._map = mmap.mmap(file.fileno(), ctypes.sizeof(_Control))
+        self._control = _Control.from_buffer(self._map)
+        self._control.magic = _MAGIC
+
+    def environment(self) -> dict[str, str]:
+        """What a process must have to be commanded."""
+        return {
+            "LD_PRELOAD": str(self.library),
+            "FAULTS_CONTROL": str(self.control_file),
+            "FAULTS_FOLDER": str(self.journal_folder.resolve()),
+        }
+
+    def begin_run(self) -> None:
+        """Before each start: steps are counted anew. Rules stay, so that a start can be struck."""
+        for raw in self._control.rules:
+            raw.waiting = 0
+        ctypes.memset(ctypes.addressof(self._control.steps), 0, ctypes.sizeof(_Step * _STEPS))
+        self._control.step_count = 0
+        self._control.service_pid = 0
+
+    @property
+    def service_pid(self) -> int:
+        """The first process of this run that loaded the library; 0 before."""
+        return int(self._control.service_pid)
+
+    @property
+    def step_count(self) -> int:
+        return int(self._control.step_count)
+
+    def steps(self) -> list[Step]:
+        """Every call of the run so far, in order."""
+        if self.step_count > _STEPS:
+            raise OverflowError(f"more than {_STEPS} steps: the script is not a short one")
+        return [
+            Step(KINDS[raw.kind - 1], raw.name.decode(), raw.pid, raw.offset, raw.length)
+            for raw in self._control.steps[: self.step_count]
+            if raw.kind
+        ]
+
+    def shift_wall_clock(self, seconds: float) -> None:
+        """The wall clock is this far off from now on; no other clock is."""
+        self._control.wall_shift_ns = int(seconds * _SECOND_NS)
+
+    def shift_boot_clock(self, seconds: float) -> None:
+        """As after a reboot: boot time begins elsewhere. Only between two runs."""
+        self._control.boot_shift_ns = int(seconds * _SECOND_NS)
+
+    def stall(self, kinds: str, names: str = "*") -> Rule:
+        """From now on calls wait until `release`. `kinds` are words of KINDS, `names` a pattern."""
+        return self._rule(kinds, names, "stall")
+
+    @contextmanager
+    def stalled(self, kinds: str, names: str = "*") -> Iterator[Rule]:
+        rule = self.stall(kinds, names)
+        try:
+            yield rule
+        finally:
+            rule.release()
+
+    def fail(
+        self,
+        kinds: str,
+        names: str = "*",
+        *,
+        error: int = errno.EIO,
+        first: int = 1,
+        last: int = _ALWAYS,
+    ) -> Rule:
+        """Matching calls `first` to `last`, counted from now, are not made and answer `error`."""
+        return self._rule(kinds, names, "fail", first=first, last=last, argument=error)
+
+    def kill(
+        self,
+        kinds: str,
+        names: str = "*",
+        *,
+        at: int = 1,
+        after: bool = False,
+        with_service: bool = True,
+    ) -> Rule:
+        """`kill -9` at the n-th matching call from now, before it is made or right after.
+
+        In a child of the service the service dies first, unless `with_service` is false.
+        """
+        action = "kill_after" if after else "kill_before"
+        return self._rule(kinds, names, action, first=at, last=at, with_service=with_service)
+
+    def tear(self, names: str = "*", *, at: int = 1, keep: int = 0) -> Rule:
+        """Of the n-th matching pwrite from now only `keep` bytes are written, then `kill -9`."""
+        return self._rule(
+            "pwrite", names, "tear", first=at, last=at, argument=keep, with_service=True
+        )
+
+    def _rule(
+        self,
+        kinds: str,
+        names: str,
+        action: str,
+        *,
+        first: int = 1,
+        last: int = _ALWAYS,
+        argument: int = 0,
+        with_service: bool = False,
+    ) -> Rule:
+        raw = next(raw for raw in self._control.rules if not raw.armed and not raw.waiting)
+        raw.kinds = sum(1 << KINDS.index(kind) for kind in kinds.split())
+        raw.names = names.encode()
+        raw.first, raw.last = first, last
+        raw.action, raw.argument = _ACTIONS.index(action), argument
+        raw.with_service = int(with_service)
+        raw.matched = raw.struck = 0
+        raw.armed = 1
+        return Rule(raw)
+
+
+def _wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout_s} s for {what}")
+        time.sleep(0.001)

@@ -1,0 +1,218 @@
+"""Clocks that lie: steps of the wall clock by a day, while the service runs and over a restart, and
+reboots. Deadlines go on as if nothing had happened: no token dies early, none lives for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.faults.actors import LobbyActor, Scene, until
+from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.plane import Plane
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+DAY_S = 86_400
+TTL_S = 6.0
+MODES = {
+    "short": {"max_players": 3, "player_token_ttl": int(TTL_S * 1000)},
+    "beating": {"max_players": 3, "player_token_ttl": 600_000, "heartbeat_timeout": 1_000},
+}
+
+
+@dataclass
+class Story:
+    """A full lobby: a player who came, one who will, and one who never does."""
+
+    scene: Scene
+    lobby: LobbyActor
+    came: str
+    comes: str
+    absent: str
+    reserved_at: float
+
+    async def connected(self, token: str) -> str:
+        answer = await self.scene.door.call(
+            "connected", {"player_token": token}, token=self.lobby.token
+        )
+        return answer.code
+
+    async def is_full(self) -> bool:
+        answer = await self.scene.door.call(
+            "join", {"lobby_id": self.lobby.id}, token=self.scene.client_token
+        )
+        assert answer.code in ("OK", "MATCHMAKER_LOBBY_FULL"), answer
+        return answer.code != "OK"
+
+    async def wait_for_the_free_place(self, timeout_s: float) -> None:
+        """Returns with the place taken anew."""
+
+        async def is_free() -> bool:
+            return not await self.is_full()
+
+        await until(is_free, "the place of the absent player", timeout_s)
+
+    async def check_nobody_expired(self) -> None:
+        """To be called well before the deadline."""
+        assert time.monotonic() < self.reserved_at + TTL_S, "the machine is too slow for this test"
+        assert await self.is_full()
+        assert await self.connected(self.comes) == "OK"
+        assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
+
+    async def check_the_absent_one_expires_in_time(self) -> None:
+        """His place is free at its deadline, and neither before nor much later."""
+        await self.wait_for_the_free_place(3 * TTL_S)
+        passed_s = time.monotonic() - self.reserved_at
+        assert TTL_S - 0.1 < passed_s < TTL_S + 3
+        assert await self.connected(self.absent) == "PLAYER_TOKEN_EXPIRED"
+        assert await self.connected(self.came) == "PLAYER_TOKEN_CONSUMED"
+
+
+async def begin(plane: Plane, open_doors: OpenDoors) -> Story:
+    doors = open_doors(plane)
+    scene = Scene(plane, doors.http, await plane.public_token())
+    lobby = await scene.attach("short")
+    came = await scene.player(lobby, is_connected=True)
+    reserved_at = time.monotonic()
+    comes, absent = await scene.join(lobby, party_size=2)
+    return Story(scene, lobby, came, comes, absent, reserved_at)
+
+
+@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S], ids=["a day on", "a day back"])
+async def test_a_step_of_the_wall_clock_changes_no_deadline(
+    make_plane: MakePlane, open_doors: OpenDoors, step_s: int
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    story = await begin(plane, open_doors)
+    plane.commanded.shift_wall_clock(step_s)
+    await story.check_nobody_expired()
+    await story.check_the_absent_one_expires_in_time()
+    await plane.stop()
+
+
+@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S], ids=["a day on", "a day back"])
+async def test_a_step_of_the_wall_clock_over_a_restart_changes_no_deadline(
+    make_plane: MakePlane, open_doors: OpenDoors, step_s: int
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    story = await begin(plane, open_doors)
+    await plane.kill()
+    plane.commanded.shift_wall_clock(step_s)
+    await plane.start()
+    await story.check_nobody_expired()
+    await story.check_the_absent_one_expires_in_time()
+    await plane.stop()
+
+
+@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S], ids=["a day on", "a day back"])
+async def test_a_step_of_the_wall_clock_neither_silences_a_lobby_nor_keeps_a_silent_one(
+    make_plane: MakePlane, open_doors: OpenDoors, step_s: int
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    doors = open_doors(plane)
+    scene = Scene(plane, doors.grpc, await plane.public_token())
+    lobby = await scene.attach("beating")
+    token = await scene.player(lobby, is_connected=True)
+
+    async def is_found() -> bool:
+        listed = await scene.must("list", token=scene.client_token)
+        return any(one["lobby_id"] == lobby.id for one in listed.body.get("lobbies", ()))
+
+    await scene.must("heartbeat", token=lobby.token)
+    plane.commanded.shift_wall_clock(step_s)
+    assert await is_found()
+    await scene.must("heartbeat", token=lobby.token)
+    spoke_at = time.monotonic()
+
+    async def is_hidden() -> bool:
+        return not await is_found()
+
+    await until(is_hidden, "the silent lobby to be hidden")
+    assert 0.9 < time.monotonic() - spoke_at < 2.5
+
+    async def is_ended() -> bool:
+        counted = await scene.must("statistics", token=scene.client_token)
+        return int(counted.body.get("player_count", 0)) == 0
+
+    await until(is_ended, "the silent lobby to be ended")
+    assert 2.9 < time.monotonic() - spoke_at < 6
+    answer = await scene.door.call("connected", {"player_token": token}, token=lobby.token)
+    assert answer.code == "PLAYER_REMOVED"
+    await plane.stop()
+
+
+class TestReboot:
+    """Another boot id: boot time begins anew, and the true wall clock tells the outage."""
+
+    @pytest.fixture
+    def boot_id(self, tmp_path: Path) -> Path:
+        path = tmp_path / "boot_id"
+        path.write_text(f"{uuid4()}\n")
+        return path
+
+    @pytest.fixture
+    async def plane(self, make_plane: MakePlane, boot_id: Path) -> Plane:
+        plane = make_plane(modes=MODES, settings={"journal": {"boot_id_path": str(boot_id)}})
+        await plane.start()
+        return plane
+
+    async def reboot(self, plane: Plane, boot_id: Path) -> None:
+        """The machine comes up with a boot clock of one second."""
+        boot_id.write_text(f"{uuid4()}\n")
+        plane.commanded.shift_boot_clock(1 - time.clock_gettime(time.CLOCK_BOOTTIME))
+        await plane.start()
+
+    async def test_a_short_outage_expires_nobody(
+        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    ) -> None:
+        story = await begin(plane, open_doors)
+        await plane.kill()
+        await self.reboot(plane, boot_id)
+        await story.check_nobody_expired()
+        await story.check_the_absent_one_expires_in_time()
+
+    async def test_the_outage_counts_for_deadlines(
+        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    ) -> None:
+        story = await begin(plane, open_doors)
+        await plane.kill()
+        await asyncio.sleep(max(0.0, story.reserved_at + TTL_S + 0.5 - time.monotonic()))
+        await self.reboot(plane, boot_id)
+        assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"
+        assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
+        assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
+        await story.scene.join(story.lobby, party_size=2)
+        assert await story.is_full()
+
+    async def test_an_outage_of_a_day_counts_for_deadlines(
+        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    ) -> None:
+        story = await begin(plane, open_doors)
+        await plane.kill()
+        # The true time, as far as the service can know it: the machine was off for a day.
+        plane.commanded.shift_wall_clock(DAY_S)
+        await self.reboot(plane, boot_id)
+        assert await story.connected(story.comes) == "PLAYER_TOKEN_EXPIRED"
+        assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
+        await story.scene.join(story.lobby, party_size=2)
+
+    async def test_a_wall_clock_that_was_set_back_takes_nobody_into_the_past(
+        self, plane: Plane, boot_id: Path, open_doors: OpenDoors
+    ) -> None:
+        story = await begin(plane, open_doors)
+        await plane.kill()
+        plane.commanded.shift_wall_clock(-DAY_S)
+        await self.reboot(plane, boot_id)
+        # No outage is known of: deadlines go on where they were when the service died.
+        assert await story.connected(story.comes) == "OK"
+        await story.wait_for_the_free_place(2 * TTL_S)
+        assert await story.connected(story.absent) == "PLAYER_TOKEN_EXPIRED"

@@ -1,0 +1,265 @@
+"""A disk that does not sync: no answer that must wait leaves any door, and what need not wait is
+answered. A disk that refuses: the process ends and has sent none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.faults.actors import LobbyActor, Scene, attach_fields
+from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.doors import Answer, Door, Doors, GrpcDoor, Lost
+from tests.faults.plane import GAME, Plane
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+SOURCE_LIMIT = 4
+MODES = {
+    "crowd": {"max_players": 100, "player_token_ttl": 600_000},
+    "single": {"max_players": 1, "player_token_ttl": 600_000},
+    "closing": {"max_players": 8, "player_token_ttl": 600_000},
+    "ending": {"max_players": 8, "player_token_ttl": 600_000},
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request whose answer must wait, and what it says in the end."""
+
+    operation: str
+    fields: dict[str, Any]
+    token: str
+    code: str = "OK"
+    key: str | None = None
+
+
+@dataclass
+class Cast:
+    """The lobbies of one door's scene, all durable, with what each has."""
+
+    crowd: LobbyActor
+    starting: LobbyActor
+    full: LobbyActor
+    closing: LobbyActor
+    ending: LobbyActor
+    reserved: str
+    leaving: str
+    connected: str
+    keyed: str
+    counted: list[str] = field(default_factory=list)
+
+
+async def prepare(scene: Scene) -> Cast:
+    crowd = await scene.attach("crowd")
+    full = await scene.attach("single")
+    await scene.join(full)
+    keyed = await scene.player(crowd)
+    await scene.must("connected", {"player_token": keyed}, token=crowd.token, key=f"socket-{keyed}")
+    cast = Cast(
+        crowd=crowd,
+        starting=await scene.attach("ending", is_ready=False),
+        full=full,
+        closing=await scene.attach("closing"),
+        ending=await scene.attach("ending"),
+        reserved=await scene.player(crowd),
+        leaving=await scene.player(crowd),
+        connected=await scene.player(crowd, is_connected=True),
+        keyed=keyed,
+    )
+    for number in range(SOURCE_LIMIT // 2):
+        answer = await scene.must(
+            "join", {"lobby_id": crowd.id}, token=scene.client_token, key=f"{keyed}-{number}"
+        )
+        cast.counted += answer.tokens
+    return cast
+
+
+def changes(scene: Scene, cast: Cast) -> list[Ask]:
+    """Each writes an event, so that every lobby of the cast has one that is not durable."""
+    env = scene.plane.environment_token
+    crowd = cast.crowd.token
+    return [
+        Ask("find", {"game_modes": ["crowd"]}, env),
+        Ask("find", {"game_modes": ["crowd"], "party_size": 3}, env),
+        Ask("join", {"lobby_id": cast.crowd.id}, env),
+        Ask("connected", {"player_token": cast.reserved}, crowd),
+        Ask("disconnected", {"player_token": cast.leaving}, crowd),
+        Ask("ready", {}, cast.starting.token),
+        Ask("closed", {"is_closed": True}, cast.closing.token),
+        Ask("set_state", {"state": b'{"round": 1}'}, cast.crowd.token),
+        Ask("set_state", {"state": b'{"round": 2}'}, cast.full.token),
+        Ask("attach", attach_fields("ending"), env),
+    ]
+
+
+def derived(scene: Scene, cast: Cast) -> list[Ask]:
+    """Nothing new is written for these, but they tell of what is not durable yet."""
+    env = scene.plane.environment_token
+    crowd = cast.crowd.token
+    return [
+        Ask("get_state", {"lobby_id": cast.crowd.id}, crowd),
+        Ask("get_state", {"lobby_id": cast.crowd.id}, env),
+        Ask("ready", {}, crowd),
+        Ask("heartbeat", {}, crowd),
+        Ask("connected", {"player_token": cast.connected}, crowd, "PLAYER_TOKEN_CONSUMED"),
+        Ask("connected", {"player_token": cast.reserved}, crowd, "PLAYER_TOKEN_CONSUMED"),
+        Ask("connected", {"player_token": cast.keyed}, crowd, key=f"socket-{cast.keyed}"),
+        Ask("connected", {"player_token": cast.leaving}, crowd, "PLAYER_REMOVED"),
+        Ask("disconnected", {"player_token": cast.leaving}, crowd),
+        Ask("join", {"lobby_id": cast.crowd.id}, scene.client_token, key=f"{cast.keyed}-0"),
+        Ask("join", {"lobby_id": cast.full.id}, env, "MATCHMAKER_LOBBY_FULL"),
+        Ask("join", {"lobby_id": cast.closing.id}, env, "MATCHMAKER_LOBBY_CLOSED"),
+        Ask("find", {"game_modes": ["single"]}, env, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
+        Ask(
+            "join",
+            {"lobby_id": cast.crowd.id},
+            scene.client_token,
+            "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
+        ),
+        Ask("attach", attach_fields("ending"), env, "MATCHMAKER_TOO_MANY_LOBBIES"),
+    ]
+
+
+def endings(scene: Scene, cast: Cast) -> list[Ask]:
+    env = scene.plane.environment_token
+    return [Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env)]
+
+
+def derived_from_endings(scene: Scene, cast: Cast) -> list[Ask]:
+    env = scene.plane.environment_token
+    return [
+        Ask("join", {"lobby_id": cast.ending.id}, env, "MATCHMAKER_LOBBY_STOPPED"),
+        Ask("ready", {}, cast.ending.token, "MATCHMAKER_LOBBY_STOPPED"),
+        Ask("detach", {"game_id": GAME, "lobby_id": cast.ending.id}, env),
+    ]
+
+
+class Waiting:
+    """Requests that were sent and whose answers are awaited."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[asyncio.Task[Answer], tuple[Door, Ask]] = {}
+
+    def send(self, door: Door, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            request = door.call(ask.operation, ask.fields, token=ask.token, key=ask.key)
+            self.tasks[asyncio.create_task(request)] = (door, ask)
+
+    def check_nobody_was_answered(self) -> None:
+        early = [(self.tasks[task][1], task.result()) for task in self.tasks if task.done()]
+        assert not early, early
+
+    async def check_all_are_answered(self) -> None:
+        for task, (door, ask) in self.tasks.items():
+            answer = await task
+            assert answer.code == ask.code, (door.name, ask, answer)
+
+    async def count_answered(self) -> int:
+        results = await asyncio.gather(*self.tasks, return_exceptions=True)
+        unexpected = [r for r in results if not isinstance(r, Lost | Answer)]
+        assert not unexpected, unexpected
+        return sum(isinstance(result, Answer) for result in results)
+
+
+async def open_scenes(plane: Plane, doors: Doors) -> list[tuple[Scene, Cast]]:
+    client_token = await plane.public_token()
+    scenes = [Scene(plane, door, client_token) for door in doors]
+    return [(scene, await prepare(scene)) for scene in scenes]
+
+
+async def read_everything(plane: Plane, doors: Doors, client_token: str) -> None:
+    """What waits for nothing is answered now."""
+    for door in doors:
+        for operation in ("list", "regions", "statistics"):
+            answer = await door.call(operation, token=client_token, timeout_s=10)
+            assert answer.code == "OK", answer
+        listed = await door.call("list", {"include_state": True}, token=client_token, timeout_s=10)
+        assert listed.body["lobbies"]
+        missing = await door.call("find", {"game_modes": ["crowd"]}, timeout_s=10)
+        assert missing.code == "TOKEN_MISSING"
+        invalid = await door.call("ready", token="lobby_" + "A" * 40, timeout_s=10)
+        assert invalid.code == "TOKEN_INVALID"
+        unknown = await door.call("find", {"game_modes": ["?"]}, token=client_token, timeout_s=10)
+        assert unknown.code == "BODY_INVALID"
+        nowhere = await door.call(
+            "find", {"game_modes": ["nothing"]}, token=client_token, timeout_s=10
+        )
+        assert nowhere.code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    assert isinstance(doors.grpc, GrpcDoor)
+    assert await doors.grpc.is_serving(timeout_s=10)
+    for path in ("/livez", "/metrics"):
+        status, text = await plane.look(path)
+        assert status == 200, text
+    # A stall that lasts may make it not ready; it says so at once.
+    status, text = await plane.look("/readyz?verbose")
+    assert status in (200, 503), text
+
+
+async def test_while_the_disk_stalls_no_answer_leaves_that_must_wait_for_it(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    # Ten lobbies are attached before the stall, two in it; the next one is too many.
+    plane = make_plane(modes=MODES, limits={"lobby_count_max": 12, "max_players": SOURCE_LIMIT})
+    await plane.start()
+    doors = open_doors(plane)
+    scenes = await open_scenes(plane, doors)
+    waiting = Waiting()
+    with plane.commanded.stalled("fdatasync", "seg-*") as stall:
+        decided = 0
+        for wave, is_change in (
+            (changes, True),
+            (derived, False),
+            (endings, True),
+            (derived_from_endings, False),
+        ):
+            for scene, cast in scenes:
+                waiting.send(scene.door, wave(scene, cast))
+            await plane.wait_metric("hosting_requests_in_flight", len(waiting.tasks))
+            decided = decided + len(scenes) * len(wave(*scenes[0])) if is_change else decided
+            await plane.wait_metric("hosting_journal_pending_events", decided)
+        assert stall.waiting == 1
+        for _ in range(10):
+            await read_everything(plane, doors, scenes[0][0].client_token)
+            waiting.check_nobody_was_answered()
+        assert stall.waiting == 1
+    await waiting.check_all_are_answered()
+    await plane.stop()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+async def test_a_failed_write_or_sync_ends_the_process_and_nobody_was_answered(
+    make_plane: MakePlane, open_doors: OpenDoors, call: str
+) -> None:
+    plane = make_plane(modes=MODES)
+    shim = plane.commanded
+    await plane.start()
+    doors = open_doors(plane)
+    scenes = await open_scenes(plane, doors)
+    waiting = Waiting()
+    with shim.stalled(call, "seg-*"):
+        for scene, cast in scenes:
+            waiting.send(scene.door, changes(scene, cast))
+        await plane.wait_metric("hosting_journal_pending_events", len(waiting.tasks))
+        waiting.check_nobody_was_answered()
+        failing = shim.fail(call, "seg-*")
+    assert await plane.wait_ended() == -signal.SIGABRT
+    assert failing.struck == 1, "a failed call is never made again"
+    assert await waiting.count_answered() == 0
+    failing.release()
+    await plane.start()
+    again = open_doors(plane)
+    for (scene, cast), door in zip(scenes, again, strict=True):
+        for token, expected in (
+            (cast.connected, {"PLAYER_TOKEN_CONSUMED"}),
+            # It was decided and never answered: either is true.
+            (cast.reserved, {"OK", "PLAYER_TOKEN_CONSUMED"}),
+        ):
+            answer = await door.call("connected", {"player_token": token}, token=cast.crowd.token)
+            assert answer.code in expected, (scene.door.name, answer)
+    await plane.stop()

@@ -1,0 +1,189 @@
+"""Starts that must not happen, and what a person is told who tries."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.actors import Scene, until
+from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.plane import Plane
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+
+
+def pyservice(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYSERVICE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pyservice", *words],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of everything below."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "journal"
+    }
+
+
+async def test_a_second_process_on_a_data_directory_is_refused_with_the_pid_of_the_first(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    plane = make_plane(shim=None)
+    await plane.start()
+    before = files_of(plane.data_dir)
+    second = pyservice(
+        *("serve", "--role", "data", "--data-dir", str(plane.data_dir)),
+        *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
+        *("--feed", str(plane.feed_file), "--ready-file", str(plane.folder / "second.json")),
+    )
+    assert second.returncode not in (0, -signal.SIGKILL)
+    assert str(plane.pid) in second.stderr
+    assert str(plane.data_dir) in second.stderr
+    assert "Traceback" not in second.stderr
+    assert not (plane.folder / "second.json").exists()
+    assert files_of(plane.data_dir) == before
+    doors = open_doors(plane)
+    for door in doors:
+        answer = await door.call("list", token=plane.environment_token)
+        assert answer.code == "OK"
+    await plane.kill()
+    # The lock died with its holder: nobody has to remove a file.
+    await plane.start()
+    await plane.stop()
+
+
+WRONG_SETTINGS = """
+http = "nowhere"
+no_such_setting = 1
+lame_duck_ms = -1
+find_wait_ms = "long"
+log_level = "loud"
+trusted_proxies = ["10.0.0.0/99"]
+[journal]
+segment_bytes = 17
+no_such_one = true
+[rate_limits.client]
+per_second = -3
+[[regions]]
+name_id = "Local!"
+region_display_name = "Local"
+"""
+WRONG_NAMES = (
+    "http",
+    "no_such_setting",
+    "lame_duck_ms",
+    "find_wait_ms",
+    "log_level",
+    "trusted_proxies",
+    "journal.segment_bytes",
+    "journal.no_such_one",
+    "rate_limits.client.per_second",
+    "regions.0.name_id",
+    "grpc",
+    "PYSERVICE_NO_SUCH_VARIABLE",
+)
+
+
+@pytest.mark.parametrize("command", ["serve", "check-config"])
+def test_wrong_settings_print_every_problem_and_start_nothing(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text(WRONG_SETTINGS)
+    data_dir = tmp_path / "data"
+    # One problem in each source.
+    result = pyservice(
+        *(command, "--config", str(config), "--data-dir", str(data_dir), "--grpc", "host"),
+        PYSERVICE_NO_SUCH_VARIABLE="1",
+    )
+    assert result.returncode not in (0, -signal.SIGKILL)
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.splitlines()
+    for name in WRONG_NAMES:
+        assert any(name in line for line in lines), f"{name} is not among:\n{result.stderr}"
+    assert len(lines) == len(WRONG_NAMES), result.stderr
+    assert not data_dir.exists()
+
+
+def wrong_feed(plane: Plane) -> dict[str, Any]:
+    """Problems of different kinds, and a namespace beside that is right."""
+    content: dict[str, Any] = json.loads(plane.feed_file.read_text())
+    (namespace,) = content["namespaces"]
+    wrong = json.loads(json.dumps(namespace))
+    wrong["namespace_id"] = "00000000-0000-4000-8000-00000000000A"
+    wrong["name_id"] = "Not A Name"
+    wrong["matchmaker"]["lobby_count_max"] = 0
+    wrong["versions"][0]["matchmaker"]["captcha"] = {
+        "captcha_a": {"secret_key": "s", "site_key": "k"}
+    }
+    wrong["versions"][0]["matchmaker"]["game_modes"]["duel"]["max_players"] = 0
+    content["namespaces"] = [namespace, wrong]
+    return content
+
+
+async def test_a_wrong_feed_file_tells_every_problem_and_what_is_right_in_it_counts(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    plane = make_plane(shim=None)
+    plane.feed_file.write_text(json.dumps(wrong_feed(plane)))
+    checked = pyservice("check-config", "--feed", str(plane.feed_file))
+    assert checked.returncode == 1
+    assert "Traceback" not in checked.stderr
+    wrong = ("namespace_id", "name_id", "lobby_count_max", "captcha", "max_players")
+    for word in wrong:
+        assert word in checked.stderr, f"{word} is not among:\n{checked.stderr}"
+    await plane.start()
+    for word in wrong:
+        assert word in plane.log_tail()
+    status, text = await plane.look("/readyz?verbose")
+    assert status == 200
+    assert "1 namespaces" in text
+    assert "problems" in text
+    answer = await open_doors(plane).http.call("list", token=plane.environment_token)
+    assert answer.code == "OK"
+    await plane.stop()
+
+
+async def test_a_feed_that_turns_wrong_leaves_the_last_good_configuration_in_force(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    plane = make_plane(shim=None)
+    await plane.start()
+    doors = open_doors(plane)
+    scene = Scene(plane, doors.http, plane.environment_token)
+    lobby = await scene.attach("duel")
+    content = json.loads(plane.feed_file.read_text())
+    content["namespaces"][0]["revision"] += 1
+    modes = content["namespaces"][0]["versions"][0]["matchmaker"]["game_modes"]
+    # A check that does not exist yet must not let anybody through: all of it is refused.
+    modes["duel"]["actions"] = {
+        "join": {"enabled": True, "verification": {"url": "https://example.com", "headers": {}}}
+    }
+    modes["crowd"]["max_players"] = 1
+    plane.feed_file.write_text(json.dumps(content))
+    checked = pyservice("check-config", "--feed", str(plane.feed_file))
+    assert checked.returncode == 1
+    assert "verification" in checked.stderr
+    plane.process_signal(signal.SIGHUP)
+    await until(lambda: "verification" in plane.log_tail(), "the refusal to be told")
+    await scene.join(lobby)
+    # Kept on disk: a restart with the wrong file has the last good one too.
+    await plane.kill()
+    await plane.start()
+    await scene.join(lobby)
+    crowd = await scene.attach("crowd")
+    await scene.join(crowd, party_size=2)
+    await plane.stop()

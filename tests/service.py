@@ -1,0 +1,269 @@
+"""A real `pyservice serve --role data` child process on free ports, with a static feed in a folder
+of its own. Tests start it, ask it over HTTP, kill it, and start it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import httpx
+import pytest
+
+from pyservice import keyring
+from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
+
+if TYPE_CHECKING:
+    # Tests of pure parts run without the native module.
+    from pyservice.dataplane.engine import Engine
+
+__all__ = ["NAMESPACE_ID", "VERSION_ID", "Service", "document", "version"]
+
+_START_S: Final = 20.0
+_STOP_S: Final = 20.0
+GAME: Final = "arena"
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "duel": {"max_players": 2, "docker": {"ports": {"game": {"protocol": "tcp"}}}},
+    "party": {
+        "max_players": 8,
+        "taggable": True,
+        "player_token_ttl": 5_000,
+        "docker": {"ports": {"game": {"protocol": "https"}}},
+    },
+}
+UNLIMITED: Final = {
+    "rate_limits": {
+        "client": {"per_second": 0, "burst": 1},
+        "operator": {"per_second": 0, "burst": 1},
+    }
+}
+
+
+class Service:
+    """One data directory and, between `start` and `stop`, the process that serves it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any] | None = None,
+        modes: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """`settings` go into the TOML file, `fields` replace fields of the fed namespace."""
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.feed_file = folder / "feed.json"
+        self.ready_file = folder / "ready.json"
+        self.environment_token = f"env_{secrets.token_urlsafe(32)}"
+        self.settings = {**UNLIMITED, **(settings or {})}
+        self.addresses: dict[str, str] = {}
+        self.process: subprocess.Popen[str] | None = None
+        self.client = httpx.Client(timeout=30)
+        hashed = hashlib.sha256(self.environment_token.encode()).hexdigest()
+        self.feed = document(
+            **{
+                "versions": [version(**(MODES if modes is None else modes))],
+                "environment_tokens": [{"token_id": NAMESPACE_ID, "sha256": hashed}],
+                "access": {"domains": ["play.example.com"]},
+                **fields,
+            }
+        )
+        self.write_feed()
+
+    def write_feed(self) -> None:
+        self.feed_file.write_text(json.dumps({"namespaces": [self.feed]}))
+
+    # The process
+
+    def spawn(self, *words: str) -> subprocess.Popen[str]:
+        """Starts the process and does not wait. After the first time it takes the same ports."""
+        flags = [
+            f"--{name}={self.addresses.get(name, '127.0.0.1:0')}"
+            for name in ("http", "grpc", "metrics")
+        ]
+        self.ready_file.unlink(missing_ok=True)
+        command = [
+            *(sys.executable, "-m", "pyservice", "serve", "--role", "data"),
+            *("--data-dir", str(self.data_dir), "--feed", str(self.feed_file)),
+            *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
+        ]
+        with (self.folder / "log").open("a") as log:
+            self.process = subprocess.Popen(command, env=_environment(), stderr=log, text=True)
+        return self.process
+
+    def start(self, *words: str) -> Service:
+        """Starts the process and returns when it is ready."""
+        process = self.spawn(*words)
+        end = time.monotonic() + _START_S
+        while not self.ready_file.exists():
+            assert process.poll() is None, f"exit {process.returncode}:\n{self.log()}"
+            assert time.monotonic() < end, f"not ready:\n{self.log()}"
+            time.sleep(0.005)
+        self.addresses = {
+            name: address
+            for name, address in json.loads(self.ready_file.read_text()).items()
+            if name in ("http", "grpc", "metrics")
+        }
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(_STOP_S)
+
+    def kill(self) -> None:
+        """SIGKILL, and it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(_STOP_S)
+
+    def close(self) -> None:
+        self.client.close()
+        self.kill()
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text()[-6000:] if path.exists() else ""
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`pyservice ...` against this data directory."""
+        return subprocess.run(
+            [sys.executable, "-m", "pyservice", *words, "--data-dir", str(self.data_dir)],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    # HTTP
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = None,
+        **headers: str,
+    ) -> httpx.Response:
+        """One request to the HTTP door; header names with underscores."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            sent["authorization"] = f"Bearer {token}"
+        url = f"http://{self.addresses['http']}{path}"
+        content = None if body is None else json.dumps(body)
+        return self.client.request(method, url, content=content, headers=sent)
+
+    def good(self, *request: Any, **headers: str) -> Any:
+        """The JSON of a request that has to succeed."""
+        answer = self.ask(*request, **headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def code(self, *request: Any, **headers: str) -> str:
+        """The code of a request that has to fail."""
+        answer = self.ask(*request, **headers)
+        assert answer.status_code >= 400, answer.text
+        code: str = answer.json()["code"]
+        return code
+
+    def probe(self, path: str) -> httpx.Response:
+        return self.client.get(f"http://{self.addresses['metrics']}{path}")
+
+    # The way in
+
+    def public_token(self) -> str:
+        done = self.command("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def attach(
+        self, mode: str = "duel", *, is_ready: bool = True, **fields: Any
+    ) -> tuple[str, str]:
+        """(lobby id, lobby token) of an attached lobby."""
+        body = {
+            "game_mode": mode,
+            "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
+            **fields,
+        }
+        path = f"/cloud/games/{GAME}/namespaces/prod/lobbies/attach"
+        made = self.good("POST", path, body, self.environment_token)
+        if is_ready:
+            self.good("POST", "/matchmaker/lobbies/ready", {}, made["lobby_token"])
+        return made["lobby_id"], made["lobby_token"]
+
+    def find(self, token: str, mode: str = "duel", **fields: Any) -> httpx.Response:
+        return self.ask("POST", "/matchmaker/lobbies/find", {"game_modes": [mode], **fields}, token)
+
+    def connected(self, lobby_token: str, player_token: str, **headers: str) -> httpx.Response:
+        body = {"player_token": player_token}
+        return self.ask("POST", "/matchmaker/players/connected", body, lobby_token, **headers)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")}
+
+
+def _sets(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Settings as `--set` flags; lists are JSON."""
+    words: list[str] = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            words += _sets(value, f"{prefix}{name}.")
+        else:
+            text = json.dumps(value) if isinstance(value, list) else str(value)
+            words += ["--set", f"{prefix}{name}={text}"]
+    return words
+
+
+class MakeService(Protocol):
+    """Makes a service that is not started; keywords are arguments of `Service`."""
+
+    def __call__(self, **given: Any) -> Service: ...
+
+
+@pytest.fixture
+def make_service(tmp_path: Path) -> Iterator[MakeService]:
+    """Makes services, and ends them after the test."""
+    made: list[Service] = []
+
+    def make(**given: Any) -> Service:
+        folder = tmp_path / f"service-{len(made)}"
+        folder.mkdir()
+        made.append(Service(folder, **given))
+        return made[-1]
+
+    yield make
+    for service in made:
+        service.close()
+
+
+@pytest.fixture
+def service(make_service: MakeService, request: pytest.FixtureRequest) -> Service:
+    """A running data plane; an indirect parameter is a dict of `Service` arguments."""
+    return make_service(**getattr(request, "param", {})).start()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    """A native engine with a journal in a folder of its own."""
+    from pyservice.dataplane.engine import Limits, open_engine
+
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "keys").mkdir()
+    ring = keyring.load_or_create(tmp_path / "keys")
+    limits = Limits(segment_bytes=1 << 20, find_wait_ms=2_000)
+    opened = open_engine(tmp_path / "journal", ring, limits)
+    opened.start()
+    yield opened
+    await opened.close()

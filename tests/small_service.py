@@ -1,0 +1,356 @@
+"""A few small operations, and the doors over them on real sockets, for the tests of the doors.
+
+`connected` answers at once, `find` refuses, `join` waits until it is told, `ready` fails in a way
+nobody foresaw. Their messages and rules are the service's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc
+import orjson
+from google.protobuf.message import Message
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pyservice.calls import Call, Caller, Operation, TokenKind
+from pyservice.contract import METHODS
+from pyservice.doors import DoorSettings
+from pyservice.edge.asgi import Edge, create_app
+from pyservice.edge.server import HttpServer, make_server
+from pyservice.errors import ServiceError
+from pyservice.limits import Limits
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.rpc import RpcServer
+from pyservice.rpc.status import read_error
+
+MATCHMAKER = "hosting.v1.Matchmaker"
+LOBBY_ID = "00000000-0000-4000-8000-000000000000"
+GOOD = {"authorization": "Bearer good"}
+CONNECTED = {"player_token": "some token"}
+FIND = {"game_modes": ["duel"]}
+JOIN = {"lobby_id": LOBBY_ID}
+
+
+@dataclass
+class SmallService:
+    """The operations, and what they saw."""
+
+    calls: list[Call] = field(default_factory=list)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    """`join` has begun to wait."""
+    may_join: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """`join` was cancelled and has given up its place."""
+
+    def operations(self) -> dict[str, Operation]:
+        runs = {
+            "PlayerConnected": self.connected,
+            "FindLobby": self.find,
+            "JoinLobby": self.join,
+            "LobbyReady": self.ready,
+            "ListLobbies": self.list,
+            "SetLobbyState": self.set_state,
+            "GetLobbyState": self.get_state,
+            "AttachLobby": self.attach,
+            "DetachLobby": self.detach,
+        }
+        return {
+            f"{MATCHMAKER}.{name}": Operation(f"{MATCHMAKER}.{name}", self.authorize, run)
+            for name, run in runs.items()
+        }
+
+    def authorize(self, call: Call) -> Caller:
+        """`Bearer good` is a game client, `Bearer env-<n>` one of several back ends."""
+        if call.authorization is None:
+            raise ServiceError("TOKEN_MISSING")
+        token = call.authorization.removeprefix("Bearer ")
+        if token != "good" and not token.startswith("env-"):
+            raise ServiceError("TOKEN_INVALID")
+        kind = TokenKind.PUBLIC if token == "good" else TokenKind.ENVIRONMENT
+        return Caller(kind, b"n" * 16, b"", token.encode(), call)
+
+    async def connected(self, message: pb.PlayerConnectedRequest, caller: Caller) -> Message:
+        self.calls.append(caller.call)
+        if message.player_token == "used":
+            raise ServiceError("PLAYER_TOKEN_CONSUMED", metadata={"since_ms": "5"})
+        return pb.PlayerConnectedResponse()
+
+    async def find(self, message: pb.FindLobbyRequest, caller: Caller) -> Message:
+        self.calls.append(caller.call)
+        raise ServiceError("MATCHMAKER_NO_AVAILABLE_LOBBIES")
+
+    async def join(self, message: pb.JoinLobbyRequest, caller: Caller) -> Message:
+        self.calls.append(caller.call)
+        self.waiting.set()
+        try:
+            await self.may_join.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+        answer = pb.JoinLobbyResponse()
+        answer.lobby.lobby_id = message.lobby_id
+        answer.lobby.region.region_id = "local"
+        answer.player.token = "player_x"
+        return answer
+
+    async def ready(self, message: Message, caller: Caller) -> Message:
+        raise RuntimeError("secret of the inside")
+
+    async def list(self, message: pb.ListLobbiesRequest, caller: Caller) -> Message:
+        self.calls.append(caller.call)
+        answer = pb.ListLobbiesResponse()
+        if message.include_state:
+            answer.lobbies.add(
+                lobby_id=LOBBY_ID, game_mode_id="duel", state=b'{"big":18446744073709551615}'
+            )
+        return answer
+
+    async def set_state(self, message: pb.SetLobbyStateRequest, caller: Caller) -> Message:
+        self.state = message.state
+        return pb.SetLobbyStateResponse()
+
+    async def get_state(self, message: pb.GetLobbyStateRequest, caller: Caller) -> Message:
+        return pb.GetLobbyStateResponse(state=self.state)
+
+    async def attach(self, message: pb.AttachLobbyRequest, caller: Caller) -> Message:
+        self.calls.append(caller.call)
+        return pb.AttachLobbyResponse(lobby_id=LOBBY_ID, lobby_token="lobby_x")
+
+    async def detach(self, message: pb.DetachLobbyRequest, caller: Caller) -> Message:
+        return pb.DetachLobbyResponse(did_remove=True)
+
+    state: bytes = b""
+
+
+@dataclass
+class Outcome:
+    """An answer of either door in one shape. `code` is OK or the code of the error table."""
+
+    code: str
+    ray_id: str
+    fields: dict[str, Any]
+    problems: tuple[tuple[str, ...], ...] = ()
+    retry_after_s: int | None = None
+    detail: str = ""
+
+
+@dataclass
+class Response:
+    """A response of HTTP."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+class HttpConnection:
+    """One connection that says exactly what a test wants said."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, address: tuple[str, int]) -> Self:
+        return cls(*await asyncio.open_connection(*address))
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        self.say(method, path, body, headers)
+        return await self.read(has_body=method != "HEAD")
+
+    def say(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        fields = {"host": "test", **(headers or {})}
+        if body is not None:
+            fields.setdefault("content-length", str(len(body)))
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.writer.write(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + (body or b""))
+
+    async def read(self, *, has_body: bool = True) -> Response:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status_line, *lines = head.strip().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        length = int(headers.get("content-length", 0)) if has_body else 0
+        return Response(int(status_line.split()[1]), headers, await self.reader.readexactly(length))
+
+    async def rest(self) -> bytes:
+        """What still comes until the server closes."""
+        return await self.reader.read()
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+class HttpDoor:
+    """Calls operations over HTTP, each on a connection of its own."""
+
+    def __init__(self, address: tuple[str, int], server: HttpServer | None) -> None:
+        self.address = address
+        self.server = server
+
+    async def call(
+        self, name: str, fields: Mapping[str, Any] | None = None, headers: Mapping[str, str] = GOOD
+    ) -> Outcome:
+        method = METHODS[f"{MATCHMAKER}.{name}"]
+        given = dict(fields or {})
+        path = method.template.format(**{name: given.pop(name) for name in method.path_fields})
+        body = orjson.dumps(given) if method.body_field == "*" else given.get(method.body_field)
+        connection = await HttpConnection.open(self.address)
+        try:
+            response = await connection.ask(method.http_method, path, body, headers)
+        finally:
+            await connection.close()
+        content = orjson.loads(response.body)
+        retry_after = response.headers.get("retry-after")
+        return Outcome(
+            content["code"] if response.status != 200 else "OK",
+            response.headers["x-ray-id"],
+            content,
+            tuple(tuple(problem["path"]) for problem in content.get("errors", ())),
+            None if retry_after is None else int(retry_after),
+            content.get("detail", ""),
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        assert self.server is not None
+        await self.server.stop(grace_s)
+
+
+class GrpcDoor:
+    """Calls operations over gRPC."""
+
+    def __init__(self, channel: grpc.aio.Channel, server: RpcServer) -> None:
+        self.channel = channel
+        self.server = server
+
+    async def call(
+        self, name: str, fields: Mapping[str, Any] | None = None, headers: Mapping[str, str] = GOOD
+    ) -> Outcome:
+        method = METHODS[f"{MATCHMAKER}.{name}"]
+        call = self.channel.unary_unary(
+            method.grpc_path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )(method.request(**(fields or {})), metadata=tuple(headers.items()))
+        try:
+            answer = await call
+        except grpc.aio.AioRpcError as failure:
+            error = read_error(failure)
+            if error is None:
+                raise
+            ray_id = dict(failure.trailing_metadata() or ())["x-ray-id"]
+            problems = tuple(problem.path for problem in error.errors)
+            return Outcome(error.code, str(ray_id), {}, problems, error.retry_after_s, error.detail)
+        ray_id = dict(await call.trailing_metadata())["x-ray-id"]
+        return Outcome("OK", str(ray_id), {"answer": answer})
+
+    async def stop(self, grace_s: float) -> None:
+        await self.server.stop(grace_s)
+
+
+Door = HttpDoor | GrpcDoor
+DOORS = ("http", "asgi", "grpc")
+"""Our HTTP protocol, the ASGI application under another server, and gRPC."""
+
+
+def listener() -> socket.socket:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+@asynccontextmanager
+async def open_http(app: Edge) -> AsyncIterator[HttpDoor]:
+    """The edge under our own protocol."""
+    bound = listener()
+    server = make_server(app, [bound])
+    await server.start()
+    try:
+        yield HttpDoor(bound.getsockname(), server)
+    finally:
+        await server.stop(0.0)
+
+
+@asynccontextmanager
+async def open_asgi(app: Any) -> AsyncIterator[HttpDoor]:
+    """An ASGI application under uvicorn's own protocol."""
+    config = Config(
+        app,
+        loop="none",
+        http=HttpToolsProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        proxy_headers=False,  # the edge decides itself whom to believe
+    )
+    config.load()
+    bound = listener()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: HttpToolsProtocol(config, state, {}, loop), sock=bound
+    )
+    try:
+        yield HttpDoor(bound.getsockname(), None)
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.close()
+        if state.tasks:
+            await asyncio.wait(list(state.tasks))
+
+
+@asynccontextmanager
+async def open_door(
+    kind: str,
+    service: SmallService,
+    settings: DoorSettings | None = None,
+    metrics: RequestMetrics | None = None,
+    limits: Limits | None = None,
+) -> AsyncIterator[Door]:
+    """One of DOORS over the small service."""
+    settings, metrics, limits = (
+        settings or DoorSettings(),
+        metrics or RequestMetrics(),
+        limits or Limits(),
+    )
+    operations = service.operations()
+    async with AsyncExitStack() as stack:
+        if kind == "grpc":
+            server = RpcServer(operations, settings, metrics, limits, "127.0.0.1:0")
+            port = await server.start()
+            stack.push_async_callback(server.stop, 0.0)
+            channel = grpc.aio.insecure_channel(
+                f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
+            )
+            yield GrpcDoor(await stack.enter_async_context(channel), server)
+            return
+        app = create_app(operations, settings, metrics, limits)
+        serve = open_http if kind == "http" else open_asgi
+        yield await stack.enter_async_context(serve(app))

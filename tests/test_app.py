@@ -1,0 +1,301 @@
+"""The process as a whole: from nothing to a player, over kill -9, restarts and its signals."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.service import GAME, MakeService, Service, document, version
+
+FIND = "/matchmaker/lobbies/find"
+JOIN = "/matchmaker/lobbies/join"
+CONNECTED = "/matchmaker/players/connected"
+DISCONNECTED = "/matchmaker/players/disconnected"
+
+
+def _until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """The first true value of the condition."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+    return value
+
+
+def _metric(service: Service, name: str) -> float:
+    for line in service.probe("/metrics").text.splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.split()[1])
+    raise AssertionError(f"no metric {name}")
+
+
+def test_a_player_gets_in_from_nothing(service: Service) -> None:
+    public = service.public_token()
+    lobby_id, lobby_token = service.attach()
+    found = service.good("POST", FIND, {"game_modes": ["duel"]}, public)
+    assert found["lobby"]["lobby_id"] == lobby_id
+    assert found["ports"]["game"] == {
+        "host": "127.0.0.1:4000",
+        "hostname": "127.0.0.1",
+        "port": 4000,
+        "port_range": None,
+        "is_tls": False,
+    }
+    joined = service.good("POST", JOIN, {"lobby_id": lobby_id}, public)
+    for answer in (found, joined):
+        body = {"player_token": answer["player"]["token"]}
+        assert service.good("POST", CONNECTED, body, lobby_token) == {}
+        assert service.code("POST", CONNECTED, body, lobby_token) == "PLAYER_TOKEN_CONSUMED"
+    assert service.find(public).json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    gone = {"player_token": found["player"]["token"]}
+    assert service.good("POST", DISCONNECTED, gone, lobby_token) == {}
+    assert service.find(public).status_code == 200
+
+
+def test_nothing_answered_is_lost_by_kill_9(service: Service) -> None:
+    public = service.public_token()
+    lobby_id, lobby_token = service.attach("party")
+    reserved = service.find(public, "party").json()["player"]["token"]
+    playing = service.find(public, "party").json()["player"]["token"]
+    assert service.connected(lobby_token, playing).status_code == 200
+    service.kill()
+    service.start()
+    assert service.connected(lobby_token, reserved).status_code == 200
+    assert service.connected(lobby_token, playing).json()["code"] == "PLAYER_TOKEN_CONSUMED"
+    assert service.find(public, "party").json()["lobby"]["lobby_id"] == lobby_id
+    statistics = service.good("GET", "/matchmaker/players/statistics", None, public)
+    assert statistics["player_count"] == 2
+
+
+def test_configuration_stays_without_its_source(service: Service) -> None:
+    public = service.public_token()
+    service.attach()
+    assert service.stop() == 0
+    service.feed_file.write_text("nonsense")
+    service.start()
+    assert service.find(public).status_code == 200
+    assert "is not JSON" in service.probe("/readyz?verbose").text
+
+
+def test_a_second_process_is_refused_with_the_holders_pid(service: Service) -> None:
+    assert service.process is not None
+    done = service.command("serve", "--http", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert f"in use by process {service.process.pid}" in done.stderr
+    assert service.probe("/livez").status_code == 200
+
+
+def test_a_port_that_is_taken_is_told(make_service: MakeService) -> None:
+    service = make_service()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for door in ("http", "grpc", "metrics"):
+            service.addresses = {door: address}
+            assert service.spawn().wait(20) == 1
+            assert f"listen on {address}" in service.log()
+
+
+def test_the_ready_file_says_where_everything_is(service: Service) -> None:
+    said = json.loads(service.ready_file.read_text())
+    assert set(said) >= {"http", "grpc", "metrics"}
+    for name in ("http", "grpc", "metrics"):
+        host, port = said[name].rsplit(":", 1)
+        socket.create_connection((host, int(port)), 5).close()
+    assert said["http"] in service.log()
+
+
+def test_files_of_the_data_directory_are_the_owners(service: Service) -> None:
+    assert stat.S_IMODE(service.data_dir.stat().st_mode) == 0o700
+    for name in ("keys.json", "admin.sock"):
+        assert stat.S_IMODE((service.data_dir / name).stat().st_mode) == 0o600
+
+
+def test_sigterm_sends_waiting_finds_away_and_exits_well(service: Service) -> None:
+    public = service.public_token()
+    service.attach(is_ready=False)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(service.find, public)
+        _until(lambda: 'state="held"} 1' in service.probe("/metrics").text)
+        began = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - began < 5
+        answer = waiting.result()
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "SHUTTING_DOWN"
+    assert not (service.data_dir / "admin.sock").exists()
+
+
+@pytest.mark.parametrize("service", [{"settings": {"lame_duck_ms": 60_000}}], indirect=True)
+def test_a_lame_duck_serves_but_is_not_ready_and_a_second_signal_hurries(
+    service: Service,
+) -> None:
+    public = service.public_token()
+    service.attach()
+    assert service.process is not None
+    service.process.send_signal(signal.SIGTERM)
+    _until(lambda: service.probe("/readyz").status_code == 503)
+    assert "stopping" in service.probe("/readyz").text
+    assert service.probe("/livez").status_code == 200
+    assert service.find(public).status_code == 200
+    assert service.process.poll() is None
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(10) == 0
+
+
+def test_sighup_reads_the_feed_again(service: Service) -> None:
+    public = service.public_token()
+    assert service.find(public, "brawl").json()["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    fed = json.loads(service.feed_file.read_text())["namespaces"][0]
+    fed |= {"revision": fed["revision"] + 1, "versions": [version(brawl={})]}
+    service.feed_file.write_text(json.dumps({"namespaces": [fed]}))
+    assert service.process is not None
+    service.process.send_signal(signal.SIGHUP)
+    _until(
+        lambda: service.find(public, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    )
+
+
+def test_a_refused_feed_changes_nothing_and_is_told(service: Service) -> None:
+    public = service.public_token()
+    service.attach()
+    fed = json.loads(service.feed_file.read_text())["namespaces"][0]
+    verified = {"enabled": True, "verification": {"url": "https://example.com"}}
+    fed |= {
+        "revision": fed["revision"] + 1,
+        "versions": [version(duel={"actions": {"join": verified}})],
+    }
+    service.feed_file.write_text(json.dumps({"namespaces": [fed]}))
+    assert service.process is not None
+    service.process.send_signal(signal.SIGHUP)
+    _until(lambda: "not-supported" in service.log())
+    assert "actions.join.verification" in service.probe("/readyz?verbose").text
+    assert service.find(public).status_code == 200
+
+
+def test_rate_limits_hold_by_default(make_service: MakeService) -> None:
+    service = make_service()
+    service.settings = {}
+    service.start()
+    public = service.public_token()
+    path = "/matchmaker/regions"
+    codes = [service.ask("GET", path, None, public).status_code for _ in range(150)]
+    assert codes[:100] == [200] * 100
+    assert 429 in codes
+
+
+def test_tokens_are_made_over_the_admin_socket(service: Service) -> None:
+    lobby_id, _ = service.attach()
+    made = {}
+    for kind in ("public", "environment"):
+        done = service.command(
+            *("token", "create", "--kind", kind, "--namespace", f"{GAME}/prod", "--json")
+        )
+        assert done.returncode == 0, done.stderr
+        made[kind] = json.loads(done.stdout)
+        assert set(made[kind]) == {"token", "token_id"}
+        assert service.good("POST", JOIN, {"lobby_id": lobby_id}, made[kind]["token"])
+    feed = service.feed_file.read_text()
+    assert made["environment"]["token"] not in feed
+    assert made["environment"]["token_id"] in feed
+    assert json.loads(feed)["namespaces"][0]["revision"] == 2
+    for kind in made:
+        assert made[kind]["token"] not in service.log()
+    service.kill()
+    service.start()
+    for kind in made:
+        assert service.find(made[kind]["token"], "party").json()["code"].startswith("MATCHMAKER")
+
+
+def test_a_token_for_nobody_is_told(service: Service) -> None:
+    for kind in ("public", "environment"):
+        done = service.command("token", "create", "--kind", kind, "--namespace", "arena/other")
+        assert done.returncode == 1
+        assert "NAMESPACE_NOT_FOUND" in done.stderr
+        assert done.stdout == ""
+
+
+def test_without_a_service_token_create_says_so(make_service: MakeService) -> None:
+    done = make_service().command(
+        *("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
+    )
+    assert done.returncode == 1
+    assert "is a service running" in done.stderr
+
+
+def test_probes_tell_how_it_fares(service: Service) -> None:
+    assert service.probe("/livez").status_code == 200
+    assert service.probe("/readyz").status_code == 200
+    told = service.probe("/readyz?verbose").text
+    for part in ("process", "journal", "loop", "credit", "storage", "feed (1 namespaces)"):
+        assert part in told
+    metrics = service.probe("/metrics").text
+    for name in ("hosting_storage_free_bytes", "hosting_compactions_total", "hosting_build_info"):
+        assert name in metrics
+
+
+@pytest.mark.parametrize(
+    "service", [{"settings": {"storage_reserve_bytes": 1 << 60}}], indirect=True
+)
+def test_a_reached_storage_reserve_is_told_and_the_service_goes_on(service: Service) -> None:
+    assert "below the reserve" in service.probe("/readyz?verbose").text
+    assert service.probe("/readyz").status_code == 200
+    assert _metric(service, "hosting_storage_free_bytes") < _metric(
+        service, "hosting_storage_reserve_bytes"
+    )
+    service.attach()
+
+
+@pytest.mark.parametrize(
+    "service", [{"settings": {"journal": {"segment_bytes": 1 << 20}}}], indirect=True
+)
+def test_closed_segments_are_compacted_by_a_child_while_the_service_goes_on(
+    service: Service,
+) -> None:
+    lobby_id, lobby_token = service.attach("party")
+    path = "/matchmaker/lobbies/state"
+    states = ["x" * 60_000, "y" * 60_000]
+
+    def write() -> bool:
+        for state in states * 10:
+            service.good("PUT", path, state, lobby_token)
+        return _metric(service, "hosting_compactions_total") > 0
+
+    _until(write, 30)
+    assert _metric(service, "hosting_compaction_failures_total") == 0
+    service.kill()
+    service.start()
+    path = f"/matchmaker/lobbies/{lobby_id}/state"
+    assert service.good("GET", path, None, service.environment_token) == states[-1]
+
+
+def test_the_service_is_ready_in_time(make_service: MakeService) -> None:
+    service = make_service()
+    began = time.monotonic()
+    service.start()
+    first_s = time.monotonic() - began
+    assert service.stop() == 0
+    began = time.monotonic()
+    service.start()
+    again_s = time.monotonic() - began
+    # Twice the promise: other tests may run beside this one.
+    assert first_s < 8
+    assert again_s < 4
+
+
+def test_a_removed_namespace_has_no_way_in_any_more(service: Service) -> None:
+    public = service.public_token()
+    removed = [{"namespace_id": document()["namespace_id"], "revision": 99}]
+    service.feed_file.write_text(json.dumps({"removed": removed}))
+    assert service.process is not None
+    os.kill(service.process.pid, signal.SIGHUP)
+    _until(lambda: service.find(public).status_code == 401)
+    assert service.find(public).json()["code"] == "TOKEN_INVALID"

@@ -1,0 +1,273 @@
+"""Which token opens which operation, and what everybody else is told (decisions 3)."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pyservice.auth import Authorizer, host_of_origin
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.errors import ServiceError
+from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration
+
+pytestmark = pytest.mark.anyio
+
+NAMESPACE = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
+UNKNOWN = bytes(16)
+ADDRESS = bytes([127, 0, 0, 1])
+NOW_MS = 1_700_000_000_000
+
+GOOD_ID = "0192f000-0000-7000-8000-0000000000c1"
+REVOKED_ID = "0192f000-0000-7000-8000-0000000000c2"
+
+
+def raw(text: str) -> bytes:
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def _environment(token: str, token_id: str, expires_ms: int | None = None) -> dict[str, object]:
+    digest = hashlib.sha256(token.encode()).digest()
+    entry: dict[str, object] = {"token_id": token_id, "sha256": b64encode(digest).decode()}
+    return entry if expires_ms is None else {**entry, "expires_ms": str(expires_ms)}
+
+
+class Scene:
+    """An authorizer over a real engine and one fed namespace."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.namespaces = Namespaces()
+        self.namespaces.put(
+            configuration(
+                access={"domains": ["Play.example.com"], "cdn_domains": ["arena.cdn.example"]},
+                revoked_token_ids=[REVOKED_ID],
+                environment_tokens=[
+                    _environment("env_good", GOOD_ID),
+                    _environment("env_revoked", REVOKED_ID),
+                    _environment("env_late", GOOD_ID, NOW_MS + 1),
+                    _environment("env_ended", GOOD_ID, NOW_MS),
+                ],
+            )
+        )
+        self.engine = engine
+        self.authorizer = Authorizer(engine, self.namespaces, lambda: NOW_MS)
+        self.public = engine.public_token(NAMESPACE, raw(GOOD_ID))
+
+    def lobby_token(self) -> tuple[bytes, str]:
+        lobby, token, _ = self.engine._native.attach(
+            NAMESPACE,
+            raw(VERSION_ID),
+            "duel",
+            "local",
+            [],
+            max_players=(2, 2, 2),
+            player_token_ttl_ms=5_000,
+            heartbeat_timeout_ms=30_000,
+            heartbeat_grace_ms=10_000,
+            is_join_enabled=True,
+            create_ts_ms=0,
+            lobby_count_max=10,
+        )
+        return lobby, token
+
+
+@pytest.fixture
+async def scene(engine: Engine) -> Scene:
+    return Scene(engine)
+
+
+def _call(token: str | None = None, origin: str | None = None, scheme: str = "Bearer") -> Call:
+    header = None if token is None else f"{scheme} {token}"
+    return Call(ray_id="0" * 32, address=ADDRESS, authorization=header, origin=origin)
+
+
+def _code(authorize: Callable[[Call], Caller], call: Call) -> str:
+    with pytest.raises(ServiceError) as caught:
+        authorize(call)
+    return caught.value.code
+
+
+async def test_a_public_token_opens_client_operations(scene: Scene) -> None:
+    caller = scene.authorizer.client(_call(scene.public))
+    assert caller.kind is TokenKind.PUBLIC
+    assert caller.namespace_id == NAMESPACE
+    assert caller.identity == NAMESPACE + ADDRESS
+
+
+async def test_an_environment_token_opens_client_operations_and_counts_as_itself(
+    scene: Scene,
+) -> None:
+    caller = scene.authorizer.client(_call("env_good"))
+    assert (caller.kind, caller.namespace_id) == (TokenKind.ENVIRONMENT, NAMESPACE)
+    assert caller.identity == raw(GOOD_ID)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://play.example.com",
+        "http://play.example.com:8080",
+        "https://PLAY.example.com",
+        "https://play.example.com.",
+        "https://arena.cdn.example",
+    ],
+)
+async def test_without_a_token_the_origin_names_the_namespace(scene: Scene, origin: str) -> None:
+    caller = scene.authorizer.client(_call(origin=origin))
+    assert (caller.kind, caller.namespace_id) == (TokenKind.TOKENLESS, NAMESPACE)
+    assert caller.identity == NAMESPACE + ADDRESS
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [None, "", "null", "https://example.com", "play.example.com", "ftp://play.example.com",
+     "https://evil.example/?play.example.com", "https://xplay.example.com", "https://[", "https://"],
+)  # fmt: skip
+async def test_an_origin_that_is_not_a_domain_is_no_token(scene: Scene, origin: str | None) -> None:
+    assert _code(scene.authorizer.client, _call(origin=origin)) == "TOKEN_MISSING"
+
+
+async def test_tokenless_access_can_be_switched_off(scene: Scene) -> None:
+    scene.namespaces.put(
+        configuration(access={"enable_domain_public_auth": False, "domains": ["play.example.com"]})
+    )
+    call = _call(origin="https://play.example.com")
+    assert _code(scene.authorizer.client, call) == "TOKEN_MISSING"
+
+
+async def test_a_bad_token_is_not_saved_by_a_good_origin(scene: Scene) -> None:
+    call = _call("pub_nonsense", origin="https://play.example.com")
+    assert _code(scene.authorizer.client, call) == "TOKEN_INVALID"
+
+
+async def test_forged_tokens_are_invalid(scene: Scene) -> None:
+    last = "A" if scene.public[-2] != "A" else "B"
+    for token in (
+        scene.public[:-2] + last + scene.public[-1],
+        scene.public + "A",
+        scene.public[:-4],
+        scene.engine.public_token(UNKNOWN, raw(GOOD_ID)),
+        "env_unknown",
+    ):
+        assert _code(scene.authorizer.client, _call(token)) == "TOKEN_INVALID"
+
+
+async def test_revoked_and_ended_tokens_say_so(scene: Scene) -> None:
+    revoked = scene.engine.public_token(NAMESPACE, raw(REVOKED_ID))
+    assert _code(scene.authorizer.client, _call(revoked)) == "TOKEN_REVOKED"
+    assert _code(scene.authorizer.client, _call("env_revoked")) == "TOKEN_REVOKED"
+    assert _code(scene.authorizer.operator, _call("env_ended")) == "TOKEN_EXPIRED"
+    assert scene.authorizer.operator(_call("env_late")).namespace_id == NAMESPACE
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [
+        ("", "TOKEN_INVALID"),
+        ("nonsense", "TOKEN_INVALID"),
+        ("token_abc", "TOKEN_INVALID"),
+        ("env_", "TOKEN_INVALID"),
+        ("env_a b", "TOKEN_INVALID"),
+        ("env_a+b", "TOKEN_INVALID"),
+        ("env_" + "a" * 157, "TOKEN_INVALID"),
+        ("ENV_good", "TOKEN_INVALID"),
+        ("dev_abc", "TOKEN_INVALID"),
+        ("lobby_abc", "FORBIDDEN"),
+        ("cloud_abc", "FORBIDDEN"),
+        ("player_abc", "FORBIDDEN"),
+        ("link_abc", "FORBIDDEN"),
+    ],
+)
+async def test_what_client_operations_do_not_take(scene: Scene, token: str, code: str) -> None:
+    assert _code(scene.authorizer.client, _call(token)) == code
+
+
+async def test_the_scheme_is_bearer_in_any_case(scene: Scene) -> None:
+    assert scene.authorizer.client(_call("env_good", scheme="bearer")).namespace_id == NAMESPACE
+    assert _code(scene.authorizer.client, _call("env_good", scheme="Basic")) == "TOKEN_INVALID"
+
+
+async def test_a_lobby_token_opens_lobby_operations(scene: Scene) -> None:
+    lobby, token = scene.lobby_token()
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        caller = scene.authorizer.lobby(_call(token, scheme=scheme))
+        assert (caller.kind, caller.lobby_id, caller.identity) == (TokenKind.LOBBY, lobby, lobby)
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [
+        (None, "TOKEN_MISSING"),
+        ("lobby_abc", "TOKEN_INVALID"),
+        ("dev_abc", "TOKEN_INVALID"),
+        ("env_good", "FORBIDDEN"),
+        ("pub_abc", "FORBIDDEN"),
+        ("cloud_abc", "FORBIDDEN"),
+    ],
+)
+async def test_what_lobby_operations_do_not_take(
+    scene: Scene, token: str | None, code: str
+) -> None:
+    assert _code(scene.authorizer.lobby, _call(token)) == code
+
+
+async def test_an_origin_opens_only_client_operations(scene: Scene) -> None:
+    call = _call(origin="https://play.example.com")
+    for authorize in (
+        scene.authorizer.lobby,
+        scene.authorizer.operator,
+        scene.authorizer.lobby_state,
+    ):
+        assert _code(authorize, replace(call)) == "TOKEN_MISSING"
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [
+        (None, "TOKEN_MISSING"),
+        ("cloud_abc", "CONTROL_PLANE_UNAVAILABLE"),
+        ("pub_abc", "FORBIDDEN"),
+        ("lobby_abc", "FORBIDDEN"),
+        ("dev_abc", "FORBIDDEN"),
+    ],
+)
+async def test_what_attach_and_detach_do_not_take(
+    scene: Scene, token: str | None, code: str
+) -> None:
+    assert _code(scene.authorizer.operator, _call(token)) == code
+
+
+async def test_state_is_read_by_lobbies_of_the_namespace_and_back_ends(scene: Scene) -> None:
+    _, token = scene.lobby_token()
+    assert scene.authorizer.lobby_state(_call(token)).namespace_id == NAMESPACE
+    assert scene.authorizer.lobby_state(_call("env_good")).namespace_id == NAMESPACE
+    assert _code(scene.authorizer.lobby_state, _call("lobby_abc")) == "TOKEN_INVALID"
+    assert _code(scene.authorizer.lobby_state, _call("pub_abc")) == "FORBIDDEN"
+    call = _call("cloud_abc")
+    assert _code(scene.authorizer.lobby_state, call) == "CONTROL_PLANE_UNAVAILABLE"
+
+
+async def test_a_removed_namespace_has_no_tokens(scene: Scene) -> None:
+    scene.namespaces.remove(NAMESPACE)
+    for token in (scene.public, "env_good"):
+        assert _code(scene.authorizer.client, _call(token)) == "TOKEN_INVALID"
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("https://a.example", "a.example"),
+        ("https://a.example:443", "a.example"),
+        ("http://127.0.0.1:8080", "127.0.0.1"),
+        ("http://[::1]:8080", "::1"),
+        ("null", None),
+        ("file:///x", None),
+    ],
+)
+def test_the_host_of_an_origin(origin: str, host: str | None) -> None:
+    assert host_of_origin(origin) == host

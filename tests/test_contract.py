@@ -1,0 +1,127 @@
+"""The operations as the protos declare them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api import annotations_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import FileDescriptor
+
+from pyservice.contract import METHODS, descriptor_of, is_map, map_key, read_methods
+from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2, feed_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_method_of_the_matchmaker_is_there() -> None:
+    service = matchmaker_pb2.DESCRIPTOR.services_by_name["Matchmaker"]
+    assert set(METHODS) == {method.full_name for method in service.methods}
+    for name, method in METHODS.items():
+        assert method.name == name
+        assert re.fullmatch(r"[a-z_]+", method.slug)
+        assert method.template.startswith("/")
+
+
+def test_a_method_tells_what_its_annotations_say() -> None:
+    method = METHODS["hosting.v1.Matchmaker.AttachLobby"]
+    assert method.grpc_path == "/hosting.v1.Matchmaker/AttachLobby"
+    assert method.request is matchmaker_pb2.AttachLobbyRequest
+    assert method.response is matchmaker_pb2.AttachLobbyResponse
+    assert (method.http_method, method.body_field) == ("POST", "*")
+    assert method.path_fields == ("game_id", "namespace_id")
+    assert not method.ignores_unknown
+
+
+def test_bare_bodies_and_answers_are_told_by_their_field() -> None:
+    assert METHODS["hosting.v1.Matchmaker.SetLobbyState"].body_field == "state"
+    assert METHODS["hosting.v1.Matchmaker.SetLobbyState"].body_limit_bytes == 64 * 1024
+    assert METHODS["hosting.v1.Matchmaker.GetLobbyState"].response_field == "state"
+    assert METHODS["hosting.v1.Matchmaker.FindLobby"].body_limit_bytes is None
+
+
+def test_clients_of_the_matchmaker_may_be_newer_than_the_service() -> None:
+    lenient = {method.template for method in METHODS.values() if method.ignores_unknown}
+    assert all(template.startswith("/matchmaker/") for template in lenient)
+    strict = {method.template for method in METHODS.values()} - lenient
+    assert all(template.startswith("/cloud/") for template in strict)
+
+
+def test_internal_services_have_no_route() -> None:
+    for file in (admin_pb2, feed_pb2, configuration_pb2):
+        with_options = [
+            method.full_name
+            for service in file.DESCRIPTOR.services_by_name.values()
+            for method in service.methods
+            if method.GetOptions().ByteSize()
+        ]
+        assert not with_options
+
+
+def _declare(name: str, *, slug: str = "", path: str = "") -> FileDescriptor:
+    """A file with one method, annotated with what is given."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"tests/{name}.proto",
+        package=f"tests.{name}",
+        syntax="proto3",
+        dependency=["google/api/annotations.proto", "hosting/v1/options.proto"],
+    )
+    file.message_type.add(name="Nothing")
+    message = f".tests.{name}.Nothing"
+    method = file.service.add(name="Odd").method.add(
+        name="Do", input_type=message, output_type=message
+    )
+    operation: Any = options_pb2.operation
+    if slug:
+        method.options.Extensions[operation].slug = slug
+    if path:
+        method.options.Extensions[annotations_pb2.http].get = path
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return pool.FindFileByName(file.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "path", "problem"),
+    [
+        ("without_slug", "", "/x", "needs an operation slug"),
+        ("without_path", "x", "", "needs an operation slug and an HTTP rule"),
+        ("without_field", "x", "/x/{lobby_id}", "the path names"),
+    ],
+)
+def test_an_incomplete_declaration_is_refused_by_name(
+    name: str, slug: str, path: str, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"Odd\.Do: {problem}"):
+        read_methods([_declare(name, slug=slug, path=path)])
+
+
+def test_two_methods_with_one_slug_are_refused() -> None:
+    with pytest.raises(ValueError, match="slug find"):
+        read_methods([matchmaker_pb2.DESCRIPTOR, matchmaker_pb2.DESCRIPTOR])
+
+
+def test_a_map_is_told_from_a_list_of_messages() -> None:
+    fields = descriptor_of(matchmaker_pb2.AttachLobbyRequest).fields_by_name
+    listed = descriptor_of(matchmaker_pb2.ListLobbiesResponse).fields_by_name
+    assert is_map(fields["ports"])
+    assert map_key(fields["ports"]).name == "key"
+    assert not is_map(listed["lobbies"])
+    with pytest.raises(TypeError, match="is no map"):
+        map_key(fields["game_mode"])
+
+
+def test_the_protos_keep_the_rules_of_buf_without_the_network() -> None:
+    finished = subprocess.run(
+        [sys.executable, ROOT / "proto" / "generate.py", "--lint"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -1,0 +1,320 @@
+"""What holds at every door alike: order of checks, client addresses, limits, errors, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from pyservice.doors import DoorSettings, check_idempotency_key
+from pyservice.errors import ServiceError
+from pyservice.limits import Limits, Rate
+from pyservice.observability.logging import configure_logging
+from pyservice.observability.metrics import RequestMetrics
+from tests.small_service import (
+    CONNECTED,
+    DOORS,
+    FIND,
+    GOOD,
+    JOIN,
+    Door,
+    HttpDoor,
+    SmallService,
+    open_door,
+)
+
+pytestmark = pytest.mark.anyio
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OUR_SERVERS = ("http", "grpc")
+TRUSTING = DoorSettings(trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"))
+
+
+@pytest.fixture(params=DOORS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def service() -> SmallService:
+    return SmallService()
+
+
+@pytest.fixture
+def metrics() -> RequestMetrics:
+    return RequestMetrics()
+
+
+@pytest.fixture
+async def door(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Door]:
+    async with open_door(kind, service, metrics=metrics) as opened:
+        yield opened
+
+
+async def test_an_answer_has_a_ray_id_of_its_own(door: Door) -> None:
+    outcomes = [await door.call("PlayerConnected", CONNECTED) for _ in range(3)]
+    assert [outcome.code for outcome in outcomes] == ["OK"] * 3
+    assert all(re.fullmatch("[0-9a-f]{32}", outcome.ray_id) for outcome in outcomes)
+    assert len({outcome.ray_id for outcome in outcomes}) == 3
+
+
+async def test_a_trace_that_came_along_is_continued(door: Door, service: SmallService) -> None:
+    traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
+    outcome = await door.call("PlayerConnected", CONNECTED, {**GOOD, "traceparent": traceparent})
+    assert outcome.ray_id == service.calls[0].ray_id == TRACE
+
+
+async def test_a_refusal_has_its_ray_id_too(door: Door) -> None:
+    traceparent = f"00-{TRACE}-00f067aa0ba902b7-01"
+    outcome = await door.call("PlayerConnected", CONNECTED, {"traceparent": traceparent})
+    assert (outcome.code, outcome.ray_id) == ("TOKEN_MISSING", TRACE)
+
+
+async def test_the_error_of_an_operation_is_told_with_its_code(door: Door) -> None:
+    outcome = await door.call("PlayerConnected", {"player_token": "used"})
+    assert outcome.code == "PLAYER_TOKEN_CONSUMED"
+    assert outcome.detail
+
+
+async def test_a_token_is_asked_for_before_the_body_is_looked_at(door: Door) -> None:
+    outcome = await door.call("PlayerConnected", {}, {"authorization": "Bearer nonsense"})
+    assert (outcome.code, outcome.problems) == ("TOKEN_INVALID", ())
+
+
+async def test_every_problem_of_a_body_is_told_at_once(door: Door, service: SmallService) -> None:
+    outcome = await door.call("FindLobby", {"max_players": 0, "regions": ["Nowhere!"]})
+    assert outcome.code == "BODY_INVALID"
+    assert set(outcome.problems) == {
+        ("game_modes", "required"),
+        ("max_players", "too-low"),
+        ("regions", "0", "invalid"),
+    }
+    assert service.calls == []
+
+
+@pytest.mark.parametrize("key", ["with space", "", "k" * 256])
+async def test_a_malformed_idempotency_key_is_refused(
+    door: Door, service: SmallService, key: str
+) -> None:
+    outcome = await door.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": key})
+    assert outcome.code == "HEADER_INVALID"
+    assert outcome.problems == (("idempotency-key", "invalid"),)
+    assert service.calls == []
+
+
+async def test_an_idempotency_key_reaches_the_operation(door: Door, service: SmallService) -> None:
+    await door.call("PlayerConnected", CONNECTED, {**GOOD, "idempotency-key": "k" * 255})
+    assert service.calls[0].idempotency_key == "k" * 255
+
+
+async def test_a_read_has_no_idempotency_key(door: Door, service: SmallService) -> None:
+    outcome = await door.call("ListLobbies", {}, {**GOOD, "idempotency-key": "not seen"})
+    assert outcome.code == "OK"
+    assert service.calls[0].idempotency_key is None
+
+
+async def test_a_state_over_its_limit_is_refused(door: Door, service: SmallService) -> None:
+    fits = b'"' + b"x" * 65534 + b'"'
+    assert (await door.call("SetLobbyState", {"state": fits})).code == "OK"
+    assert (await door.call("SetLobbyState", {"state": fits + b" "})).code == "BODY_TOO_LARGE"
+    assert service.state == fits
+
+
+# Who it comes from
+
+
+async def test_headers_of_proxies_mean_nothing_from_others(
+    door: Door, service: SmallService
+) -> None:
+    claims = {**GOOD, "x-forwarded-for": "203.0.113.9", "x-coords": "48.1,11.5"}
+    await door.call("PlayerConnected", CONNECTED, claims)
+    assert service.calls[0].address == bytes([127, 0, 0, 1])
+    assert service.calls[0].coords is None
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "address"),
+    [
+        ("203.0.113.9", bytes([203, 0, 113, 9])),
+        ("198.51.100.1, 203.0.113.9, 10.0.0.4", bytes([203, 0, 113, 9])),
+        ("10.0.0.3, 10.0.0.4", bytes([10, 0, 0, 3])),
+        ("::ffff:203.0.113.9", bytes([203, 0, 113, 9])),
+        ("2001:db8:1:2:3:4:5:6", bytes.fromhex("20010db800010002")),
+        ("203.0.113.9, unknown, 10.0.0.4", bytes([10, 0, 0, 4])),
+    ],
+)
+async def test_a_trusted_proxy_tells_the_client_address(
+    kind: str, service: SmallService, forwarded: str, address: bytes
+) -> None:
+    async with open_door(kind, service, TRUSTING) as door:
+        await door.call("PlayerConnected", CONNECTED, {**GOOD, "x-forwarded-for": forwarded})
+    assert service.calls[0].address == address
+
+
+@pytest.mark.parametrize(
+    ("text", "coords"),
+    [("48.1, 11.5", (48.1, 11.5)), ("nan,0", None), ("91,0", None), ("48.1", None)],
+)
+async def test_a_trusted_proxy_tells_where_the_client_is(
+    kind: str, service: SmallService, text: str, coords: tuple[float, float] | None
+) -> None:
+    async with open_door(kind, service, TRUSTING) as door:
+        await door.call("PlayerConnected", CONNECTED, {**GOOD, "x-coords": text})
+    assert service.calls[0].coords == coords
+
+
+# Rate limits
+
+
+@pytest.fixture
+async def slow_door(
+    kind: str, service: SmallService, metrics: RequestMetrics
+) -> AsyncIterator[Door]:
+    """Two client calls at once, one in a thousand seconds; behind a proxy, for its addresses."""
+    limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
+    async with open_door(kind, service, TRUSTING, metrics, limits) as opened:
+        yield opened
+
+
+def from_address(address: str, token: str = "good") -> dict[str, str]:
+    return {"authorization": f"Bearer {token}", "x-forwarded-for": address}
+
+
+async def test_a_client_that_comes_too_often_is_told_when_to_come_again(
+    slow_door: Door, metrics: RequestMetrics
+) -> None:
+    codes = [(await slow_door.call("FindLobby", FIND)).code for _ in range(2)]
+    assert codes == ["MATCHMAKER_NO_AVAILABLE_LOBBIES"] * 2
+    refused = await slow_door.call("ListLobbies")
+    assert refused.code == "RATE_LIMITED"
+    assert refused.retry_after_s is not None
+    assert 900 < refused.retry_after_s <= 1000
+    assert b'hosting_requests_rate_limited_total{door="' in metrics.render()
+    assert sum(m.rate_limited for d in (metrics.http, metrics.grpc) for m in d.meters.values()) == 1
+
+
+async def test_client_addresses_count_each_for_itself(slow_door: Door) -> None:
+    for address in ("203.0.113.1", "203.0.113.2"):
+        for _ in range(2):
+            outcome = await slow_door.call("ListLobbies", {}, from_address(address))
+            assert outcome.code == "OK"
+    outcome = await slow_door.call("ListLobbies", {}, from_address("203.0.113.1"))
+    assert outcome.code == "RATE_LIMITED"
+
+
+async def test_a_back_end_counts_by_its_token_alone(slow_door: Door) -> None:
+    addresses = ("203.0.113.1", "203.0.113.2", "203.0.113.3")
+    codes = [
+        (await slow_door.call("ListLobbies", {}, from_address(address, "env-1"))).code
+        for address in addresses
+    ]
+    assert codes == ["OK", "OK", "RATE_LIMITED"]
+    other = await slow_door.call("ListLobbies", {}, from_address("203.0.113.1", "env-2"))
+    assert other.code == "OK"
+
+
+async def test_attach_counts_per_token_and_lobby_operations_do_not_count(slow_door: Door) -> None:
+    attach = {"game_id": "arena", "namespace_id": "prod", "game_mode": "duel"}
+    env = {"authorization": "Bearer env-1"}
+    codes = [(await slow_door.call("AttachLobby", attach, env)).code for _ in range(4)]
+    assert codes == ["OK", "OK", "OK", "RATE_LIMITED"]
+    codes = [(await slow_door.call("PlayerConnected", CONNECTED)).code for _ in range(10)]
+    assert set(codes) == {"OK"}
+
+
+async def test_a_call_without_a_token_takes_nothing_from_the_limit(slow_door: Door) -> None:
+    for _ in range(5):
+        assert (await slow_door.call("ListLobbies", {}, {})).code == "TOKEN_MISSING"
+    assert (await slow_door.call("ListLobbies")).code == "OK"
+
+
+# What nobody foresaw
+
+
+@pytest.fixture
+def log_lines() -> Iterator[Any]:
+    """Everything that is logged, as JSON."""
+    stream = io.StringIO()
+    configure_logging(format="json", stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    configure_logging(format="json")
+
+
+async def test_an_unexpected_exception_is_logged_and_told_without_its_inside(
+    door: Door, log_lines: Any
+) -> None:
+    outcome = await door.call("LobbyReady", {}, GOOD)
+    assert outcome.code == "INTERNAL"
+    assert "secret" not in repr(outcome)
+    (line,) = [line for line in log_lines() if line.get("ray_id") == outcome.ray_id]
+    assert line["level"] == "error"
+    assert line["operation"] == "ready"
+    assert "RuntimeError: secret of the inside" in line["exception"]
+
+
+# Clients that leave, and a server that stops
+
+
+async def test_a_client_that_leaves_frees_what_its_request_holds(
+    door: Door, service: SmallService, metrics: RequestMetrics
+) -> None:
+    call = asyncio.create_task(door.call("JoinLobby", JOIN))
+    await service.waiting.wait()
+    call.cancel()
+    await asyncio.wait_for(service.left.wait(), 5)
+    counted = metrics.grpc if not isinstance(door, HttpDoor) else metrics.http
+    while not counted.meters["join"].codes.get("CANCELLED"):
+        await asyncio.sleep(0)
+    assert counted.in_flight == 0
+
+
+@pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
+async def test_a_stopping_door_answers_what_is_in_flight(kind: str, service: SmallService) -> None:
+    async with open_door(kind, service) as door:
+        call = asyncio.create_task(door.call("JoinLobby", JOIN))
+        await service.waiting.wait()
+        stopping = asyncio.create_task(door.stop(10))
+        await asyncio.sleep(0)
+        service.may_join.set()
+        assert (await call).code == "OK"
+        await asyncio.wait_for(stopping, 5)
+
+
+@pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
+async def test_what_does_not_finish_in_time_is_told_that_the_service_stops(
+    kind: str, service: SmallService
+) -> None:
+    async with open_door(kind, service) as door:
+        call = asyncio.create_task(door.call("JoinLobby", JOIN))
+        await service.waiting.wait()
+        await door.stop(0.01)
+        outcome = await call
+        assert outcome.code == "SHUTTING_DOWN"
+        assert outcome.retry_after_s is not None
+    assert service.left.is_set()
+
+
+async def test_requests_are_counted_by_operation_code_and_door(
+    door: Door, metrics: RequestMetrics
+) -> None:
+    await door.call("PlayerConnected", CONNECTED)
+    await door.call("PlayerConnected", {"player_token": "used"})
+    await door.call("PlayerConnected", CONNECTED, {})
+    name = "http" if isinstance(door, HttpDoor) else "grpc"
+    text = metrics.render().decode()
+    for code in ("OK", "PLAYER_TOKEN_CONSUMED", "TOKEN_MISSING"):
+        line = f'hosting_requests_total{{code="{code}",door="{name}",operation="connected"}} 1.0'
+        assert line in text
+    assert f'duration_seconds_count{{door="{name}",operation="connected"}} 3.0' in text
+    assert f'hosting_requests_in_flight{{door="{name}"}} 0.0' in text
+
+
+@pytest.mark.parametrize("key", ["\x7f", "ключ", "a b", "\t"])
+def test_only_visible_ascii_is_an_idempotency_key(key: str) -> None:
+    with pytest.raises(ServiceError):
+        check_idempotency_key(key)

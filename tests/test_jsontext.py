@@ -1,0 +1,107 @@
+"""What is JSON at all, and where a member's text begins and ends."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyservice.jsontext import MAX_DEPTH, JsonRefused, member_texts, parse
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"{}x",
+        b"{} {}",
+        b'{"a":1,}',
+        b"NaN",
+        b"[Infinity]",
+        b"1e999",
+        b"01",
+        b"'a'",
+        b'"\xff"',
+        b'"\\ud800"',
+        b"\xef\xbb\xbf{}",
+        b"// a\n{}",
+    ],
+)
+def test_what_is_not_one_json_value_in_utf_8_is_refused(text: bytes) -> None:
+    with pytest.raises(JsonRefused) as refused:
+        parse(text)
+    assert refused.value.word == "not-json"
+    assert "line" in refused.value.reason
+
+
+def nested(levels: int) -> bytes:
+    return (
+        b'{"a":[' * (levels // 2)
+        + b"[" * (levels % 2)
+        + b"]" * (levels % 2)
+        + b"]}" * (levels // 2)
+    )
+
+
+@pytest.mark.parametrize("levels", [1, MAX_DEPTH - 1, MAX_DEPTH])
+def test_levels_up_to_the_limit_are_taken(levels: int) -> None:
+    parse(nested(levels))
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
+def test_more_levels_are_refused_however_many(levels: int) -> None:
+    with pytest.raises(JsonRefused) as refused:
+        parse(nested(levels))
+    assert refused.value.word == "too-deep"
+
+
+def test_the_limit_is_the_same_beside_other_brackets() -> None:
+    assert parse(b"[[]," + nested(MAX_DEPTH - 1) + b"]")
+    with pytest.raises(JsonRefused):
+        parse(b"[[]," + nested(MAX_DEPTH) + b"]")
+
+
+def test_many_brackets_beside_each_other_are_not_deep() -> None:
+    assert len(parse(b"[" + b"[]," * 10_000 + b"[]]")) == 10_001
+
+
+def test_brackets_in_strings_are_not_levels() -> None:
+    assert parse(b'["' + b"[{" * 500 + b'"]')
+
+
+def test_of_members_with_the_same_name_the_last_one_counts() -> None:
+    text = b'{"a": 1, "b": 2, "a": {"c": 3}}'
+    assert parse(text) == {"a": {"c": 3}, "b": 2}
+    assert member_texts(text) == {"a": b'{"c": 3}', "b": b"2"}
+
+
+def test_the_text_of_a_member_is_kept_byte_for_byte() -> None:
+    big = b"1" * 300
+    text = b' {\n"n" :\t' + big + b' , "\\u0061\\"": [1.50, "\\u00e9" ] ,"e":{ }}\r\n'
+    assert parse(text).keys() == {"n", 'a"', "e"}
+    assert member_texts(text) == {"n": big, 'a"': b'[1.50, "\\u00e9" ]', "e": b"{ }"}
+
+
+def test_an_empty_object_has_no_members() -> None:
+    assert member_texts(b" { } ") == {}
+
+
+@given(st.dictionaries(st.text(), _values, max_size=5), st.sampled_from([None, 2]))
+def test_the_texts_of_members_mean_what_the_members_mean(
+    value: dict[str, object], indent: int | None
+) -> None:
+    for ascii_only in (True, False):
+        try:
+            text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+        except UnicodeEncodeError:
+            continue
+        texts = member_texts(text)
+        assert {name: json.loads(part) for name, part in texts.items()} == json.loads(text)

@@ -1,0 +1,75 @@
+"""The key file: made once, read afterwards, refused when it is open, damaged or lost."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from pyservice import keyring
+
+
+def test_the_first_start_makes_a_ring_that_only_its_owner_reads(tmp_path: Path) -> None:
+    ring = keyring.load_or_create(tmp_path)
+    assert stat.S_IMODE((tmp_path / keyring.FILE).stat().st_mode) == 0o600
+    assert [number for number, _ in ring.mac_keys] == [ring.current_key]
+    assert {len(key) for _, key in ring.mac_keys} == {len(ring.hash_key)} == {32}
+    assert len({ring.hash_key, *(key for _, key in ring.mac_keys)}) == 2
+
+
+def test_later_starts_read_the_same_ring(tmp_path: Path) -> None:
+    assert keyring.load_or_create(tmp_path) == keyring.load_or_create(tmp_path)
+
+
+def test_two_directories_have_different_keys(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, other = (keyring.load_or_create(tmp_path / name) for name in "ab")
+    assert one.hash_key != other.hash_key
+    assert one.mac_keys != other.mac_keys
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    keyring.load_or_create(tmp_path)
+    (tmp_path / keyring.FILE).chmod(0o640)
+    with pytest.raises(keyring.KeyringError, match="chmod 600"):
+        keyring.load(tmp_path)
+
+
+def test_lost_keys_beside_a_journal_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "seg-1.log").touch()
+    with pytest.raises(keyring.KeyringError, match="restore it from a backup"):
+        keyring.load_or_create(tmp_path)
+    assert not (tmp_path / keyring.FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"current_key": 9},
+        {"current_key": "1"},
+        {"hash_key": "00"},
+        {"hash_key": "zz" * 32},
+        {"mac_keys": {"1": "00"}},
+        {"mac_keys": ["00" * 32]},
+    ],
+)
+def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: dict[str, object]) -> None:
+    keyring.load_or_create(tmp_path)
+    path = tmp_path / keyring.FILE
+    content = json.loads(path.read_text())
+    secret = content["mac_keys"]["1"]
+    path.write_text(json.dumps(content | change))
+    with pytest.raises(keyring.KeyringError, match="damaged") as caught:
+        keyring.load(tmp_path)
+    assert secret not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_keys_are_not_in_the_representation(tmp_path: Path) -> None:
+    ring = keyring.load_or_create(tmp_path)
+    assert repr(ring) == "Keyring(current_key=1)"

@@ -1,0 +1,207 @@
+"""What JSON values a field takes, one kind after the other (decisions 1.2)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.wrappers_pb2 import FloatValue
+
+from pyservice.contract import descriptor_of
+from pyservice.pb.hosting.internal.v1 import admin_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.reading import compile_reader
+
+Read = Callable[[Any], tuple[Any, list[tuple[tuple[str, ...], str]]]]
+
+
+@pytest.fixture
+def read(shape: type[Any]) -> Read:
+    reader = compile_reader(shape.DESCRIPTOR)
+
+    def run(value: Any) -> tuple[Any, list[tuple[tuple[str, ...], str]]]:
+        message = shape()
+        return message, [(found.location, found.word) for found in reader(message, value)]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("text", "a\0é"),
+        ("flag", False),
+        ("signed", -(2**63)),
+        ("signed", 2**63 - 1),
+        ("small", -(2**31)),
+        ("large", 2**64 - 1),
+        ("count", 2**32 - 1),
+        ("ratio", 1.5),
+        ("ratio", 3),
+    ],
+)
+def test_a_value_of_the_right_type_is_taken_exactly(read: Read, name: str, value: Any) -> None:
+    message, found = read({name: value})
+    assert not found
+    assert getattr(message, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("text", 1, "wrong-type"),
+        ("text", ["a"], "wrong-type"),
+        ("flag", 1, "wrong-type"),
+        ("flag", "true", "wrong-type"),
+        ("count", True, "wrong-type"),
+        ("count", "1", "wrong-type"),
+        ("count", 1.0, "wrong-type"),
+        ("count", 1e3, "wrong-type"),
+        ("count", -1, "too-low"),
+        ("count", 2**32, "too-high"),
+        ("small", -(2**31) - 1, "too-low"),
+        ("small", 2**31, "too-high"),
+        ("large", -1, "too-low"),
+        ("large", 2.0**64, "too-high"),
+        ("signed", -(2.0**64), "too-low"),
+        ("ratio", True, "wrong-type"),
+        ("ratio", "1", "wrong-type"),
+        ("digest", "not base64!", "wrong-type"),
+        ("digest", "YQ", "wrong-type"),
+        ("digest", 1, "wrong-type"),
+        ("kind", "KIND_ROUND", "not-allowed"),
+        ("kind", "Round", "not-allowed"),
+        ("kind", "unspecified", "not-allowed"),
+        ("kind", 1, "wrong-type"),
+        ("inner", [], "wrong-type"),
+        ("inner", "x", "wrong-type"),
+        ("numbers", {}, "wrong-type"),
+        ("numbers", "12", "wrong-type"),
+        ("by_name", [], "wrong-type"),
+        ("listed", {"names": ["a"]}, "wrong-type"),
+        ("made_ts", 5, "wrong-type"),
+        ("made_ts", "yesterday", "invalid"),
+        ("made_ts", "2024-02-30T00:00:00Z", "invalid"),
+        ("made_ts", "2024-02-03T00:00:00", "invalid"),
+        ("made_ts", "2024-02-03", "invalid"),
+    ],
+)
+def test_another_value_is_refused_with_its_word(
+    read: Read, name: str, value: Any, word: str
+) -> None:
+    message, found = read({name: value})
+    assert found == [((name,), word)]
+    if name not in ("inner", "made_ts", "listed"):
+        assert not message.ListFields()
+
+
+def test_every_problem_is_told_at_once_with_the_names_as_sent(read: Read) -> None:
+    _, found = read(
+        {
+            "text": 1,
+            "numbers": [1, "2", None, 4],
+            "inners": [{"size": 1}, {"size": -1}, 3],
+            "by_name": {"a": 1, "b": "c", "": None},
+            "by_inner": {"k": {"size": "x", "colour": 1}},
+            "listed": ["a", 1],
+            "unheard": None,
+        }
+    )
+    assert found == [
+        (("text",), "wrong-type"),
+        (("numbers", "1"), "wrong-type"),
+        (("numbers", "2"), "wrong-type"),
+        (("inners", "1", "size"), "too-low"),
+        (("inners", "2"), "wrong-type"),
+        (("by_name", "b"), "wrong-type"),
+        (("by_name", ""), "wrong-type"),
+        (("by_inner", "k", "size"), "wrong-type"),
+        (("by_inner", "k", "colour"), "unknown-field"),
+        (("listed", "1"), "wrong-type"),
+        (("unheard",), "unknown-field"),
+    ]
+
+
+def test_an_entry_that_cannot_be_read_keeps_the_places_of_the_others(read: Read) -> None:
+    message, _ = read({"numbers": [7, "x", 9], "digests": ["YQ==", 1], "listed": [1, "b"]})
+    assert list(message.numbers) == [7, 0, 9]
+    assert list(message.digests) == [b"a", b""]
+    assert list(message.listed.names) == ["", "b"]
+
+
+def test_unknown_members_are_ignored_where_the_reader_is_lenient(shape: type[Any]) -> None:
+    reader = compile_reader(shape.DESCRIPTOR, ignores_unknown=True)
+    assert not reader(shape(), {"unheard": 1, "inner": {"colour": [1]}})
+
+
+def test_a_field_that_comes_from_elsewhere_is_unknown(shape: type[Any]) -> None:
+    reader = compile_reader(shape.DESCRIPTOR, without=("text",))
+    message = shape()
+    assert [found.word for found in reader(message, {"text": "a"})] == ["unknown-field"]
+    assert message.text == ""
+
+
+def test_null_leaves_a_member_unset(read: Read, shape: type[Any]) -> None:
+    message, found = read(dict.fromkeys(field.name for field in shape.DESCRIPTOR.fields))
+    assert not found
+    assert not message.ListFields()
+
+
+def test_an_empty_object_or_list_is_set_where_that_can_be_told(read: Read) -> None:
+    message, found = read({"inner": {}, "listed": [], "numbers": []})
+    assert not found
+    assert message.HasField("inner")
+    assert message.HasField("listed")
+
+
+def test_a_value_that_is_no_object_is_no_message(read: Read) -> None:
+    assert read([1])[1] == [((), "wrong-type")]
+    assert read(None)[1] == [((), "wrong-type")]
+
+
+@pytest.mark.parametrize(("spelling", "number"), [("round", 1), ("very_round", 2)])
+def test_an_enum_is_spelled_without_the_prefix_of_its_type(
+    read: Read, spelling: str, number: int
+) -> None:
+    message, found = read({"kind": spelling})
+    assert not found
+    assert message.kind == number
+
+
+def test_enums_of_our_own_protos_are_spelled_so() -> None:
+    request = admin_pb2.CreateTokenRequest()
+    reader = compile_reader(descriptor_of(request))
+    assert not reader(request, {"kind": "environment", "namespace": "a/b"})
+    assert request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "nanos"),
+    [
+        ("1970-01-01T00:00:00Z", 0, 0),
+        ("2024-02-29T12:30:00.250Z", 1709209800, 250_000_000),
+        ("2024-02-29T12:30:00.000000001z", 1709209800, 1),
+        ("2024-02-29t14:30:00+02:00", 1709209800, 0),
+        ("1969-12-31T23:59:59.5Z", -1, 500_000_000),
+    ],
+)
+def test_a_timestamp_is_rfc_3339(read: Read, text: str, seconds: int, nanos: int) -> None:
+    message, found = read({"made_ts": text})
+    assert not found
+    assert message.made_ts == Timestamp(seconds=seconds, nanos=nanos)
+
+
+def test_two_members_of_which_one_may_be_there_are_refused_at_the_second() -> None:
+    request = matchmaker_pb2.FindLobbyRequest()
+    reader = compile_reader(descriptor_of(request))
+    answer = {"client_response": "x"}
+    found = reader(request, {"captcha": {"captcha_b": answer, "captcha_a": answer}})
+    assert [(item.location, item.word) for item in found] == [
+        (("captcha", "captcha_a"), "not-allowed")
+    ]
+    assert not reader(request, {"captcha": {"captcha_b": answer, "captcha_a": None}})
+
+
+def test_a_field_without_a_json_form_is_refused_before_any_request() -> None:
+    with pytest.raises(TypeError, match=r"FloatValue\.value has no JSON form"):
+        compile_reader(FloatValue.DESCRIPTOR)

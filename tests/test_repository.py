@@ -1,0 +1,189 @@
+"""What the repository promises about itself: layers, single importers, sizes, fresh generated code, no secrets."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 420
+MAX_FUNCTION_LINES = 60
+
+# Reasoned exceptions: what is longer than it should be, and why it is one thing all the same.
+LONG_FILES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+# Who alone may import what (design, "one importer each").
+ONE_IMPORTER = {
+    "pyservice._native": ("pyservice/dataplane/engine.py", "pyservice/cli/"),
+    "grpc": ("pyservice/rpc",),
+    "sqlalchemy": ("pyservice/storage/",),
+    "prometheus_client": ("pyservice/observability/metrics.py",),
+    "os.environ": ("pyservice/settings.py",),
+    "structlog": ("pyservice/observability/logging.py",),
+}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return [ROOT / name for name in sorted(set(listed)) if (ROOT / name).is_file()]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_generated(path: Path) -> bool:
+    return relative(path).startswith("pyservice/pb/")
+
+
+def python_files() -> list[Path]:
+    return [path for path in tracked("*.py", "*.pyi") if not is_generated(path)]
+
+
+def names_imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
+
+
+def test_layers_hold_from_the_command_line_down_to_the_contract() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+    result = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_each_library_with_one_importer_has_only_that_one() -> None:
+    strays = []
+    for path in python_files():
+        name = relative(path)
+        if not name.startswith("pyservice/"):
+            continue
+        for imported in set(names_imported(ast.parse(path.read_text()))):
+            for library, homes in ONE_IMPORTER.items():
+                if imported == library or imported.startswith(library + "."):
+                    if not name.startswith(homes):
+                        strays.append(f"{name} imports {imported}; only {homes} may")
+    assert not strays, "\n".join(sorted(strays))
+
+
+def test_no_file_outgrows_its_shape() -> None:
+    long = [
+        f"{relative(path)}: {lines} lines"
+        for path in tracked("*.py", "*.rs", "*.js")
+        if not is_generated(path)
+        and (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES
+        and relative(path) not in LONG_FILES
+    ]
+    assert not long, "split these, or list them with a reason: " + "; ".join(long)
+
+
+def test_no_python_function_outgrows_its_shape() -> None:
+    long = []
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                where = f"{relative(path)}:{node.name}"
+                if lines > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
+                    long.append(f"{where}: {lines} lines")
+    assert not long, "split these, or list them with a reason: " + "; ".join(long)
+
+
+def test_no_rust_function_outgrows_its_shape() -> None:
+    opening = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
+    long = []
+    for path in tracked("native/*.rs"):
+        start: tuple[str, str, int] | None = None
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if start is None and (found := opening.match(line)) and not line.rstrip().endswith(";"):
+                start = (found[1], found[2], number)
+            if (
+                start
+                and line.startswith(start[0] + "}")
+                and len(line.rstrip()) == len(start[0]) + 1
+            ):
+                where = f"{relative(path)}:{start[1]}"
+                if number - start[2] + 1 > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
+                    long.append(f"{where}: {number - start[2] + 1} lines")
+                start = None
+            elif start and number == start[2] and line.rstrip().endswith("}"):
+                start = None
+    assert not long, "split these, or list them with a reason: " + "; ".join(long)
+
+
+@pytest.mark.parametrize("exceptions", [LONG_FILES, LONG_FUNCTIONS])
+def test_every_exception_has_a_reason_and_still_exists(exceptions: dict[str, str]) -> None:
+    for place, reason in exceptions.items():
+        assert len(reason) > 20, place
+        assert (ROOT / place.split(":")[0]).is_file(), place
+
+
+def test_generated_code_is_what_the_proto_files_say() -> None:
+    result = subprocess.run(
+        [sys.executable, "proto/generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_no_token_literal_is_in_the_tree() -> None:
+    token = re.compile(rb"\b(?:cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]{40,}")
+    found = [
+        f"{relative(path)}: {match.group()[:16]!r}…"
+        for path in tracked()
+        for match in token.finditer(path.read_bytes())
+        if re.search(rb"[A-Z]", match.group()) and re.search(rb"[0-9]", match.group())
+    ]
+    assert not found, "tokens are secrets; make them at run time: " + "; ".join(found)
+
+
+def test_no_forbidden_module_names() -> None:
+    vague = {"utils", "helpers", "common", "manager", "base", "misc", "v2", "tools"}
+    named = [relative(path) for path in tracked("*.py", "*.rs") if path.stem in vague]
+    assert not named
+
+
+def test_the_checks_of_missing_tools_name_an_install_line() -> None:
+    result = subprocess.run(
+        ["/bin/bash", "scripts/check-tools"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2,
+        env={"PATH": "/nonexistent", "PYTHON": "python3.11"},
+        check=False,
+    )
+    assert result.returncode != 0
+    assert result.stderr.count("missing:") >= 3
+    assert result.stderr.count("install:") == result.stderr.count("missing:")
+
+
+def test_the_native_module_is_a_release_build() -> None:
+    from pyservice import _native
+
+    assert _native.build_profile == "release", (
+        "build with `make build`: a debug build is never measured"
+    )

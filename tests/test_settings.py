@@ -1,0 +1,161 @@
+"""Where settings come from, which of them wins, and that every problem is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pyservice.settings import ListenAddress, Problem, Settings, SettingsError, load
+
+
+def _problems(
+    flags: dict[str, object],
+    environ: dict[str, str] | None = None,
+    config_file: Path | None = None,
+) -> list[Problem]:
+    with pytest.raises(SettingsError) as caught:
+        load(flags, config_file, environ or {})
+    return caught.value.problems
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "service.toml"
+    path.write_text(text)
+    return path
+
+
+def test_without_anything_the_documented_defaults_hold() -> None:
+    settings = load({}, environ={})
+    assert str(settings.http) == "127.0.0.1:8080"
+    assert str(settings.grpc) == "127.0.0.1:8081"
+    assert str(settings.metrics) == "127.0.0.1:8090"
+    assert settings.data_dir == Path("data")
+    assert (settings.rate_limits.client.per_second, settings.rate_limits.client.burst) == (20, 100)
+    assert settings.rate_limits.operator.per_second == 50
+    assert settings.rate_limits.operator.burst == 200
+    assert settings.find_wait_ms == 45_000
+    assert settings.lame_duck_ms == 0
+
+
+def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        'http = "127.0.0.1:1"\ngrpc = "127.0.0.1:2"\nmetrics = "127.0.0.1:3"\n'
+        "[rate_limits.client]\nper_second = 7\nburst = 8\n",
+    )
+    environ = {
+        "PYSERVICE_HTTP": "127.0.0.1:11",
+        "PYSERVICE_GRPC": "127.0.0.1:12",
+        "PYSERVICE_RATE_LIMITS__CLIENT__BURST": "80",
+    }
+    settings = load({"http": "127.0.0.1:111", "grpc": None}, path, environ)
+    assert settings.http.port == 111
+    assert settings.grpc.port == 12
+    assert settings.metrics.port == 3
+    assert (settings.rate_limits.client.per_second, settings.rate_limits.client.burst) == (7, 80)
+
+
+def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
+    path = _file(tmp_path, "lame_duck_ms = 5\n")
+    assert load({}, environ={"PYSERVICE_CONFIG": str(path)}).lame_duck_ms == 5
+
+
+def test_lists_in_the_environment_are_json_or_words() -> None:
+    settings = load(
+        {},
+        environ={
+            "PYSERVICE_TRUSTED_PROXIES": "10.0.0.0/8, ::1",
+            "PYSERVICE_CORS_ORIGINS": '["https://console.example.com"]',
+            "PYSERVICE_REGIONS": '[{"name_id": "eu", "region_display_name": "Europe"}]',
+        },
+    )
+    assert [str(network) for network in settings.trusted_proxies] == ["10.0.0.0/8", "::1/128"]
+    assert settings.cors_origins == ("https://console.example.com",)
+    assert [region.name_id for region in settings.regions] == ["eu"]
+
+
+def test_every_problem_is_told_at_once_with_its_source(tmp_path: Path) -> None:
+    path = _file(tmp_path, 'lame_duck_ms = -1\nnonsense = 1\n[journal]\nwrong = "x"\n')
+    environ = {
+        "PYSERVICE_NONSENSE_TOO": "1",
+        "PYSERVICE_TRUSTED_PROXIES": "10.0.0.1/8",
+        "PYSERVICE_FIND_WAIT_MS": "soon",
+    }
+    told = {
+        (problem.name, problem.source) for problem in _problems({"http": "nowhere"}, environ, path)
+    }
+    assert told == {
+        ("http", "flag"),
+        ("PYSERVICE_NONSENSE_TOO", "environment"),
+        ("trusted_proxies.0", "environment"),
+        ("find_wait_ms", "environment"),
+        ("lame_duck_ms", f"file {path}"),
+        ("nonsense", f"file {path}"),
+        ("journal.wrong", f"file {path}"),
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["8080", "host", "host:", ":80", "host:65536", "::1:80", "[::1", "a b:1", "[x]:1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    assert [problem.name for problem in _problems({"http": text})] == ["http"]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:0", ListenAddress("127.0.0.1", 0)),
+        ("localhost:80", ListenAddress("localhost", 80)),
+        ("[::1]:65535", ListenAddress("::1", 65535)),
+    ],
+)
+def test_addresses_are_read_and_written_alike(text: str, address: ListenAddress) -> None:
+    assert load({"http": text}, environ={}).http == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"regions": []}, "regions"),
+        ({"regions": [{"name_id": "A", "region_display_name": "A"}]}, "regions.0.name_id"),
+        ({"regions": [{"name_id": "a"}]}, "regions.0.region_display_name"),
+        (
+            {"regions": [{"name_id": "a", "region_display_name": "A", "latitude": 91}]},
+            "regions.0.latitude",
+        ),
+        ({"public_url": "ftp://example.com"}, "public_url"),
+        ({"cors_origins": ["https://example.com/path"]}, "cors_origins.0"),
+        ({"player_limit_max": 65_536}, "player_limit_max"),
+        ({"rate_limits": {"client": {"burst": 0}}}, "rate_limits.client.burst"),
+    ],
+)
+def test_values_out_of_range_are_refused(flags: dict[str, object], name: str) -> None:
+    assert [problem.name for problem in _problems(flags)] == [name]
+
+
+def test_a_region_is_there_once() -> None:
+    region = {"name_id": "a", "region_display_name": "A"}
+    [problem] = _problems({"regions": [region, region]})
+    assert "more than once" in problem.message
+
+
+def test_a_file_that_is_missing_or_no_toml_is_a_problem(tmp_path: Path) -> None:
+    [missing] = _problems({}, config_file=tmp_path / "none.toml")
+    assert "cannot be read" in missing.message
+    [broken] = _problems({}, config_file=_file(tmp_path, "= 1"))
+    assert "is not TOML" in broken.message
+
+
+def test_settings_are_frozen() -> None:
+    settings = load({}, environ={})
+    with pytest.raises(ValidationError):
+        settings.lame_duck_ms = 1  # type: ignore[misc]
+
+
+def test_client_variables_are_not_settings() -> None:
+    environ = {"PYSERVICE_URL": "http://127.0.0.1:1", "PYSERVICE_TOKEN": "x"}
+    assert load({}, environ=environ) == Settings()

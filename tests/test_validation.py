@@ -1,0 +1,339 @@
+"""The rules of the protos: the compiled ones say what the library says, for both doors."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pyservice.contract import METHODS, descriptor_of, form_of, is_map, option
+from pyservice.errors import ServiceError, field_problem
+from pyservice.pb.buf.validate import validate_pb2
+from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.rules import UnsupportedRule, compile_rules
+from pyservice.validation import HOT, Unread, ask_library, refuse_invalid, validate
+
+LOBBY = "01a1f816-c6c0-45cf-aea6-491dc6e0571b"
+
+# Values around every limit that the rules of hot messages have, and forms near those that they ask.
+_TEXTS = st.one_of(
+    st.sampled_from(
+        ["", "a", "A_b-9", "a-b", "a--b", "-a", "a-", "a\n", "\na", "é", "é" * 32, "é" * 33]
+        + ["x" * n for n in (32, 33, 64, 65, 128, 129, 512, 513)]
+        + [LOBBY, LOBBY.upper(), LOBBY + "\n", LOBBY.replace("-", ""), "player_x"]
+    ),
+    st.text(max_size=6),
+    st.text(alphabet="az09-_AZ\n", max_size=40),
+)
+_ADDRESSES = st.one_of(
+    st.ip_addresses().map(str),
+    st.text(alphabet="0123456789abcdefABCDEF:.%/x ", max_size=24),
+    st.sampled_from(
+        ["", "::", "::1%lo", "::1%", "1.2.3", "01.2.3.4", "1.2.3.4 ", "::ffff:1.2.3.4"]
+    ),
+)
+_COUNTS = st.sampled_from(
+    [0, 1, 2, 63, 64, 65, 65_535, 65_536, 600_000, 600_001, 2**32 - 1]
+) | st.integers(0, 2**32 - 1)
+
+
+def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    if field.message_type is not None:
+        return _messages(message_factory.GetMessageClass(field.message_type))
+    if field.name == "client_address":
+        return _ADDRESSES
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _TEXTS
+    return st.booleans() if field.type == FieldDescriptor.TYPE_BOOL else _COUNTS
+
+
+def _fields(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    if is_map(field):
+        return st.dictionaries(_TEXTS, _TEXTS, max_size=10)
+    if field.is_repeated:
+        few = st.lists(_values(field), max_size=5)
+        many = st.integers(30, 70).map(lambda n: [f"mode-{number}" for number in range(n)])
+        return few | many
+    return _values(field)
+
+
+def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
+    # The library knows nothing of raw JSON; that has tests of its own.
+    fields = [field for field in descriptor_of(message_class).fields if not form_of(field).raw_json]
+    members = {field.name: _fields(field) for field in fields}
+    return st.fixed_dictionaries({}, optional=members).map(lambda given: message_class(**given))
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(HOT).flatmap(_messages))
+@example(pb.FindLobbyRequest(game_modes=["a"], client_address="fe80::1%eth0"))
+@example(pb.FindLobbyRequest(game_modes=["a"], client_address="::%/7"))
+@example(pb.FindLobbyRequest(game_modes=["a"], client_address="::1f\0"))
+@example(pb.FindLobbyRequest(game_modes=["a"], tags={"": "x" * 513}))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="", party_size=2))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="x", party_size=0))
+def test_compiled_rules_say_what_the_library_says(message: Message) -> None:
+    compiled = [(*found.location, found.word) for found in compile_for(message)(message)]
+    library = [(*found.location, found.word) for found in ask_library(message)]
+    assert set(compiled) == set(library)
+    assert bool(validate(message)) == bool(library)
+
+
+_compiled = {message_class: compile_rules(descriptor_of(message_class)) for message_class in HOT}
+
+
+def compile_for(message: Message) -> Any:
+    return _compiled[type(message)]
+
+
+def test_the_oracle_meets_messages_that_keep_the_rules_and_ones_that_break_each() -> None:
+    """Otherwise the test above could agree on nothing."""
+    words: set[str] = set()
+    fine = 0
+
+    @settings(max_examples=600, deadline=None, database=None, derandomize=True)
+    @given(st.sampled_from(HOT).flatmap(_messages))
+    def collect(message: Message) -> None:
+        nonlocal fine
+        found = ask_library(message)
+        fine += not found
+        words.update(finding.word for finding in found)
+
+    collect()
+    assert fine > 20
+    assert words >= {
+        "required",
+        "invalid",
+        "too-low",
+        "too-high",
+        "too-long",
+        "too-many",
+        "not-unique",
+        "not-allowed",
+    }
+
+
+@given(st.ip_addresses())
+def test_every_address_is_taken(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    assert not validate(pb.FindLobbyRequest(game_modes=["a"], client_address=str(address)))
+
+
+def test_an_address_has_no_zone() -> None:
+    message = pb.FindLobbyRequest(game_modes=["a"], client_address="fe80::1%eth0")
+    assert [problem.path for problem in validate(message)] == [("client_address", "invalid")]
+
+
+# Both kinds of message
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (pb.SetLobbyClosedRequest(), {("is_closed", "required")}),
+        (pb.SetLobbyClosedRequest(is_closed=False), set()),
+        (pb.LobbyReadyRequest(), set()),
+        (
+            pb.AttachLobbyRequest(
+                game_id="g",
+                namespace_id="n" * 21,
+                game_mode="a b",
+                ports={
+                    "WS": pb.AttachedPort(address="a_b", port=0),
+                    "ok": pb.AttachedPort(address="::1"),
+                },
+                tags={"t" * 129: "v" * 513},
+            ),
+            {
+                ("namespace_id", "invalid"),
+                ("game_mode", "invalid"),
+                ("ports", "WS", "invalid"),
+                ("ports", "WS", "address", "invalid"),
+                ("ports", "WS", "port", "too-low"),
+                ("ports", "ok", "port", "required"),
+                ("tags", "t" * 129, "too-long"),
+            },
+        ),
+        (
+            pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=[""] * 65_536)),
+            {("player_tokens", "too-many")},
+        ),
+        (
+            configuration_pb2.NamespaceConfiguration(
+                namespace_id=LOBBY,
+                game={"game_id": LOBBY, "name_id": "a" * 41, "display_name": "A"},
+                name_id="prod",
+                display_name="Prod",
+                current_version_id=LOBBY,
+                versions=[
+                    {
+                        "version_id": LOBBY,
+                        "display_name": "1",
+                        "matchmaker": {
+                            "max_players": 65_536,
+                            "idle_lobbies": {"min": 3, "max": 2},
+                            "game_modes": {
+                                "duel": {
+                                    "player_token_ttl": 4_999,
+                                    "actions": {"join": {}},
+                                    "docker": {"ports": {"ws": {"protocol": "quic"}}},
+                                }
+                            },
+                        },
+                    }
+                ],
+                matchmaker={"lobby_count_max": 0, "max_players": 1},
+                environment_tokens=[{"token_id": LOBBY, "sha256": bytes(31)}],
+                revoked_token_ids=[LOBBY, LOBBY],
+            ),
+            {
+                ("game", "name_id", "too-long"),
+                ("versions", "0", "matchmaker", "max_players", "too-high"),
+                ("versions", "0", "matchmaker", "idle_lobbies", "max", "too-low"),
+                *(
+                    ("versions", "0", "matchmaker", "game_modes", "duel", *path)
+                    for path in (
+                        ("player_token_ttl", "too-low"),
+                        ("actions", "join", "enabled", "required"),
+                        ("docker", "ports", "ws", "protocol", "not-allowed"),
+                    )
+                ),
+                ("matchmaker", "lobby_count_max", "too-low"),
+                ("environment_tokens", "0", "sha256", "too-short"),
+                ("revoked_token_ids", "not-unique"),
+            },
+        ),
+        (
+            admin_pb2.CreateTokenRequest(kind=7, namespace="a/b/c"),  # type: ignore[arg-type]
+            {("kind", "not-allowed"), ("namespace", "invalid")},
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Message) else "",
+)
+def test_messages_of_the_library_get_the_same_words(
+    message: Message, expected: set[tuple[str, ...]]
+) -> None:
+    assert {problem.path for problem in validate(message)} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [(b"[1]", "wrong-type"), (b"{", "not-json"), (b"\xff", "not-json")]
+)
+def test_raw_json_is_checked_whichever_door_it_came_through(text: bytes, word: str) -> None:
+    hot = pb.FindLobbyRequest(game_modes=["a"], verification_data=text)
+    assert [problem.path for problem in validate(hot)] == [("verification_data", word)]
+
+
+def test_raw_json_may_be_empty_where_nothing_is_a_value() -> None:
+    assert not validate(pb.SetLobbyStateRequest(state=b""))
+    assert not validate(pb.SetLobbyStateRequest(state=b"null"))
+
+
+def test_a_message_of_a_problem_is_a_sentence() -> None:
+    (problem,) = validate(pb.FindLobbyRequest(game_modes=["a"], party_size=65))
+    assert problem == field_problem(["party_size"], "too-high", "must be at most 64")
+
+
+# Refusals
+
+
+def _refusal(name: str, message: Message, unread: Unread | None = None) -> ServiceError:
+    with pytest.raises(ServiceError) as raised:
+        refuse_invalid(METHODS[f"hosting.v1.Matchmaker.{name}"], message, unread or Unread())
+    return raised.value
+
+
+def test_the_code_tells_the_first_place_that_has_a_problem() -> None:
+    bad_path = pb.AttachLobbyRequest(game_id="G", namespace_id="n")
+    assert _refusal("AttachLobby", bad_path).code == "ID_INVALID"
+    bad_body = pb.AttachLobbyRequest(game_id="g", namespace_id="n")
+    assert _refusal("AttachLobby", bad_body).code == "BODY_INVALID"
+    in_query = Unread(in_query=[field_problem(["a"], "unknown-parameter")])
+    assert _refusal("AttachLobby", bad_body, in_query).code == "QUERY_INVALID"
+    assert _refusal("ListLobbies", pb.ListLobbiesRequest(), in_query).code == "QUERY_INVALID"
+
+
+def test_a_field_that_could_not_be_read_is_not_judged_as_well() -> None:
+    unread = Unread(in_body=[field_problem(["game_modes", "0"], "wrong-type")])
+    message = pb.FindLobbyRequest(game_modes=["", "", "a b"])
+    error = _refusal("FindLobby", message, unread)
+    assert [problem.path for problem in error.errors] == [
+        ("game_modes", "0", "wrong-type"),
+        ("game_modes", "1", "invalid"),
+        ("game_modes", "2", "invalid"),
+    ]
+
+
+def test_a_raw_body_over_its_limit_is_too_large_through_either_door() -> None:
+    error = _refusal("SetLobbyState", pb.SetLobbyStateRequest(state=b"x" * 65_537))
+    assert error.code == "BODY_TOO_LARGE"
+
+
+# What keeps this true
+
+
+def test_hot_messages_are_requests_of_the_contract() -> None:
+    assert set(HOT) <= {method.request for method in METHODS.values()}
+
+
+def _request_fields(message_class: type[Message]) -> list[FieldDescriptor]:
+    found: list[FieldDescriptor] = []
+    for field in descriptor_of(message_class).fields:
+        found.append(field)
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            found += _request_fields(message_factory.GetMessageClass(field.message_type))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_field_of_a_request_is_required_or_tells_whether_it_is_set(name: str) -> None:
+    """Otherwise a field left out would pass for a zero."""
+    for field in _request_fields(METHODS[name].request):
+        is_bare = METHODS[name].body_field == field.name
+        is_required = option(field, validate_pb2.field).required
+        assert is_bare or field.is_repeated or field.has_presence or is_required, field.full_name
+
+
+def _message_with(rule: str, presence: bool = True) -> Any:
+    """A message with one string field and a rule of it."""
+    name = f"Odd{abs(hash((rule, presence)))}"
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"tests/{name}.proto",
+        package="tests.rules",
+        syntax="proto3",
+        dependency=["buf/validate/validate.proto"],
+    )
+    message = file.message_type.add(name=name)
+    field = message.field.add(name="text", number=1, type=9, label=1)
+    if presence:
+        field.proto3_optional = True
+        field.oneof_index = 0
+        message.oneof_decl.add(name="_text")
+    extension: Any = validate_pb2.field
+    rules = field.options.Extensions[extension].string
+    setattr(rules, rule, "a" if rule in ("pattern", "contains") else 1)
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return pool.FindMessageTypeByName(f"tests.rules.{name}")
+
+
+@pytest.mark.parametrize("rule", ["contains", "pattern", "len"])
+def test_a_rule_that_no_closure_stands_for_stops_the_start(rule: str) -> None:
+    with pytest.raises(UnsupportedRule):
+        compile_rules(_message_with(rule))
+
+
+def test_a_rule_on_a_field_that_cannot_be_unset_stops_the_start() -> None:
+    with pytest.raises(UnsupportedRule, match="without presence"):
+        compile_rules(_message_with("min_len", presence=False))
+
+
+def test_a_rule_in_cel_without_a_twin_stops_the_start() -> None:
+    with pytest.raises(UnsupportedRule, match="has no twin"):
+        compile_rules(descriptor_of(configuration_pb2.IdleLobbies))
