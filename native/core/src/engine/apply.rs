@@ -1,0 +1,375 @@
+//! What each event changes. One function for live commands and recovery: it decides nothing, and refuses bytes that do
+//! not fit the state, which only damage can bring.
+
+use super::Engine;
+use crate::codec::Reader;
+use crate::command::{EndReason, Lsn, Ms, Source};
+use crate::deadline::Links;
+use crate::event::{ApplyError, Event, LobbyMade, Place, Uses};
+use crate::idempotency::{Entry, Purpose, Stamp};
+use crate::lobby::{Counts, Lobby, LobbyClass, NO_ENTRY};
+use crate::slot::{End, LARGEST_CAPACITY, NO_SLOT, SlotState, SlotTable};
+use crate::symbol::tag_symbol;
+
+const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
+const NO_PLACE: ApplyError = ApplyError::Malformed("an event of a place that is not in that state");
+
+impl Engine {
+    /// Applies journalled events `first_lsn .. first_lsn + count`; those up to [`Engine::last_lsn`] are skipped, a gap
+    /// is malformed. Puts the engine into recovery; call [`Engine::recovered`] before the next command.
+    ///
+    /// # Errors
+    /// [`ApplyError`] names the first event that is not ours; the engine is of no use then.
+    pub fn apply(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8]) -> Result<(), ApplyError> {
+        self.enter_recovery();
+        let mut reader = Reader::new(bytes);
+        for lsn in first_lsn..first_lsn + u64::from(count) {
+            let event = Event::decode(&mut reader)?;
+            if lsn <= self.last_lsn {
+                continue;
+            }
+            if lsn != self.last_lsn + 1 {
+                return Err(ApplyError::Malformed("events are missing"));
+            }
+            self.apply_event(lsn, &event)?;
+            self.last_lsn = lsn;
+        }
+        if reader.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("more bytes than events")) }
+    }
+
+    #[inline]
+    pub(super) fn apply_event(&mut self, lsn: Lsn, event: &Event<'_>) -> Result<(), ApplyError> {
+        let number = match *event {
+            Event::LobbyMade(ref made, ref stamp) => self.apply_made(lsn, made, stamp.as_ref())?,
+            Event::LobbyReady { lobby } => self.change_lobby(lobby, |lobby| lobby.is_ready = true)?,
+            Event::LobbyClosed { lobby, is_closed } => self.change_lobby(lobby, |lobby| lobby.is_closed = is_closed)?,
+            Event::LobbyStopping { lobby } => self.change_lobby(lobby, |lobby| lobby.is_stopping = true)?,
+            Event::LobbyStateSet { lobby, state } => {
+                self.change_lobby(lobby, |lobby| lobby.state = (!state.is_empty()).then(|| state.into()))?
+            }
+            Event::LobbyEnded { lobby, at, reason } => self.apply_ended(lsn, lobby, at, reason)?,
+            Event::PlacesReserved { lobby, deadline, key_id, source, uses, ref stamp } => {
+                self.apply_reserved(lobby, deadline, key_id, source, uses, stamp.as_ref())?
+            }
+            Event::PlaceConnected { place, at, ref stamp } => self.apply_connected(place, at, stamp.as_ref())?,
+            Event::PlaceEnded { place, end, ref stamp } => self.apply_place_ended(place, end, stamp.as_ref())?,
+            Event::PlaceKept { place, deadline, ref stamp } => self.apply_kept(place, deadline, stamp.as_ref())?,
+            Event::KeyRemembered { place, ref stamp } => {
+                self.lobbies.known(place.lobby).ok_or(NO_LOBBY)?;
+                self.remember_disconnected(place, stamp.as_ref());
+                place.lobby
+            }
+            Event::Forgotten { entries_up_to, lobbies_up_to } => {
+                self.apply_forgotten(entries_up_to, lobbies_up_to);
+                self.forgotten_lsn = lsn;
+                return Ok(());
+            }
+        };
+        self.lobbies.set_lsn(number, lsn);
+        Ok(())
+    }
+
+    fn change_lobby(&mut self, number: u32, change: impl FnOnce(&mut Lobby)) -> Result<u32, ApplyError> {
+        change(self.lobbies.live_mut(number).ok_or(NO_LOBBY)?);
+        self.follow_lobby(number);
+        Ok(number)
+    }
+
+    fn apply_made(&mut self, lsn: Lsn, made: &LobbyMade<'_>, stamp: Option<&Stamp>) -> Result<u32, ApplyError> {
+        let number = made.lobby;
+        if !self.insert_lobby(lsn, made) {
+            return Err(ApplyError::Malformed("a lobby that is already there, or without places"));
+        }
+        if let Some(stamp) = stamp {
+            let place = Place { lobby: number, slot: NO_SLOT, generation: 0 };
+            let entry = self.put_entry(stamp, Purpose::Attach, place, made.key_id, Uses(&[]));
+            if let Some(lobby) = self.lobbies.live_mut(number) {
+                lobby.attach_entry = entry;
+            }
+        }
+        if self.is_live {
+            self.derive_lobby(number);
+        }
+        Ok(number)
+    }
+
+    /// Adds the lobby that an event or an image describes.
+    pub(super) fn insert_lobby(&mut self, lsn: Lsn, made: &LobbyMade<'_>) -> bool {
+        let capacity = made.limits.into_iter().max().unwrap_or(0);
+        if made.limits.contains(&0) || capacity > LARGEST_CAPACITY {
+            return false;
+        }
+        let mut name = Vec::new();
+        let mut tags: Vec<u32> = Vec::with_capacity(made.tags.len());
+        for (tag, value) in &made.tags {
+            tag_symbol(&mut name, tag, value);
+            tags.push(self.symbols.acquire(&self.seed, &name));
+        }
+        let mut ports = made.ports.clone();
+        ports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let lobby = Lobby {
+            number: made.lobby,
+            namespace: 0,
+            tally: 0,
+            group: 0,
+            lsn,
+            counts: Counts::default(),
+            slots: SlotTable::new(),
+            limits: made.limits,
+            capacity,
+            ttl_ms: made.ttl_ms,
+            is_ready: false,
+            is_closed: false,
+            is_stopping: false,
+            is_public: made.is_public,
+            is_join_enabled: made.is_join_enabled,
+            is_silent: false,
+            is_dirty: false,
+            indexed: None,
+            class: LobbyClass::Starting,
+            spoke_at: 0,
+            start_by: 0,
+            timer_at: Ms::MAX,
+            timer: Links::UNLINKED,
+            holds: Vec::new(),
+            heartbeat_timeout_ms: made.heartbeat_timeout_ms,
+            heartbeat_grace_ms: made.heartbeat_grace_ms,
+            id: made.id,
+            version: made.version,
+            namespace_id: made.namespace,
+            made: lsn,
+            mode: self.symbols.acquire(&self.seed, made.mode.as_bytes()),
+            region: self.symbols.acquire(&self.seed, made.region.as_bytes()),
+            tags: tags.into(),
+            ports: ports.into(),
+            create_ts_ms: made.create_ts_ms,
+            key_id: made.key_id,
+            state: None,
+            attach_entry: NO_ENTRY,
+            entries: 0,
+        };
+        self.lobbies.insert(&self.seed, lobby)
+    }
+
+    fn apply_ended(&mut self, lsn: Lsn, number: u32, at: Ms, reason: EndReason) -> Result<u32, ApplyError> {
+        let lobby = self.lobbies.live(number).ok_or(NO_LOBBY)?;
+        let used = lobby.slots.used;
+        let mut key_ids = vec![lobby.key_id];
+        for slot in 0..used {
+            let Some(at) = self.lobbies.live(number).and_then(|lobby| lobby.slots.locate(slot)) else { continue };
+            let slot = self.slots.get(at);
+            if !key_ids.contains(&slot.key_id) {
+                key_ids.push(slot.key_id);
+            }
+            if slot.state != SlotState::Free {
+                self.end_use(number, at, End::LobbyGone);
+            }
+        }
+        if self.is_live {
+            self.underive_lobby(number);
+        }
+        key_ids.sort_unstable();
+        let mut lobby = self.lobbies.end(number, at, reason, lsn, key_ids.into()).ok_or(NO_LOBBY)?;
+        lobby.slots.clear(&mut self.slots);
+        self.drop_entry_if_over(lobby.attach_entry);
+        for symbol in lobby.tags.iter().chain([&lobby.mode, &lobby.region]) {
+            self.symbols.release(&self.seed, *symbol);
+        }
+        Ok(number)
+    }
+
+    fn apply_reserved(
+        &mut self,
+        number: u32,
+        deadline: Ms,
+        key_id: u16,
+        source: Source,
+        uses: Uses<'_>,
+        stamp: Option<&Stamp>,
+    ) -> Result<u32, ApplyError> {
+        let (slot, generation) = uses.iter().next().ok_or(ApplyError::Malformed("a reservation without places"))?;
+        let entry = stamp.map_or(NO_ENTRY, |stamp| {
+            let place = Place { lobby: number, slot, generation };
+            self.put_entry(stamp, Purpose::Places(uses.len() as u8), place, key_id, uses)
+        });
+        for (slot_number, generation) in uses.iter() {
+            let at = self.free_slot(number, slot_number)?;
+            let slot = self.slots.get_mut(at);
+            if slot.generation.checked_add(1) != Some(generation) {
+                return Err(ApplyError::Malformed("a use that does not follow the slot's last one"));
+            }
+            slot.generation = generation;
+            slot.key_id = key_id;
+            slot.source = source;
+            slot.time = deadline;
+            slot.state = SlotState::Reserved;
+            slot.placed_entry = entry;
+            let lobby = self.lobbies.live_mut(number).ok_or(NO_LOBBY)?;
+            lobby.counts.reserved += 1;
+            if self.is_live {
+                self.follow_begun(number, at);
+            }
+        }
+        Ok(number)
+    }
+
+    /// Takes a slot for a new use: a free one, or one whose use ends by it (rejoin).
+    fn free_slot(&mut self, number: u32, slot: u16) -> Result<u32, ApplyError> {
+        let lobby = self.lobbies.live_mut(number).ok_or(NO_LOBBY)?;
+        if let Some(at) = lobby.slots.locate(u32::from(slot)) {
+            let end = match self.slots.get(at).state {
+                SlotState::Free => None,
+                SlotState::Reserved => Some(End::Released),
+                SlotState::Connected | SlotState::Kept => Some(End::Consumed),
+            };
+            if let Some(end) = end {
+                self.end_use(number, at, end);
+                return Ok(at);
+            }
+        } else if u32::from(slot) >= lobby.capacity {
+            return Err(NO_PLACE);
+        }
+        lobby.slots.take(&mut self.slots, number, slot).ok_or(NO_PLACE)
+    }
+
+    fn apply_connected(&mut self, place: Place, at: Ms, stamp: Option<&Stamp>) -> Result<u32, ApplyError> {
+        let slot_at = self.locate(place, &[SlotState::Reserved])?;
+        if self.is_live {
+            self.place_wheel.remove(&mut self.slots, slot_at);
+        }
+        let entry = stamp.map_or(NO_ENTRY, |stamp| {
+            let key_id = self.slots.get(slot_at).key_id;
+            self.put_entry(stamp, Purpose::Connected, place, key_id, Uses(&[]))
+        });
+        let slot = self.slots.get_mut(slot_at);
+        slot.state = SlotState::Connected;
+        slot.time = at;
+        slot.was_listed = false;
+        slot.connected_entry = entry;
+        let lobby = self.lobbies.live_mut(place.lobby).ok_or(NO_LOBBY)?;
+        lobby.counts.reserved -= 1;
+        lobby.counts.connected += 1;
+        if self.is_live {
+            self.follow_moved(place.lobby, SlotState::Reserved, SlotState::Connected);
+        }
+        Ok(place.lobby)
+    }
+
+    fn apply_kept(&mut self, place: Place, deadline: Ms, stamp: Option<&Stamp>) -> Result<u32, ApplyError> {
+        let at = self.locate(place, &[SlotState::Connected])?;
+        let slot = self.slots.get_mut(at);
+        slot.state = SlotState::Kept;
+        slot.time = deadline;
+        let lobby = self.lobbies.live_mut(place.lobby).ok_or(NO_LOBBY)?;
+        lobby.counts.connected -= 1;
+        lobby.counts.kept += 1;
+        if self.is_live {
+            self.place_wheel.insert(&mut self.slots, at);
+            self.follow_moved(place.lobby, SlotState::Connected, SlotState::Kept);
+        }
+        self.remember_disconnected(place, stamp);
+        Ok(place.lobby)
+    }
+
+    fn apply_place_ended(&mut self, place: Place, end: End, stamp: Option<&Stamp>) -> Result<u32, ApplyError> {
+        let at = self.locate(place, &[SlotState::Reserved, SlotState::Connected, SlotState::Kept])?;
+        self.end_use(place.lobby, at, end);
+        let lobby = self.lobbies.live_mut(place.lobby).ok_or(NO_LOBBY)?;
+        lobby.slots.put_back(&mut self.slots, at);
+        self.remember_disconnected(place, stamp);
+        Ok(place.lobby)
+    }
+
+    fn apply_forgotten(&mut self, entries_up_to: Ms, lobbies_up_to: Ms) {
+        self.entries_up_to = self.entries_up_to.max(entries_up_to);
+        self.lobbies_up_to = self.lobbies_up_to.max(lobbies_up_to);
+        while let Some(entry) = self.entries.take_oldest(entries_up_to) {
+            self.drop_entry_if_over(entry);
+        }
+        self.lobbies.forget(&self.seed, lobbies_up_to);
+    }
+
+    /// Ends the current use of a slot; the caller says what the slot is for next.
+    fn end_use(&mut self, number: u32, at: u32, end: End) {
+        let slot = self.slots.get_mut(at);
+        let was = slot.state;
+        slot.remember(end);
+        slot.state = SlotState::Free;
+        let entries = [slot.placed_entry, slot.connected_entry];
+        slot.placed_entry = NO_ENTRY;
+        slot.connected_entry = NO_ENTRY;
+        if let Some(lobby) = self.lobbies.live_mut(number) {
+            match was {
+                SlotState::Reserved => lobby.counts.reserved -= 1,
+                SlotState::Connected => lobby.counts.connected -= 1,
+                SlotState::Kept => lobby.counts.kept -= 1,
+                SlotState::Free => {}
+            }
+        }
+        if self.is_live {
+            self.follow_ended(number, at, was, end);
+        }
+        entries.into_iter().for_each(|entry| self.drop_entry_if_over(entry));
+    }
+
+    /// Where the slot of a use is that must be going on in one of these states.
+    fn locate(&self, place: Place, states: &[SlotState]) -> Result<u32, ApplyError> {
+        let lobby = self.lobbies.live(place.lobby).ok_or(NO_LOBBY)?;
+        let at = lobby.slots.locate(u32::from(place.slot)).ok_or(NO_PLACE)?;
+        let slot = self.slots.get(at);
+        let is_it = slot.generation == place.generation && states.contains(&slot.state);
+        if is_it { Ok(at) } else { Err(NO_PLACE) }
+    }
+
+    fn remember_disconnected(&mut self, place: Place, stamp: Option<&Stamp>) {
+        if let Some(stamp) = stamp {
+            self.put_entry(stamp, Purpose::Disconnected, place, 0, Uses(&[]));
+        }
+    }
+
+    /// Remembers a key; what it was used for before is over.
+    fn put_entry(&mut self, stamp: &Stamp, purpose: Purpose, place: Place, key_id: u16, uses: Uses<'_>) -> u32 {
+        if let Some(known) = self.entries.find(&self.seed, stamp) {
+            self.drop_entry(known);
+        }
+        if let Some(entries) = self.lobbies.entries_mut(place.lobby) {
+            *entries += 1;
+        }
+        self.entries.insert(&self.seed, Entry::new(stamp, purpose, place, key_id), uses)
+    }
+
+    /// Drops an entry whose time has passed and that no use keeps any more.
+    fn drop_entry_if_over(&mut self, entry: u32) {
+        if entry != NO_ENTRY && self.entries.get(entry).at() <= self.entries_up_to && !self.is_entry_live(entry) {
+            self.drop_entry(entry);
+        }
+    }
+
+    fn drop_entry(&mut self, entry: u32) {
+        if let Some(entries) = self.lobbies.entries_mut(self.entries.get(entry).place().lobby) {
+            *entries -= 1;
+        }
+        self.entries.remove(&self.seed, entry);
+    }
+
+    /// True while what the entry stands for goes on: a use of its places, or its lobby.
+    pub(super) fn is_entry_live(&self, entry: u32) -> bool {
+        let place = self.entries.get(entry).place();
+        match self.entries.get(entry).purpose() {
+            Some(Purpose::Places(_)) => match self.entries.party(&self.seed, entry) {
+                Some(uses) => uses
+                    .iter()
+                    .any(|(slot, generation)| self.is_use_live(Place { lobby: place.lobby, slot, generation })),
+                None => self.is_use_live(place),
+            },
+            Some(Purpose::Attach) => self.lobbies.live(place.lobby).is_some(),
+            Some(Purpose::Connected) => self.is_use_live(place),
+            Some(Purpose::Disconnected) | None => false,
+        }
+    }
+
+    fn is_use_live(&self, place: Place) -> bool {
+        let any = [SlotState::Reserved, SlotState::Connected, SlotState::Kept];
+        self.locate(place, &any).is_ok()
+    }
+}

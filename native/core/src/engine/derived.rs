@@ -1,0 +1,239 @@
+//! Derived state: what is worked out from the durable one and from time, kept up while the engine is live, dropped when
+//! recovery begins and made anew when it ends. Timers, find index, counts per source and namespace.
+
+use super::Engine;
+use crate::command::Ms;
+use crate::deadline::Wheel;
+use crate::find::{FindIndex, GroupKey, order_key};
+use crate::hold::Holds;
+use crate::ledger::{Ledger, TokenOutcome};
+use crate::lobby::{Known, LobbyClass};
+use crate::slot::{End, SlotState};
+use crate::time::SILENT_ENDS_AFTER;
+
+/// Lobbies that may wait to be put in order before somebody other than find does it.
+const MOST_DIRTY: usize = 1_024;
+
+impl Engine {
+    /// After the last [`Engine::apply`]: works out what is not durable and starts the memory-only timers (silence,
+    /// start limit) anew. `now` is service time.
+    pub fn recovered(&mut self, now: Ms) {
+        self.enter_recovery();
+        self.time.observe(now);
+        self.is_live = true;
+        for number in 0..self.lobbies.len() {
+            if self.lobbies.live(number).is_some() {
+                self.derive_lobby(number);
+                self.derive_places(number);
+            }
+        }
+        self.order_dirty();
+    }
+
+    /// Forgets everything derived.
+    pub(super) fn enter_recovery(&mut self) {
+        if !self.is_live {
+            return;
+        }
+        self.is_live = false;
+        let (violations, visited) = (self.ledger.violations, self.index.visited);
+        self.ledger = Ledger::new();
+        self.ledger.violations = violations;
+        self.sources.clear();
+        self.index = FindIndex::new();
+        self.index.visited = visited;
+        self.holds = Holds::new();
+        self.place_wheel = Wheel::new();
+        self.lobby_wheel = Wheel::new();
+    }
+
+    /// Works out everything about a lobby but its places.
+    pub(super) fn derive_lobby(&mut self, number: u32) {
+        let now = self.time.now();
+        let start_limit_ms = self.config.start_limit_ms;
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.namespace = self.ledger.namespace(&self.seed, lobby.namespace_id);
+        lobby.tally = self.ledger.acquire_tally(lobby.namespace, lobby.mode, lobby.region);
+        let (version, mode, region) = (lobby.version, lobby.mode, lobby.region);
+        let key = GroupKey { namespace: lobby.namespace, version, mode, region };
+        lobby.group = self.index.acquire(&self.seed, key);
+        lobby.indexed = None;
+        lobby.is_dirty = false;
+        lobby.is_silent = false;
+        lobby.spoke_at = now;
+        lobby.start_by = now + start_limit_ms;
+        lobby.class = lobby.classify();
+        lobby.counts.held = 0;
+        lobby.holds.clear();
+        lobby.timer = crate::deadline::Links::UNLINKED;
+        self.ledger.reclassify(lobby.namespace, None, Some(lobby.class));
+        let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
+        namespace.lobbies.insert(lobby.made, number);
+        namespace.capacity += u64::from(lobby.capacity);
+        self.arm_lobby(number);
+        self.follow_lobby(number);
+    }
+
+    fn derive_places(&mut self, number: u32) {
+        let used = self.lobbies.live(number).map_or(0, |lobby| lobby.slots.used);
+        for slot in 0..used {
+            let Some(lobby) = self.lobbies.live(number) else { return };
+            let Some(at) = lobby.slots.locate(slot) else { return };
+            let (namespace, tally) = (lobby.namespace, lobby.tally);
+            let slot = self.slots.get_mut(at);
+            slot.links = crate::deadline::Links::UNLINKED;
+            slot.was_listed = false;
+            let (state, source) = (slot.state, slot.source);
+            match state {
+                SlotState::Free => continue,
+                SlotState::Connected => self.ledger.tally_mut(tally).connected += 1,
+                SlotState::Reserved | SlotState::Kept => self.place_wheel.insert(&mut self.slots, at),
+            }
+            self.sources.add(&self.seed, namespace, source, 1);
+            self.ledger.namespaces[namespace as usize].counts.slots[slot_count(state)] += 1;
+        }
+    }
+
+    /// A live lobby is about to become a tombstone; its places have ended.
+    pub(super) fn underive_lobby(&mut self, number: u32) {
+        self.lobby_wheel.remove(&mut self.lobbies, number);
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        self.index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
+        self.index.release(&self.seed, lobby.group);
+        self.ledger.release_tally(lobby.tally);
+        self.ledger.reclassify(lobby.namespace, Some(lobby.class), None);
+        let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
+        namespace.lobbies.remove(&lobby.made);
+        namespace.capacity -= u64::from(lobby.capacity);
+    }
+
+    /// Something about a lobby changed that find, list or metrics look at.
+    pub(super) fn follow_lobby(&mut self, number: u32) {
+        if !self.is_live {
+            return;
+        }
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        let class = lobby.classify();
+        if class != lobby.class {
+            self.ledger.reclassify(lobby.namespace, Some(lobby.class), Some(class));
+            lobby.class = class;
+        }
+        self.mark_dirty(number);
+    }
+
+    /// The find index is brought up to date when find asks, or when many lobbies wait: places come and go far more
+    /// often than anybody asks for the order.
+    pub(super) fn mark_dirty(&mut self, number: u32) {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        if lobby.is_dirty {
+            return;
+        }
+        lobby.is_dirty = true;
+        self.index.dirty.push(number);
+        if self.index.dirty.len() > MOST_DIRTY {
+            self.order_dirty();
+        }
+    }
+
+    /// Puts every lobby that changed where it belongs in the find index.
+    pub(super) fn order_dirty(&mut self) {
+        let mut dirty = core::mem::take(&mut self.index.dirty);
+        for number in dirty.drain(..) {
+            let Some(lobby) = self.lobbies.live_mut(number) else { continue };
+            lobby.is_dirty = false;
+            let free = lobby.free_to_find();
+            let is_in = lobby.is_findable() && free > 0;
+            let standing = is_in.then(|| (lobby.is_ready, order_key(free, lobby.made)));
+            if standing != lobby.indexed {
+                self.index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed, standing);
+                lobby.indexed = standing;
+            }
+        }
+        self.index.dirty = dirty;
+    }
+
+    /// Sets the timer of a lobby to its next deadline, unless it fires before that anyway.
+    pub(super) fn arm_lobby(&mut self, number: u32) {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        let next = lobby.next_deadline(SILENT_ENDS_AFTER).unwrap_or(Ms::MAX);
+        self.lobby_wheel.remove(&mut self.lobbies, number);
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.timer_at = next;
+        if next != Ms::MAX {
+            self.lobby_wheel.insert(&mut self.lobbies, number);
+        }
+    }
+
+    /// The server of a lobby was heard.
+    pub(super) fn hear(&mut self, number: u32) {
+        let now = self.time.now();
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.spoke_at = now;
+        if lobby.is_silent {
+            lobby.is_silent = false;
+            self.follow_lobby(number);
+            self.arm_lobby(number);
+        }
+    }
+
+    /// A use began: it is reserved.
+    pub(super) fn follow_begun(&mut self, number: u32, at: u32) {
+        let source = self.slots.get(at).source;
+        self.place_wheel.insert(&mut self.slots, at);
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        let namespace = lobby.namespace;
+        self.sources.add(&self.seed, namespace, source, 1);
+        self.ledger.namespaces[namespace as usize].counts.slots[slot_count(SlotState::Reserved)] += 1;
+        self.ledger.count_token(namespace, TokenOutcome::Issued, 1);
+        self.mark_dirty(number);
+    }
+
+    /// A use went from one state to another.
+    pub(super) fn follow_moved(&mut self, number: u32, from: SlotState, to: SlotState) {
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        let (namespace, tally) = (lobby.namespace, lobby.tally);
+        let slots = &mut self.ledger.namespaces[namespace as usize].counts.slots;
+        slots[slot_count(from)] -= 1;
+        slots[slot_count(to)] += 1;
+        let connected = &mut self.ledger.tally_mut(tally).connected;
+        *connected += u64::from(to == SlotState::Connected);
+        *connected -= u64::from(from == SlotState::Connected);
+    }
+
+    /// A use ended.
+    pub(super) fn follow_ended(&mut self, number: u32, at: u32, was: SlotState, end: End) {
+        self.place_wheel.remove(&mut self.slots, at);
+        let source = self.slots.get(at).source;
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        let (namespace, tally) = (lobby.namespace, lobby.tally);
+        self.sources.remove(&self.seed, namespace, source, 1);
+        let counts = &mut self.ledger.namespaces[namespace as usize].counts;
+        counts.slots[slot_count(was)] -= 1;
+        counts.ends[end as usize] += 1;
+        self.ledger.tally_mut(tally).connected -= u64::from(was == SlotState::Connected);
+        self.mark_dirty(number);
+    }
+
+    /// Lobby ended or not: the namespace that a command about it counts under.
+    pub(super) fn namespace_of_lobby(&self, number: u32) -> Option<u32> {
+        match self.lobbies.known(number)? {
+            Known::Live(lobby) => Some(lobby.namespace),
+            Known::Ended(tombstone) => self.ledger.namespace_of(&self.seed, tombstone.namespace_id),
+        }
+    }
+}
+
+/// Index of a state in `NamespaceCounts::slots`: free, held, reserved, connected, kept.
+pub(super) fn slot_count(state: SlotState) -> usize {
+    match state {
+        SlotState::Free => 0,
+        SlotState::Reserved => 2,
+        SlotState::Connected => 3,
+        SlotState::Kept => 4,
+    }
+}
+
+/// Index of held places there.
+pub(super) const HELD: usize = 1;
+
+const _: () = assert!(LobbyClass::Silent as usize == 3);

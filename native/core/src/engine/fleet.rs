@@ -1,0 +1,268 @@
+//! Lobbies come, open, close, stop and end (decisions 5.6, 5.8, 5.11).
+
+use super::replay::Recalled;
+use super::{Class, Engine, Met, accept, has_credit, refuse};
+use crate::command::{Answer, Attach, Attached, Context, EndReason, Id, Lsn, Resolved};
+use crate::error::Refusal;
+use crate::event::{Event, LobbyMade, cost};
+use crate::lobby::Known;
+use crate::slot::LARGEST_CAPACITY;
+
+impl Engine {
+    /// Makes a lobby of a server that somebody else started. Limits are cut to 65,535 and raised to 1. Class: new place.
+    ///
+    /// Refusals: `IdempotencyKeyReused`, `LobbyStopped` (a repetition after its end), `StorageFull`, `TooManyLobbies`.
+    ///
+    /// # Panics
+    /// When `c.id` is an id that the engine knows: ids are fresh random ones.
+    pub fn attach(&mut self, cx: &mut Context<'_>, c: &Attach<'_>) -> Answer<Attached> {
+        self.begin(cx);
+        self.drain(cx, u32::MAX);
+        match self.recall(c.idempotency.as_ref()) {
+            Recalled::Reused(wait) => return refuse(Refusal::IdempotencyKeyReused, wait),
+            Recalled::Entry(entry) => return self.replay_attached(entry),
+            Recalled::Fresh | Recalled::Hold(_) => {}
+        }
+        assert!(self.lobbies.number_of(&self.seed, c.id).is_none(), "a lobby id is used once");
+        let event = self.made_event(c);
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        if !has_credit(cx, Class::NewPlace, bytes.len() as u64) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let namespace = self.ledger.namespace_of(&self.seed, c.namespace);
+        let live = namespace.map_or(0, |number| self.ledger.namespaces[number as usize].lobbies.len());
+        if live as u64 >= u64::from(c.lobby_count_max) {
+            return refuse(Refusal::TooManyLobbies, self.last_lsn);
+        }
+        self.emit(cx, &event);
+        let lobby_token = self.config.keys.sign_lobby(self.config.keys.current_id(), c.id).unwrap_or_default();
+        accept(Attached { lobby: c.id, lobby_token }, self.last_lsn)
+    }
+
+    fn made_event<'a>(&self, c: &Attach<'a>) -> Event<'a> {
+        let limits = [c.max_players, c.max_players_direct, c.max_players_party];
+        let made = LobbyMade {
+            lobby: self.lobbies.vacant_number(),
+            id: c.id,
+            namespace: c.namespace,
+            version: c.version,
+            mode: c.mode,
+            region: c.region,
+            is_public: true,
+            is_join_enabled: c.is_join_enabled,
+            limits: limits.map(|limit| limit.clamp(1, LARGEST_CAPACITY)),
+            ttl_ms: c.player_token_ttl_ms,
+            heartbeat_timeout_ms: c.heartbeat_timeout_ms,
+            heartbeat_grace_ms: c.heartbeat_grace_ms,
+            create_ts_ms: c.create_ts_ms,
+            key_id: self.config.keys.current_id(),
+            tags: c.tags.to_vec(),
+            ports: c.ports.to_vec(),
+        };
+        Event::LobbyMade(Box::new(made), c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency)))
+    }
+
+    /// The lobby is ready: all its holds become reservations, in order of arrival, with deadlines of now + ttl.
+    /// Repeats change nothing. Class: new place, for all of them at once.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn ready(&mut self, cx: &mut Context<'_>, lobby: Id) -> Answer<()> {
+        let number = match self.meet_speaking(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
+        if !known.is_ready {
+            let held = known.holds.iter().filter_map(|hold| self.holds.get(*hold));
+            let needed: u64 = cost::READY + held.map(|hold| cost::reserved(hold.places)).sum::<u64>();
+            if !has_credit(cx, Class::NewPlace, needed) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            let holds = self.take_holds(number);
+            self.emit(cx, &Event::LobbyReady { lobby: number });
+            let mut reservations = Vec::with_capacity(holds.len());
+            for (id, hold) in &holds {
+                reservations.push((*id, self.reserve_held(cx, number, hold)));
+            }
+            let wait = self.lobbies.lsn(number);
+            let resolved = reservations.into_iter().map(|(hold, it)| Resolved { hold, answer: accept(it, wait) });
+            self.resolved.extend(resolved);
+            self.audit(number);
+        }
+        self.heard(number)
+    }
+
+    /// Closes or opens: a closed lobby is not found, listed or joined; its players stay. Repeats write nothing.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn set_closed(&mut self, cx: &mut Context<'_>, lobby: Id, is_closed: bool) -> Answer<()> {
+        let number = match self.meet_speaking(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        if self.lobbies.live(number).is_some_and(|lobby| lobby.is_closed != is_closed) {
+            if !has_credit(cx, Class::ExistingPlace, cost::CLOSED) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            self.emit(cx, &Event::LobbyClosed { lobby: number, is_closed });
+        }
+        self.heard(number)
+    }
+
+    /// Keeps the state of a lobby, byte for byte; empty clears. The same state again writes nothing.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    pub fn set_state(&mut self, cx: &mut Context<'_>, lobby: Id, state: &[u8]) -> Answer<()> {
+        let number = match self.meet_speaking(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
+        if *known != *state {
+            if !has_credit(cx, Class::ExistingPlace, cost::state_set(state.len())) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            self.emit(cx, &Event::LobbyStateSet { lobby: number, state });
+        }
+        self.heard(number)
+    }
+
+    /// The state of a lobby for a caller that may see these namespaces; None when it has none.
+    ///
+    /// Refusals: `LobbyNotFound`, `LobbyStopped`.
+    pub fn state(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<Option<Vec<u8>>> {
+        self.begin(cx);
+        let number = match self.meet_visible(cx, namespaces, lobby) {
+            Ok(number) => number,
+            Err((refusal, wait)) => return refuse(refusal, wait),
+        };
+        let wait = self.lobbies.lsn(number);
+        match self.lobbies.live(number) {
+            Some(lobby) => accept(lobby.state.as_deref().map(<[u8]>::to_vec), wait),
+            None => refuse(Refusal::LobbyStopped, wait),
+        }
+    }
+
+    /// Ends a lobby for a caller that may see these namespaces (reason removed): true, false when it has ended within
+    /// 24 h. Class: existing place.
+    ///
+    /// Refusals: `LobbyNotFound`, `StorageFull`.
+    pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
+        self.begin(cx);
+        match self.meet_visible(cx, namespaces, lobby) {
+            Ok(number) => self.end_known(cx, number, EndReason::Removed),
+            Err((refusal, wait)) => refuse(refusal, wait),
+        }
+    }
+
+    /// The server of a lobby is gone for that reason: true, false when the lobby has ended within 24 h. Class: existing
+    /// place.
+    ///
+    /// Refusals: `LobbyNotFound`, `StorageFull`.
+    pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {
+        self.begin(cx);
+        match self.meet(cx, lobby) {
+            Met::Live(number) | Met::Ended(number) => self.end_known(cx, number, reason),
+            Met::Unknown => refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
+        }
+    }
+
+    /// Marks a lobby stopping: from then on nobody gets a place in it (joins are `LobbyDraining`), and the holds of a
+    /// starting one end with `LobbyStartFailed(Removed)`. With `only_if_idle` only when nobody is in it, held, reserved,
+    /// connected or kept; else false, and nothing changed. Repeats are true. Class: existing place.
+    ///
+    /// Refusals: `LobbyNotFound`, `LobbyStopped`, `StorageFull`.
+    pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> Answer<bool> {
+        self.begin(cx);
+        self.drain(cx, u32::MAX);
+        let number = match self.meet(cx, lobby) {
+            Met::Live(number) => number,
+            Met::Ended(number) => return refuse(Refusal::LobbyStopped, self.lobbies.lsn(number)),
+            Met::Unknown => return refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
+        };
+        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        let (is_stopping, is_idle, wait) = (known.is_stopping, known.counts.players() == 0, known.lsn);
+        if is_stopping || only_if_idle && !is_idle {
+            return accept(is_stopping, wait);
+        }
+        if !has_credit(cx, Class::ExistingPlace, cost::STOPPING) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let holds = self.take_holds(number);
+        self.emit(cx, &Event::LobbyStopping { lobby: number });
+        let wait = self.lobbies.lsn(number);
+        self.fail_holds(holds, EndReason::Removed, wait);
+        self.audit(number);
+        accept(true, wait)
+    }
+
+    /// Holds that ended by themselves since the last call: tokens, or why not.
+    pub fn take_resolved(&mut self) -> Vec<Resolved> {
+        core::mem::take(&mut self.resolved)
+    }
+
+    fn end_known(&mut self, cx: &mut Context<'_>, number: u32, reason: EndReason) -> Answer<bool> {
+        if self.lobbies.live(number).is_none() {
+            return accept(false, self.lobbies.lsn(number));
+        }
+        if !self.end_lobby(cx, number, reason) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        accept(true, self.lobbies.lsn(number))
+    }
+
+    /// Ends a live lobby and tells those who wait for it; false without credit.
+    pub(super) fn end_lobby(&mut self, cx: &mut Context<'_>, number: u32, reason: EndReason) -> bool {
+        if !has_credit(cx, Class::ExistingPlace, cost::ENDED) {
+            return false;
+        }
+        let holds = self.take_holds(number);
+        self.emit(cx, &Event::LobbyEnded { lobby: number, at: self.time.now(), reason });
+        let wait = self.lobbies.lsn(number);
+        self.fail_holds(holds, reason, wait);
+        true
+    }
+
+    fn fail_holds(&mut self, holds: Vec<(crate::HoldId, crate::hold::Hold)>, reason: EndReason, wait: Lsn) {
+        let failed = holds
+            .into_iter()
+            .map(|(hold, _)| Resolved { hold, answer: refuse(Refusal::LobbyStartFailed(reason), wait) });
+        self.resolved.extend(failed);
+    }
+
+    /// The live lobby that calls with its own token.
+    pub(super) fn meet_speaking<T>(&mut self, cx: &mut Context<'_>, lobby: Id) -> Result<u32, Answer<T>> {
+        self.begin(cx);
+        match self.meet(cx, lobby) {
+            Met::Live(number) => Ok(number),
+            Met::Ended(number) => Err(refuse(Refusal::LobbyStopped, self.lobbies.lsn(number))),
+            Met::Unknown => Err(refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn)),
+        }
+    }
+
+    /// A successful call of a lobby server: it counts as speaking.
+    pub(super) fn heard(&mut self, number: u32) -> Answer<()> {
+        self.hear(number);
+        accept((), self.lobbies.lsn(number))
+    }
+
+    /// A lobby, ended within 24 h or not, of one of these namespaces.
+    fn meet_visible(&mut self, cx: &mut Context<'_>, namespaces: &[Id], id: Id) -> Result<u32, (Refusal, Lsn)> {
+        match self.meet(cx, id) {
+            Met::Live(number) | Met::Ended(number)
+                if self.namespace_id_of(number).is_some_and(|namespace| namespaces.contains(&namespace)) =>
+            {
+                Ok(number)
+            }
+            _ => Err((Refusal::LobbyNotFound, self.forgotten_lsn)),
+        }
+    }
+
+    pub(super) fn namespace_id_of(&self, number: u32) -> Option<Id> {
+        Some(match self.lobbies.known(number)? {
+            Known::Live(lobby) => lobby.namespace_id,
+            Known::Ended(tombstone) => tombstone.namespace_id,
+        })
+    }
+}

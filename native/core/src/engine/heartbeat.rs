@@ -1,0 +1,78 @@
+//! Heartbeats of lobby servers, with or without the list of their players (decisions 5.6). Class: existing place.
+
+use super::{Answer, Class, Engine, has_credit, refuse};
+use crate::command::{Context, Id};
+use crate::error::Refusal;
+use crate::event::{Event, Place, cost};
+use crate::slot::{End, SlotState, Standing};
+
+impl Engine {
+    /// The server lives. With a list, a connected place ends when its token is missing, it was connected before the
+    /// lobby's previous list arrived, and for at least the grace time. A heartbeat without effect writes no event.
+    ///
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `TokenInListInvalid`, `StorageFull`; none of them ends a place.
+    pub fn heartbeat(&mut self, cx: &mut Context<'_>, lobby: Id, player_tokens: Option<&[&str]>) -> Answer<()> {
+        let number = match self.meet_speaking(cx, lobby) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        if let Some(tokens) = player_tokens {
+            let present = match self.read_list(number, lobby, tokens) {
+                Ok(present) => present,
+                Err((index, wait)) => return refuse(Refusal::TokenInListInvalid(index), wait),
+            };
+            let missing = self.missing(number, &present);
+            if !has_credit(cx, Class::ExistingPlace, missing.len() as u64 * cost::PLACE_ENDED) {
+                return refuse(Refusal::StorageFull, 0);
+            }
+            for place in missing {
+                self.emit(cx, &Event::PlaceEnded { place, end: End::Consumed, stamp: None });
+            }
+            self.mark_listed(number);
+            self.audit(number);
+        }
+        self.heard(number)
+    }
+
+    /// For each slot whether the list has its current use; or the index of a token that is none of this lobby's, and
+    /// the LSN that this depends on.
+    fn read_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (u32, u64)> {
+        let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
+        let mut present = vec![false; lobby.slots.used as usize];
+        for (index, text) in (0u32..).zip(tokens) {
+            let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or((index, 0))?;
+            let at = lobby.slots.locate(token.slot).ok_or((index, lobby.lsn))?;
+            match self.slots.get(at).standing(token.generation) {
+                Standing::NeverGiven => return Err((index, lobby.lsn)),
+                Standing::Live(_) => present[token.slot as usize] = true,
+                Standing::Ended(_) | Standing::TooOld => {}
+            }
+        }
+        Ok(present)
+    }
+
+    /// Connected places that the list ends.
+    fn missing(&self, number: u32, present: &[bool]) -> Vec<Place> {
+        let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
+        let now = self.time.now();
+        let is_missing = |slot: u32| {
+            let slot = self.slots.get(lobby.slots.locate(slot)?);
+            let is_over = slot.state == SlotState::Connected
+                && slot.was_listed
+                && now >= slot.time + lobby.heartbeat_grace_ms
+                && !present[usize::from(slot.number)];
+            is_over.then_some(Place { lobby: number, slot: slot.number, generation: slot.generation })
+        };
+        (0..lobby.slots.used).filter_map(is_missing).collect()
+    }
+
+    /// Everybody who is connected now was so before the next list.
+    fn mark_listed(&mut self, number: u32) {
+        let Some(lobby) = self.lobbies.live(number) else { return };
+        for slot in 0..lobby.slots.used {
+            if let Some(at) = lobby.slots.locate(slot) {
+                self.slots.get_mut(at).was_listed = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! find and join: who gets places where (decisions 5.1 to 5.4, 5.13). Class: new place.
+
+use super::derived::HELD;
+use super::replay::Recalled;
+use super::{Class, Engine, Met, accept, has_credit, refuse};
+use crate::command::{Answer, Context, Find, HoldId, Id, Idempotency, Join, Placed, Reservation, Source};
+use crate::error::Refusal;
+use crate::event::{Event, Place, cost};
+use crate::find::GroupKey;
+use crate::lobby::{Limit, Lobby};
+use crate::slot::{SlotState, Standing};
+use crate::symbol::tag_symbol;
+use crate::token::PlayerToken;
+
+/// What a rejoin token is good for.
+enum Rejoin {
+    /// Nothing: a normal join.
+    No,
+    /// Its use goes on as reserved or kept: that slot.
+    Slot(u16),
+    /// No token of ours for that slot.
+    Invalid,
+}
+
+/// Places that were admitted.
+struct Wish<'a> {
+    places: u32,
+    source: Source,
+    idempotency: Option<&'a Idempotency>,
+}
+
+impl Engine {
+    /// Places in the fullest lobby that fits: regions in order, in each the fullest ready one over all modes, else the
+    /// fullest starting one. First expires everything that is due.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, and
+    /// `LobbyStopped` for a repetition.
+    pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Placed> {
+        self.begin(cx);
+        self.drain(cx, u32::MAX);
+        if let Some(answer) = self.recall_placed(c.idempotency.as_ref()) {
+            return answer;
+        }
+        if !has_credit(cx, Class::NewPlace, cost::reserved(c.party_size)) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+            return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
+        }
+        let Some(number) = self.pick(c) else {
+            return refuse(Refusal::NoAvailableLobbies, self.last_lsn);
+        };
+        let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref() };
+        self.settle(cx, number, &wish)
+    }
+
+    /// Places in one lobby, in the order of errors of decisions 5.13; with a rejoin token that token's own slot while
+    /// its use goes on.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby` (of the rejoin
+    /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
+    /// `TooManyPlayersFromSource`, `LobbyFull`.
+    pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Answer<Placed> {
+        self.begin(cx);
+        self.drain(cx, u32::MAX);
+        if let Some(answer) = self.recall_placed(c.idempotency.as_ref()) {
+            return answer;
+        }
+        if !has_credit(cx, Class::NewPlace, cost::reserved(c.party_size)) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let rejoin_token = match self.read_rejoin_token(c) {
+            Ok(token) => token,
+            Err(refusal) => return refuse(refusal, 0),
+        };
+        let number = match self.meet_joinable(cx, c) {
+            Ok(number) => number,
+            Err(answer) => return answer,
+        };
+        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        let wait = lobby.lsn;
+        let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref() };
+        match rejoin_token.map_or(Rejoin::No, |token| self.rejoin(lobby, &token)) {
+            Rejoin::Invalid => refuse(Refusal::PlayerTokenInvalid, wait),
+            Rejoin::Slot(slot) => self.rejoin_slot(cx, number, slot, &wish, c.source_limit),
+            Rejoin::No => match self.admit(lobby, c) {
+                Err((refusal, wait)) => refuse(refusal, wait),
+                Ok(()) => self.settle(cx, number, &wish),
+            },
+        }
+    }
+
+    /// One waiter of the hold went away; the last one drops it. Unknown or resolved holds are ignored.
+    pub fn release_hold(&mut self, cx: &mut Context<'_>, hold: HoldId) {
+        self.begin(cx);
+        let number = self.holds.get(hold).map(|hold| hold.lobby);
+        let (Some(number), Some(dropped)) = (number, self.holds.release(hold)) else { return };
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        if let Ok(position) = lobby.holds.binary_search(&hold) {
+            lobby.holds.remove(position);
+        }
+        self.uncount_hold(number, dropped.places, dropped.source);
+        self.audit(number);
+    }
+
+    fn recall_placed(&mut self, idempotency: Option<&Idempotency>) -> Option<Answer<Placed>> {
+        match self.recall(idempotency) {
+            Recalled::Fresh => None,
+            Recalled::Reused(wait) => Some(refuse(Refusal::IdempotencyKeyReused, wait)),
+            Recalled::Entry(entry) => Some(self.replay_placed(entry)),
+            Recalled::Hold(hold) => {
+                self.holds.share(hold);
+                Some(accept(Placed::Held(hold), 0))
+            }
+        }
+    }
+
+    fn is_over_source_limit(&self, namespace: Id, source: Source, places: u32, limit: u32) -> bool {
+        if source == 0 {
+            return false;
+        }
+        let namespace = self.ledger.namespace_of(&self.seed, namespace);
+        let present = namespace.map_or(0, |namespace| self.sources.places(&self.seed, namespace, source));
+        present.saturating_add(places) > limit
+    }
+
+    /// The lobby that find takes.
+    fn pick(&mut self, c: &Find<'_>) -> Option<u32> {
+        self.order_dirty();
+        let namespace = self.ledger.namespace_of(&self.seed, c.namespace)?;
+        let mut name = Vec::new();
+        let mut tags = Vec::with_capacity(c.tags.len());
+        for (tag, value) in c.tags {
+            tag_symbol(&mut name, tag, value);
+            tags.push(self.symbols.find(&self.seed, &name)?);
+        }
+        for region in c.regions {
+            let Some(region) = self.symbols.find(&self.seed, region.as_bytes()) else { continue };
+            for is_ready in [true, false] {
+                let mut best: Option<(u64, u32)> = None;
+                for mode in c.modes {
+                    let Some(mode) = self.symbols.find(&self.seed, mode.as_bytes()) else { continue };
+                    let key = GroupKey { namespace, version: c.version, mode, region };
+                    let Some(group) = self.index.find(&self.seed, &key) else { continue };
+                    let lobbies = &self.lobbies;
+                    let has_tags = |number: u32| {
+                        lobbies.live(number).is_some_and(|lobby| tags.iter().all(|tag| lobby.tags.contains(tag)))
+                    };
+                    let fullest = self.index.fullest(group, is_ready, c.party_size, &tags, has_tags);
+                    best = best.into_iter().chain(fullest).min();
+                }
+                if let Some((_, number)) = best {
+                    return Some(number);
+                }
+            }
+        }
+        None
+    }
+
+    /// Form, MAC and lobby of the rejoin token; they depend on nothing that is stored.
+    fn read_rejoin_token(&self, c: &Join<'_>) -> Result<Option<PlayerToken>, Refusal> {
+        let Some(text) = c.rejoin_token else { return Ok(None) };
+        if c.party_size != 1 {
+            return Err(Refusal::PartyTooLarge(1));
+        }
+        let token = self.config.keys.verify_player(text).ok_or(Refusal::PlayerTokenInvalid)?;
+        if token.lobby == c.lobby { Ok(Some(token)) } else { Err(Refusal::PlayerTokenWrongLobby) }
+    }
+
+    /// The lobby of a join, if anybody may join it at all.
+    fn meet_joinable(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Result<u32, Answer<Placed>> {
+        let (number, namespace) = match self.meet(cx, c.lobby) {
+            Met::Unknown => return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn)),
+            Met::Live(number) | Met::Ended(number) => (number, self.namespace_id_of(number)),
+        };
+        if namespace != Some(c.namespace) {
+            // Another namespace's lobby looks the same whether or not it is there.
+            return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn));
+        }
+        let wait = self.lobbies.lsn(number);
+        let Some(lobby) = self.lobbies.live(number) else { return Err(refuse(Refusal::LobbyStopped, wait)) };
+        if !lobby.is_join_enabled {
+            return Err(refuse(Refusal::JoinDisabled, wait));
+        }
+        if lobby.is_stopping {
+            return Err(refuse(Refusal::LobbyDraining, wait));
+        }
+        Ok(number)
+    }
+
+    /// What is left to check of a normal join.
+    fn admit(&self, lobby: &Lobby, c: &Join<'_>) -> Result<(), (Refusal, u64)> {
+        if lobby.is_closed {
+            return Err((Refusal::LobbyClosed, lobby.lsn));
+        }
+        let limit = if c.party_size > 1 { Limit::Party } else { Limit::Direct };
+        if c.party_size > lobby.limits[limit as usize] {
+            return Err((Refusal::PartyTooLarge(lobby.limits[limit as usize]), lobby.lsn));
+        }
+        if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+            return Err((Refusal::TooManyPlayersFromSource, self.last_lsn));
+        }
+        if !lobby.fits(limit, c.party_size) {
+            return Err((Refusal::LobbyFull, lobby.lsn));
+        }
+        Ok(())
+    }
+
+    fn rejoin(&self, lobby: &Lobby, token: &PlayerToken) -> Rejoin {
+        let Some(at) = lobby.slots.locate(token.slot) else { return Rejoin::Invalid };
+        let slot = self.slots.get(at);
+        // What is due was drained; without credit it was not, and is over all the same.
+        let is_due = self.time.now() >= slot.time;
+        match slot.standing(token.generation) {
+            Standing::NeverGiven => Rejoin::Invalid,
+            Standing::Live(SlotState::Reserved | SlotState::Kept) if !is_due => Rejoin::Slot(slot.number),
+            Standing::Live(_) | Standing::Ended(_) | Standing::TooOld => Rejoin::No,
+        }
+    }
+
+    /// The slot of a reserved or kept use is reserved anew, also in a closed lobby: nobody comes in who was not there.
+    fn rejoin_slot(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        slot: u16,
+        wish: &Wish<'_>,
+        source_limit: u32,
+    ) -> Answer<Placed> {
+        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        let Some(at) = lobby.slots.locate(u32::from(slot)) else { return refuse(Refusal::PlayerTokenInvalid, 0) };
+        // Its own place is not counted: of the same source one goes and one comes.
+        let more = u32::from(self.slots.get(at).source != wish.source);
+        let is_over = self.is_over_source_limit(lobby.namespace_id, wish.source, more, source_limit);
+        if is_over {
+            return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
+        }
+        let tokens = self.reserve(cx, number, wish, Some(slot));
+        self.audit(number);
+        self.reserved(number, tokens)
+    }
+
+    /// Reserves in a ready lobby, holds in a starting one.
+    fn settle(&mut self, cx: &mut Context<'_>, number: u32, wish: &Wish<'_>) -> Answer<Placed> {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+        if !lobby.is_ready {
+            let hold = self.holds.add(number, wish.places, wish.source, wish.idempotency.copied());
+            lobby.holds.push(hold);
+            lobby.counts.held += wish.places;
+            let namespace = lobby.namespace;
+            self.sources.add(&self.seed, namespace, wish.source, wish.places);
+            self.ledger.namespaces[namespace as usize].counts.slots[HELD] += u64::from(wish.places);
+            self.mark_dirty(number);
+            self.audit(number);
+            return accept(Placed::Held(hold), 0);
+        }
+        let tokens = self.reserve(cx, number, wish, None);
+        self.audit(number);
+        self.reserved(number, tokens)
+    }
+
+    fn reserved(&self, number: u32, tokens: Vec<String>) -> Answer<Placed> {
+        let lobby = self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default();
+        accept(Placed::Reserved(Reservation { lobby, tokens }), self.lobbies.lsn(number))
+    }
+
+    /// A hold's places leave the counts.
+    fn uncount_hold(&mut self, number: u32, places: u32, source: Source) {
+        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        lobby.counts.held -= places;
+        let namespace = lobby.namespace;
+        self.sources.remove(&self.seed, namespace, source, places);
+        self.ledger.namespaces[namespace as usize].counts.slots[HELD] -= u64::from(places);
+        self.mark_dirty(number);
+    }
+
+    /// All holds of a lobby, in order of arrival, out of every count.
+    pub(super) fn take_holds(&mut self, number: u32) -> Vec<(HoldId, crate::hold::Hold)> {
+        let ids = self.lobbies.live_mut(number).map(|lobby| core::mem::take(&mut lobby.holds)).unwrap_or_default();
+        let mut taken = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Some(hold) = self.holds.remove(id) {
+                self.uncount_hold(number, hold.places, hold.source);
+                taken.push((id, hold));
+            }
+        }
+        taken
+    }
+
+    /// Turns a hold into a reservation of a lobby that is ready now.
+    pub(super) fn reserve_held(&mut self, cx: &mut Context<'_>, number: u32, hold: &crate::hold::Hold) -> Reservation {
+        let wish = Wish { places: hold.places, source: hold.source, idempotency: hold.idempotency.as_ref() };
+        let tokens = self.reserve(cx, number, &wish, None);
+        Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
+    }
+
+    /// Reserves slots, the given one or the next free ones, and makes their tokens. Credit and limits were checked.
+    fn reserve(&mut self, cx: &mut Context<'_>, number: u32, wish: &Wish<'_>, slot: Option<u16>) -> Vec<String> {
+        let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
+        let mut uses = core::mem::take(&mut self.uses);
+        uses.clear();
+        let free = lobby.slots.free_numbers(&self.slots, lobby.capacity);
+        for slot in slot.into_iter().chain(free).take(wish.places as usize) {
+            let last = lobby.slots.locate(u32::from(slot)).map_or(0, |at| self.slots.get(at).generation);
+            uses.push(slot, last + 1);
+        }
+        debug_assert_eq!(uses.as_uses().len(), wish.places, "limits leave a slot for every place");
+        let key_id = self.config.keys.current_id();
+        let event = Event::PlacesReserved {
+            lobby: number,
+            deadline: self.time.now() + lobby.ttl_ms,
+            key_id,
+            source: wish.source,
+            uses: uses.as_uses(),
+            stamp: wish.idempotency.map(|idempotency| self.stamp(idempotency)),
+        };
+        self.emit(cx, &event);
+        let tokens = uses
+            .as_uses()
+            .iter()
+            .filter_map(|(slot, generation)| self.token(Place { lobby: number, slot, generation }, key_id))
+            .collect();
+        self.uses = uses;
+        tokens
+    }
+}

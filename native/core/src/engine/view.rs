@@ -1,0 +1,96 @@
+//! What others may see: lobbies, lists, counts, keys in use. Reads only; none of it waits for the journal.
+
+use std::collections::BTreeSet;
+
+use super::Engine;
+use crate::command::{Id, LobbyView, NamespaceCounts, PlayerCount};
+use crate::idempotency::Purpose;
+use crate::lobby::{Known, Lobby, LobbyClass};
+
+impl Engine {
+    /// A lobby that has not ended.
+    pub fn lobby(&self, id: Id) -> Option<LobbyView> {
+        let number = self.lobbies.number_of(&self.seed, id)?;
+        self.lobbies.live(number).map(|lobby| self.view(lobby))
+    }
+
+    /// Public, ready, open lobbies of one version that are not silent, oldest first.
+    pub fn list(&self, namespace: Id, version: Id) -> Vec<LobbyView> {
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
+        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
+        lobbies
+            .filter_map(|number| self.lobbies.live(*number))
+            .filter(|lobby| lobby.version == version && lobby.is_ready && lobby.is_findable())
+            .map(|lobby| self.view(lobby))
+            .collect()
+    }
+
+    /// Connected players per mode and region of a namespace, over all versions, in order of name.
+    pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
+        let mut counts: Vec<PlayerCount> = self
+            .ledger
+            .tallies_of(namespace)
+            .map(|tally| PlayerCount {
+                mode: self.symbols.text(tally.mode).to_owned(),
+                region: self.symbols.text(tally.region).to_owned(),
+                player_count: tally.connected,
+            })
+            .collect();
+        counts.sort_unstable_by(|a, b| (&a.mode, &a.region).cmp(&(&b.mode, &b.region)));
+        counts
+    }
+
+    /// Counts of every namespace that has or had a lobby since start, for metrics.
+    pub fn namespace_counts(&self) -> Vec<(Id, NamespaceCounts)> {
+        self.ledger
+            .namespaces
+            .iter()
+            .map(|namespace| {
+                let mut counts = namespace.counts.clone();
+                counts.slots[0] = namespace.capacity - counts.slots[1..].iter().sum::<u64>();
+                (namespace.id, counts)
+            })
+            .collect()
+    }
+
+    /// Ids of the keys that something still names (lobby, slot, idempotency entry, tombstone), ascending: they must
+    /// stay in the ring.
+    pub fn keys_in_use(&self) -> Vec<u16> {
+        let mut keys = BTreeSet::new();
+        for (_, known) in self.lobbies.iter() {
+            match known {
+                Known::Ended(tombstone) => keys.extend(tombstone.key_ids.iter().copied()),
+                Known::Live(lobby) => {
+                    keys.insert(lobby.key_id);
+                    let slots = (0..lobby.slots.used).filter_map(|slot| lobby.slots.locate(slot));
+                    keys.extend(slots.map(|at| self.slots.get(at).key_id));
+                }
+            }
+        }
+        let of_tokens = |number: u32| {
+            let entry = self.entries.get(number);
+            matches!(entry.purpose(), Some(Purpose::Places(_) | Purpose::Attach)).then_some(entry.key_id)
+        };
+        keys.extend(self.entries.numbers().filter_map(of_tokens));
+        keys.into_iter().collect()
+    }
+
+    fn view(&self, lobby: &Lobby) -> LobbyView {
+        let counts = &lobby.counts;
+        LobbyView {
+            id: lobby.id,
+            namespace: lobby.namespace_id,
+            version: lobby.version,
+            mode: self.symbols.text(lobby.mode).to_owned(),
+            region: self.symbols.text(lobby.region).to_owned(),
+            ports: lobby.ports.to_vec(),
+            max_players: lobby.limits,
+            is_open: lobby.classify() == LobbyClass::Ready,
+            is_ready: lobby.is_ready,
+            is_closed: lobby.is_closed,
+            players: [counts.held, counts.reserved, counts.connected, counts.kept],
+            create_ts_ms: lobby.create_ts_ms,
+        }
+    }
+}

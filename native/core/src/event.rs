@@ -1,0 +1,373 @@
+//! Events: what the journal keeps, and their bytes. An event is physical: it names lobby, slot, generation and
+//! deadline, and applying it decides nothing. A lobby is named by its number, which its `LobbyMade` tells.
+//!
+//! Layouts (little-endian, after the kind byte; `stamp` is a flag byte and, when 1, key 8 + 2, message 4, time 8):
+//!
+//! | kind | name | fields |
+//! |---|---|---|
+//! | 1 | LobbyMade | lobby u32, id, namespace, version (16 each), mode, region (u16 + text), is_public u8, is_join_enabled u8, limits 3 × u32, ttl, heartbeat timeout, grace, create_ts (u64 each), key u16, tags u16 × (name, value), ports u16 × (name, address, port u16, is_tls u8), stamp |
+//! | 2 | LobbyReady | lobby u32 |
+//! | 3 | LobbyClosed | lobby u32, is_closed u8 |
+//! | 4 | LobbyStateSet | lobby u32, state u32 + bytes |
+//! | 5 | LobbyStopping | lobby u32 |
+//! | 6 | LobbyEnded | lobby u32, at u64, reason u8 |
+//! | 7 | PlacesReserved | lobby u32, deadline u64, key u16, source u64, count u8 × (slot u16, generation u32), stamp |
+//! | 8 | PlaceConnected | lobby u32, slot u16, generation u32, at u64, stamp |
+//! | 9 | PlaceEnded | lobby u32, slot u16, generation u32, end u8, stamp |
+//! | 10 | PlaceKept | lobby u32, slot u16, generation u32, deadline u64, stamp |
+//! | 11 | KeyRemembered | lobby u32, slot u16, generation u32, stamp |
+//! | 12 | Forgotten | entries_up_to u64, lobbies_up_to u64 |
+
+use crate::codec::{Reader, Writer};
+use crate::command::{EndReason, Id, Ms, Port, Source};
+use crate::idempotency::Stamp;
+use crate::slot::End;
+
+/// Why recovery cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApplyError {
+    /// An event kind that this build does not know.
+    UnknownKind(u8),
+    /// Bytes that no engine of ours wrote, or not for this state; says which rule they break.
+    Malformed(&'static str),
+}
+
+impl core::fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            ApplyError::UnknownKind(kind) => write!(f, "unknown event kind {kind}"),
+            ApplyError::Malformed(rule) => write!(f, "malformed: {rule}"),
+        }
+    }
+}
+
+impl core::error::Error for ApplyError {}
+
+/// (kind, name) of every event that this build writes and reads; kinds are never reused.
+pub(crate) const KINDS: &[(u8, &str)] = &[
+    (1, "LobbyMade"),
+    (2, "LobbyReady"),
+    (3, "LobbyClosed"),
+    (4, "LobbyStateSet"),
+    (5, "LobbyStopping"),
+    (6, "LobbyEnded"),
+    (7, "PlacesReserved"),
+    (8, "PlaceConnected"),
+    (9, "PlaceEnded"),
+    (10, "PlaceKept"),
+    (11, "KeyRemembered"),
+    (12, "Forgotten"),
+];
+
+/// One use of one slot of one lobby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) lobby: u32,
+    pub(crate) slot: u16,
+    pub(crate) generation: u32,
+}
+
+const SLOT_USE: usize = Uses::WIDTH;
+
+/// (slot, generation) pairs as they stand in an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Uses<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Uses<'a> {
+    /// Bytes of one use.
+    pub(crate) const WIDTH: usize = 6;
+
+    pub(crate) fn len(&self) -> u32 {
+        (self.0.len() / SLOT_USE) as u32
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, u32)> + use<'a> {
+        self.0.chunks_exact(SLOT_USE).map(|use_| {
+            (u16::from_le_bytes([use_[0], use_[1]]), u32::from_le_bytes([use_[2], use_[3], use_[4], use_[5]]))
+        })
+    }
+}
+
+/// Room for the uses of one party.
+#[derive(Default)]
+pub(crate) struct UseList {
+    bytes: Vec<u8>,
+}
+
+impl UseList {
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    pub(crate) fn push(&mut self, slot: u16, generation: u32) {
+        self.bytes.extend_from_slice(&slot.to_le_bytes());
+        self.bytes.extend_from_slice(&generation.to_le_bytes());
+    }
+
+    pub(crate) fn as_uses(&self) -> Uses<'_> {
+        Uses(&self.bytes)
+    }
+}
+
+/// Everything that never changes about a lobby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LobbyMade<'a> {
+    pub(crate) lobby: u32,
+    pub(crate) id: Id,
+    pub(crate) namespace: Id,
+    pub(crate) version: Id,
+    pub(crate) mode: &'a str,
+    pub(crate) region: &'a str,
+    pub(crate) is_public: bool,
+    pub(crate) is_join_enabled: bool,
+    pub(crate) limits: [u32; 3],
+    pub(crate) ttl_ms: u64,
+    pub(crate) heartbeat_timeout_ms: u64,
+    pub(crate) heartbeat_grace_ms: u64,
+    pub(crate) create_ts_ms: u64,
+    pub(crate) key_id: u16,
+    pub(crate) tags: Vec<(&'a str, &'a str)>,
+    pub(crate) ports: Vec<Port>,
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event<'a> {
+    LobbyMade(Box<LobbyMade<'a>>, Option<Stamp>),
+    LobbyReady { lobby: u32 },
+    LobbyClosed { lobby: u32, is_closed: bool },
+    LobbyStateSet { lobby: u32, state: &'a [u8] },
+    LobbyStopping { lobby: u32 },
+    LobbyEnded { lobby: u32, at: Ms, reason: EndReason },
+    PlacesReserved { lobby: u32, deadline: Ms, key_id: u16, source: Source, uses: Uses<'a>, stamp: Option<Stamp> },
+    PlaceConnected { place: Place, at: Ms, stamp: Option<Stamp> },
+    PlaceEnded { place: Place, end: End, stamp: Option<Stamp> },
+    PlaceKept { place: Place, deadline: Ms, stamp: Option<Stamp> },
+    KeyRemembered { place: Place, stamp: Option<Stamp> },
+    Forgotten { entries_up_to: Ms, lobbies_up_to: Ms },
+}
+
+const STAMP: u64 = 23;
+
+/// Most bytes of the events of one command, for its credit.
+pub(crate) mod cost {
+    use super::{SLOT_USE, STAMP};
+
+    pub(crate) const READY: u64 = 5;
+    pub(crate) const CLOSED: u64 = 6;
+    pub(crate) const STOPPING: u64 = 5;
+    pub(crate) const ENDED: u64 = 14;
+    pub(crate) const CONNECTED: u64 = 19 + STAMP;
+    pub(crate) const PLACE_ENDED: u64 = 12 + STAMP;
+    pub(crate) const KEPT: u64 = 19 + STAMP;
+    pub(crate) const REMEMBERED: u64 = 11 + STAMP;
+    pub(crate) const FORGOTTEN: u64 = 17;
+
+    pub(crate) fn state_set(len: usize) -> u64 {
+        9 + len as u64
+    }
+
+    pub(crate) fn reserved(places: u32) -> u64 {
+        24 + u64::from(places) * SLOT_USE as u64 + STAMP
+    }
+}
+
+impl Event<'_> {
+    /// Appends kind and fields.
+    #[inline]
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
+        let mut w = Writer { bytes };
+        match self {
+            Event::LobbyMade(made, stamp) => {
+                w.u8(1);
+                encode_made(&mut w, made);
+                encode_stamp(&mut w, stamp);
+            }
+            Event::LobbyReady { lobby } => {
+                w.u8(2);
+                w.u32(*lobby);
+            }
+            Event::LobbyClosed { lobby, is_closed } => {
+                w.u8(3);
+                w.u32(*lobby);
+                w.flag(*is_closed);
+            }
+            Event::LobbyStateSet { lobby, state } => {
+                w.u8(4);
+                w.u32(*lobby);
+                w.long_bytes(state);
+            }
+            Event::LobbyStopping { lobby } => {
+                w.u8(5);
+                w.u32(*lobby);
+            }
+            Event::LobbyEnded { lobby, at, reason } => {
+                w.u8(6);
+                w.u32(*lobby);
+                w.u64(*at);
+                w.u8(reason_byte(*reason));
+            }
+            Event::PlacesReserved { lobby, deadline, key_id, source, uses, stamp } => {
+                w.u8(7);
+                w.u32(*lobby);
+                w.u64(*deadline);
+                w.u16(*key_id);
+                w.u64(*source);
+                w.u8(uses.len() as u8);
+                w.raw(uses.0);
+                encode_stamp(&mut w, stamp);
+            }
+            Event::PlaceConnected { place, at, stamp } => {
+                encode_place(&mut w, 8, place);
+                w.u64(*at);
+                encode_stamp(&mut w, stamp);
+            }
+            Event::PlaceEnded { place, end, stamp } => {
+                encode_place(&mut w, 9, place);
+                w.u8(*end as u8);
+                encode_stamp(&mut w, stamp);
+            }
+            Event::PlaceKept { place, deadline, stamp } => {
+                encode_place(&mut w, 10, place);
+                w.u64(*deadline);
+                encode_stamp(&mut w, stamp);
+            }
+            Event::KeyRemembered { place, stamp } => {
+                encode_place(&mut w, 11, place);
+                encode_stamp(&mut w, stamp);
+            }
+            Event::Forgotten { entries_up_to, lobbies_up_to } => {
+                w.u8(12);
+                w.u64(*entries_up_to);
+                w.u64(*lobbies_up_to);
+            }
+        }
+    }
+}
+
+impl<'a> Event<'a> {
+    /// Reads the next event.
+    #[inline]
+    pub(crate) fn decode(r: &mut Reader<'a>) -> Result<Event<'a>, ApplyError> {
+        Ok(match r.u8()? {
+            1 => Event::LobbyMade(Box::new(decode_made(r)?), decode_stamp(r)?),
+            2 => Event::LobbyReady { lobby: r.u32()? },
+            3 => Event::LobbyClosed { lobby: r.u32()?, is_closed: r.flag()? },
+            4 => Event::LobbyStateSet { lobby: r.u32()?, state: r.long_bytes()? },
+            5 => Event::LobbyStopping { lobby: r.u32()? },
+            6 => Event::LobbyEnded { lobby: r.u32()?, at: r.u64()?, reason: decode_reason(r)? },
+            7 => {
+                let (lobby, deadline, key_id, source) = (r.u32()?, r.u64()?, r.u16()?, r.u64()?);
+                let count = usize::from(r.u8()?);
+                let uses = Uses(r.take(count * SLOT_USE)?);
+                Event::PlacesReserved { lobby, deadline, key_id, source, uses, stamp: decode_stamp(r)? }
+            }
+            8 => Event::PlaceConnected { place: decode_place(r)?, at: r.u64()?, stamp: decode_stamp(r)? },
+            9 => Event::PlaceEnded { place: decode_place(r)?, end: decode_end(r)?, stamp: decode_stamp(r)? },
+            10 => Event::PlaceKept { place: decode_place(r)?, deadline: r.u64()?, stamp: decode_stamp(r)? },
+            11 => Event::KeyRemembered { place: decode_place(r)?, stamp: decode_stamp(r)? },
+            12 => Event::Forgotten { entries_up_to: r.u64()?, lobbies_up_to: r.u64()? },
+            kind => return Err(ApplyError::UnknownKind(kind)),
+        })
+    }
+}
+
+fn encode_place(w: &mut Writer<'_>, kind: u8, place: &Place) {
+    w.u8(kind);
+    w.u32(place.lobby);
+    w.u16(place.slot);
+    w.u32(place.generation);
+}
+
+fn decode_place(r: &mut Reader<'_>) -> Result<Place, ApplyError> {
+    Ok(Place { lobby: r.u32()?, slot: r.u16()?, generation: r.u32()? })
+}
+
+fn encode_stamp(w: &mut Writer<'_>, stamp: &Option<Stamp>) {
+    w.flag(stamp.is_some());
+    if let Some(stamp) = stamp {
+        w.u64(stamp.key);
+        w.u16(stamp.key_more);
+        w.u32(stamp.message);
+        w.u64(stamp.at);
+    }
+}
+
+fn decode_stamp(r: &mut Reader<'_>) -> Result<Option<Stamp>, ApplyError> {
+    if !r.flag()? {
+        return Ok(None);
+    }
+    Ok(Some(Stamp { key: r.u64()?, key_more: r.u16()?, message: r.u32()?, at: r.u64()? }))
+}
+
+fn decode_end(r: &mut Reader<'_>) -> Result<End, ApplyError> {
+    End::from_byte(r.u8()?).ok_or(ApplyError::Malformed("an end is 0 to 3"))
+}
+
+const REASONS: [EndReason; 4] = [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed];
+
+fn reason_byte(reason: EndReason) -> u8 {
+    REASONS.iter().position(|known| *known == reason).unwrap_or_default() as u8
+}
+
+pub(crate) fn decode_reason(r: &mut Reader<'_>) -> Result<EndReason, ApplyError> {
+    REASONS.get(usize::from(r.u8()?)).copied().ok_or(ApplyError::Malformed("an end reason is 0 to 3"))
+}
+
+pub(crate) fn encode_reason(w: &mut Writer<'_>, reason: EndReason) {
+    w.u8(reason_byte(reason));
+}
+
+pub(crate) fn encode_made(w: &mut Writer<'_>, made: &LobbyMade<'_>) {
+    w.u32(made.lobby);
+    w.id(made.id);
+    w.id(made.namespace);
+    w.id(made.version);
+    w.short_bytes(made.mode.as_bytes());
+    w.short_bytes(made.region.as_bytes());
+    w.flag(made.is_public);
+    w.flag(made.is_join_enabled);
+    made.limits.iter().for_each(|limit| w.u32(*limit));
+    w.u64(made.ttl_ms);
+    w.u64(made.heartbeat_timeout_ms);
+    w.u64(made.heartbeat_grace_ms);
+    w.u64(made.create_ts_ms);
+    w.u16(made.key_id);
+    w.u16(made.tags.len() as u16);
+    for (name, value) in &made.tags {
+        w.short_bytes(name.as_bytes());
+        w.short_bytes(value.as_bytes());
+    }
+    w.u16(made.ports.len() as u16);
+    for port in &made.ports {
+        w.short_bytes(port.name.as_bytes());
+        w.short_bytes(port.address.as_bytes());
+        w.u16(port.port);
+        w.flag(port.is_tls);
+    }
+}
+
+pub(crate) fn decode_made<'a>(r: &mut Reader<'a>) -> Result<LobbyMade<'a>, ApplyError> {
+    Ok(LobbyMade {
+        lobby: r.u32()?,
+        id: r.id()?,
+        namespace: r.id()?,
+        version: r.id()?,
+        mode: r.text()?,
+        region: r.text()?,
+        is_public: r.flag()?,
+        is_join_enabled: r.flag()?,
+        limits: [r.u32()?, r.u32()?, r.u32()?],
+        ttl_ms: r.u64()?,
+        heartbeat_timeout_ms: r.u64()?,
+        heartbeat_grace_ms: r.u64()?,
+        create_ts_ms: r.u64()?,
+        key_id: r.u16()?,
+        tags: (0..r.u16()?).map(|_| Ok((r.text()?, r.text()?))).collect::<Result<_, ApplyError>>()?,
+        ports: (0..r.u16()?).map(|_| decode_port(r)).collect::<Result<_, ApplyError>>()?,
+    })
+}
+
+fn decode_port(r: &mut Reader<'_>) -> Result<Port, ApplyError> {
+    Ok(Port { name: r.text()?.to_owned(), address: r.text()?.to_owned(), port: r.u16()?, is_tls: r.flag()? })
+}

@@ -1,0 +1,175 @@
+//! The ledger: counts per namespace and per (namespace, mode, region), and the check that every place is in exactly
+//! one state: `free + held + reserved + connected + kept = capacity`. Derived from lobbies and slots, never durable.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashTable;
+
+use crate::command::{Id, Lsn, NamespaceCounts};
+use crate::hash::TableSeed;
+use crate::lobby::{Lobby, LobbyClass};
+use crate::slot::SlotArena;
+#[cfg(debug_assertions)]
+use crate::slot::SlotState;
+
+/// Index into `NamespaceCounts::tokens`.
+#[derive(Clone, Copy)]
+pub(crate) enum TokenOutcome {
+    Issued = 0,
+    Connected = 1,
+    Invalid = 2,
+    WrongLobby = 3,
+    Consumed = 4,
+    Expired = 5,
+    Removed = 6,
+    Disconnected = 7,
+}
+
+/// One namespace that has or had lobbies since start.
+pub(crate) struct Namespace {
+    pub(crate) id: Id,
+    /// Live lobbies by age.
+    pub(crate) lobbies: BTreeMap<Lsn, u32>,
+    /// Its counts; `slots[0]` (free) is worked out when it is asked for, from `capacity`.
+    pub(crate) counts: NamespaceCounts,
+    pub(crate) capacity: u64,
+}
+
+/// Connected players of one (namespace, mode, region), over all versions.
+pub(crate) struct Tally {
+    pub(crate) namespace: u32,
+    pub(crate) mode: u32,
+    pub(crate) region: u32,
+    pub(crate) connected: u64,
+    lobbies: u32,
+}
+
+/// All counts of a shard.
+pub(crate) struct Ledger {
+    pub(crate) namespaces: Vec<Namespace>,
+    by_id: HashTable<u32>,
+    tallies: Vec<Tally>,
+    /// (namespace, mode, region) → tally.
+    by_place: BTreeMap<(u32, u32, u32), u32>,
+    vacant_tallies: Vec<u32>,
+    /// Commands after which a lobby did not add up.
+    pub(crate) violations: u64,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Ledger {
+        Ledger {
+            namespaces: Vec::new(),
+            by_id: HashTable::new(),
+            tallies: Vec::new(),
+            by_place: BTreeMap::new(),
+            vacant_tallies: Vec::new(),
+            violations: 0,
+        }
+    }
+
+    /// Number of a namespace that has or had a lobby.
+    pub(crate) fn namespace_of(&self, seed: &TableSeed, id: Id) -> Option<u32> {
+        self.by_id.find(seed.bytes(&id.0), |number| self.namespaces[*number as usize].id == id).copied()
+    }
+
+    pub(crate) fn namespace(&mut self, seed: &TableSeed, id: Id) -> u32 {
+        if let Some(number) = self.namespace_of(seed, id) {
+            return number;
+        }
+        let number = self.namespaces.len() as u32;
+        let counts = NamespaceCounts::default();
+        self.namespaces.push(Namespace { id, lobbies: BTreeMap::new(), counts, capacity: 0 });
+        let namespaces = &self.namespaces;
+        self.by_id.insert_unique(seed.bytes(&id.0), number, |number| seed.bytes(&namespaces[*number as usize].id.0));
+        number
+    }
+
+    pub(crate) fn acquire_tally(&mut self, namespace: u32, mode: u32, region: u32) -> u32 {
+        let place = (namespace, mode, region);
+        if let Some(number) = self.by_place.get(&place) {
+            self.tallies[*number as usize].lobbies += 1;
+            return *number;
+        }
+        let tally = Tally { namespace, mode, region, connected: 0, lobbies: 1 };
+        let number = match self.vacant_tallies.pop() {
+            Some(number) => {
+                self.tallies[number as usize] = tally;
+                number
+            }
+            None => {
+                self.tallies.push(tally);
+                self.tallies.len() as u32 - 1
+            }
+        };
+        self.by_place.insert(place, number);
+        number
+    }
+
+    pub(crate) fn release_tally(&mut self, number: u32) {
+        let tally = &mut self.tallies[number as usize];
+        tally.lobbies -= 1;
+        if tally.lobbies == 0 {
+            self.by_place.remove(&(tally.namespace, tally.mode, tally.region));
+            self.vacant_tallies.push(number);
+        }
+    }
+
+    pub(crate) fn tally_mut(&mut self, number: u32) -> &mut Tally {
+        &mut self.tallies[number as usize]
+    }
+
+    /// Tallies of a namespace, in order of mode and region numbers.
+    pub(crate) fn tallies_of(&self, namespace: u32) -> impl Iterator<Item = &Tally> {
+        let range = (namespace, 0, 0)..=(namespace, u32::MAX, u32::MAX);
+        self.by_place.range(range).map(|(_, number)| &self.tallies[*number as usize])
+    }
+
+    pub(crate) fn count_token(&mut self, namespace: u32, outcome: TokenOutcome, times: u64) {
+        self.namespaces[namespace as usize].counts.tokens[outcome as usize] += times;
+    }
+
+    pub(crate) fn reclassify(&mut self, namespace: u32, from: Option<LobbyClass>, to: Option<LobbyClass>) {
+        let lobbies = &mut self.namespaces[namespace as usize].counts.lobbies;
+        if let Some(class) = from {
+            lobbies[class as usize] -= 1;
+        }
+        if let Some(class) = to {
+            lobbies[class as usize] += 1;
+        }
+    }
+
+    /// Adds up one lobby in O(1); a debug build counts its slots one by one as well.
+    pub(crate) fn check(&mut self, lobby: &Lobby, arena: &SlotArena) {
+        let table = &lobby.slots;
+        let without_user = lobby.capacity - table.used + table.free_len + table.worn;
+        let counts = &lobby.counts;
+        let adds_up = without_user + counts.reserved + counts.connected + counts.kept == lobby.capacity
+            && counts.held <= without_user;
+        if !adds_up {
+            self.violations += 1;
+        }
+        debug_assert!(adds_up, "the ledger of a lobby adds up: {lobby:?}");
+        #[cfg(debug_assertions)]
+        check_slots(lobby, arena);
+        #[cfg(not(debug_assertions))]
+        let _ = arena;
+    }
+}
+
+#[cfg(debug_assertions)]
+fn check_slots(lobby: &Lobby, arena: &SlotArena) {
+    let mut by_state = [0u32; 4];
+    for number in 0..lobby.slots.used {
+        if let Some(at) = lobby.slots.locate(number) {
+            by_state[arena.get(at).state as usize] += 1;
+        }
+    }
+    let counts = &lobby.counts;
+    debug_assert_eq!(by_state[SlotState::Free as usize], lobby.slots.free_len + lobby.slots.worn);
+    debug_assert_eq!(by_state[SlotState::Reserved as usize], counts.reserved);
+    debug_assert_eq!(by_state[SlotState::Connected as usize], counts.connected);
+    debug_assert_eq!(by_state[SlotState::Kept as usize], counts.kept);
+    let free = lobby.slots.free_numbers(arena, lobby.capacity).count() as u32;
+    debug_assert_eq!(free, lobby.capacity - lobby.slots.used + lobby.slots.free_len);
+}

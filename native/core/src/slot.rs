@@ -1,0 +1,344 @@
+//! Slots: one place of one lobby, its uses one after the other, and how the last 32 of them ended. And the arena that
+//! all slots of a shard live in. Knows no tokens, no clock and no counts.
+//!
+//! `free → reserved → connected → free`, also `connected → kept → free`. A generation is one use: it goes up when a use
+//! begins, and each end is remembered, so that every refusal of a token names its true cause.
+
+use crate::command::{Ms, Source};
+use crate::deadline::{Links, NONE, Timed};
+
+/// State of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum SlotState {
+    Free = 0,
+    Reserved = 1,
+    Connected = 2,
+    Kept = 3,
+}
+
+impl SlotState {
+    pub(crate) fn from_byte(byte: u8) -> Option<SlotState> {
+        [SlotState::Free, SlotState::Reserved, SlotState::Connected, SlotState::Kept].get(byte as usize).copied()
+    }
+}
+
+/// How a use ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum End {
+    /// Its deadline passed before it connected.
+    Expired = 0,
+    /// It had been connected.
+    Consumed = 1,
+    /// It was given up before it connected.
+    Released = 2,
+    /// Its lobby ended first.
+    LobbyGone = 3,
+}
+
+impl End {
+    pub(crate) fn from_byte(byte: u8) -> Option<End> {
+        [End::Expired, End::Consumed, End::Released, End::LobbyGone].get(byte as usize).copied()
+    }
+}
+
+/// What became of one use of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It was never given.
+    NeverGiven,
+    /// It is going on.
+    Live(SlotState),
+    /// It ended like this.
+    Ended(End),
+    /// It ended longer ago than the slot remembers.
+    TooOld,
+}
+
+const REMEMBERED: u32 = 32;
+
+/// One slot, one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// 2 bits per use: how generation `g` ended stands at `g % 32`.
+    pub(crate) history: u64,
+    /// Whose place it is.
+    pub(crate) source: Source,
+    /// Reserved, kept: until when. Connected: since when.
+    pub(crate) time: Ms,
+    pub(crate) links: Links,
+    /// The current use, or the last one when free; 0 before the first.
+    pub(crate) generation: u32,
+    /// Number of the lobby that owns it.
+    pub(crate) lobby: u32,
+    /// Idempotency entry of the reservation of this use.
+    pub(crate) placed_entry: u32,
+    /// Idempotency entry of the `connected` of this use.
+    pub(crate) connected_entry: u32,
+    /// Which slot of its lobby.
+    pub(crate) number: u16,
+    /// Next in the lobby's list of free slots.
+    pub(crate) next_free: u16,
+    /// Key that the token of the current use is made with.
+    pub(crate) key_id: u16,
+    pub(crate) state: SlotState,
+    /// Connected before the lobby's last heartbeat list. Memory only.
+    pub(crate) was_listed: bool,
+}
+
+const _: () = assert!(size_of::<Slot>() <= 64);
+
+impl Slot {
+    const EMPTY: Slot = Slot {
+        history: 0,
+        source: 0,
+        time: 0,
+        links: Links::UNLINKED,
+        generation: 0,
+        lobby: NONE,
+        placed_entry: NONE,
+        connected_entry: NONE,
+        number: 0,
+        next_free: NO_SLOT,
+        key_id: 0,
+        state: SlotState::Free,
+        was_listed: false,
+    };
+
+    /// Records how the current use ended.
+    pub(crate) fn remember(&mut self, end: End) {
+        let shift = (self.generation % REMEMBERED) * 2;
+        self.history = self.history & !(3 << shift) | (end as u64) << shift;
+    }
+
+    /// What became of use `generation`.
+    pub(crate) fn standing(&self, generation: u32) -> Standing {
+        if generation == 0 || generation > self.generation {
+            return Standing::NeverGiven;
+        }
+        let is_live = self.state != SlotState::Free;
+        if generation == self.generation && is_live {
+            return Standing::Live(self.state);
+        }
+        let last_ended = self.generation - u32::from(is_live);
+        if last_ended - generation >= REMEMBERED {
+            return Standing::TooOld;
+        }
+        let bits = self.history >> ((generation % REMEMBERED) * 2) & 3;
+        Standing::Ended(End::from_byte(bits as u8).unwrap_or(End::LobbyGone))
+    }
+}
+
+/// No slot, in links of 16 bits.
+pub(crate) const NO_SLOT: u16 = u16::MAX;
+
+/// The largest capacity of a lobby: slot numbers have 16 bits, and the last one means "none".
+pub(crate) const LARGEST_CAPACITY: u32 = u16::MAX as u32;
+
+const BLOCK: u32 = 4;
+const PAGE_BITS: u32 = 10;
+const PAGE: u32 = 1 << PAGE_BITS;
+
+/// All slots of a shard, in pages that never move, given out in blocks of four.
+pub(crate) struct SlotArena {
+    pages: Vec<Box<[Slot]>>,
+    free_blocks: Vec<u32>,
+    used: u32,
+}
+
+impl SlotArena {
+    pub(crate) fn new() -> SlotArena {
+        SlotArena { pages: Vec::new(), free_blocks: Vec::new(), used: 0 }
+    }
+
+    pub(crate) fn get(&self, at: u32) -> &Slot {
+        &self.pages[(at >> PAGE_BITS) as usize][(at & (PAGE - 1)) as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Slot {
+        &mut self.pages[(at >> PAGE_BITS) as usize][(at & (PAGE - 1)) as usize]
+    }
+
+    fn take_block(&mut self) -> u32 {
+        if let Some(block) = self.free_blocks.pop() {
+            return block;
+        }
+        let block = self.used;
+        self.used += BLOCK;
+        if block & (PAGE - 1) == 0 {
+            self.pages.push(vec![Slot::EMPTY; PAGE as usize].into_boxed_slice());
+        }
+        block
+    }
+
+    fn give_back(&mut self, block: u32) {
+        for at in block..block + BLOCK {
+            *self.get_mut(at) = Slot::EMPTY;
+        }
+        self.free_blocks.push(block);
+    }
+}
+
+impl Timed for SlotArena {
+    fn links(&mut self, node: u32) -> &mut Links {
+        &mut self.get_mut(node).links
+    }
+    fn deadline(&self, node: u32) -> Ms {
+        self.get(node).time
+    }
+}
+
+/// The slots of one lobby: which blocks they live in, how many were ever used, and the free ones, oldest first.
+#[derive(Debug)]
+pub(crate) struct SlotTable {
+    blocks: Vec<u32>,
+    /// Slots 0..used have been in use.
+    pub(crate) used: u32,
+    pub(crate) free_head: u16,
+    pub(crate) free_tail: u16,
+    pub(crate) free_len: u32,
+    /// Slots whose generations ran out; they are never used again.
+    pub(crate) worn: u32,
+}
+
+impl SlotTable {
+    pub(crate) fn new() -> SlotTable {
+        SlotTable { blocks: Vec::new(), used: 0, free_head: NO_SLOT, free_tail: NO_SLOT, free_len: 0, worn: 0 }
+    }
+
+    /// Where a slot lives; None when it was never in use.
+    pub(crate) fn locate(&self, number: u32) -> Option<u32> {
+        (number < self.used).then(|| self.blocks[(number / BLOCK) as usize] + number % BLOCK)
+    }
+
+    /// The free slots in the order of use: never-used ones ascending, then those longest free.
+    pub(crate) fn free_numbers<'a>(&'a self, arena: &'a SlotArena, capacity: u32) -> impl Iterator<Item = u16> + 'a {
+        let mut next = self.free_head;
+        let reused = core::iter::from_fn(move || {
+            let number = next;
+            let at = self.locate(u32::from(number))?;
+            next = arena.get(at).next_free;
+            Some(number)
+        });
+        (self.used as u16..capacity as u16).chain(reused)
+    }
+
+    /// Takes a slot out of the free ones; it must be the next never-used or the longest free.
+    pub(crate) fn take(&mut self, arena: &mut SlotArena, lobby: u32, number: u16) -> Option<u32> {
+        if u32::from(number) == self.used {
+            return Some(self.extend(arena, lobby));
+        }
+        if number != self.free_head {
+            return None;
+        }
+        let at = self.locate(u32::from(number))?;
+        let slot = arena.get_mut(at);
+        self.free_head = slot.next_free;
+        slot.next_free = NO_SLOT;
+        if self.free_head == NO_SLOT {
+            self.free_tail = NO_SLOT;
+        }
+        self.free_len -= 1;
+        Some(at)
+    }
+
+    /// Brings the next never-used slot into use.
+    pub(crate) fn extend(&mut self, arena: &mut SlotArena, lobby: u32) -> u32 {
+        if self.used % BLOCK == 0 {
+            self.blocks.push(arena.take_block());
+        }
+        let at = self.blocks[(self.used / BLOCK) as usize] + self.used % BLOCK;
+        let slot = arena.get_mut(at);
+        slot.lobby = lobby;
+        slot.number = self.used as u16;
+        self.used += 1;
+        at
+    }
+
+    /// Puts a slot behind the other free ones, unless its generations have run out.
+    pub(crate) fn put_back(&mut self, arena: &mut SlotArena, at: u32) {
+        let slot = arena.get(at);
+        if slot.generation == u32::MAX {
+            self.worn += 1;
+            return;
+        }
+        let number = slot.number;
+        match self.locate(u32::from(self.free_tail)) {
+            Some(tail) => arena.get_mut(tail).next_free = number,
+            None => self.free_head = number,
+        }
+        self.free_tail = number;
+        self.free_len += 1;
+    }
+
+    /// Gives all blocks back to the arena.
+    pub(crate) fn clear(&mut self, arena: &mut SlotArena) {
+        for block in self.blocks.drain(..) {
+            arena.give_back(block);
+        }
+        *self = SlotTable::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_one_cache_line() {
+        assert_eq!(size_of::<Slot>(), 64);
+    }
+
+    #[test]
+    fn the_last_32_ends_are_told_right_and_older_ones_are_too_old() {
+        let mut slot = Slot::EMPTY;
+        let ends = [End::Expired, End::Consumed, End::Released, End::LobbyGone];
+        for generation in 1..=100u32 {
+            slot.generation = generation;
+            slot.state = SlotState::Reserved;
+            assert_eq!(slot.standing(generation), Standing::Live(SlotState::Reserved));
+            assert_eq!(slot.standing(generation + 1), Standing::NeverGiven);
+            if generation > 33 {
+                assert_eq!(slot.standing(generation - 33), Standing::TooOld);
+                assert_eq!(slot.standing(generation - 32), Standing::Ended(ends[(generation as usize - 32) % 4]));
+            }
+            slot.remember(ends[generation as usize % 4]);
+            slot.state = SlotState::Free;
+            for back in 0..32.min(generation) {
+                let earlier = generation - back;
+                assert_eq!(slot.standing(earlier), Standing::Ended(ends[earlier as usize % 4]), "{earlier}");
+            }
+        }
+        assert_eq!(slot.standing(0), Standing::NeverGiven);
+        assert_eq!(slot.standing(68), Standing::TooOld);
+    }
+
+    #[test]
+    fn free_slots_are_used_never_used_first_then_longest_free() {
+        let mut arena = SlotArena::new();
+        let mut table = SlotTable::new();
+        for number in 0..3 {
+            assert_eq!(table.free_numbers(&arena, 4).next(), Some(number));
+            table.take(&mut arena, 0, number).expect("free");
+        }
+        for number in [2u32, 0] {
+            let at = table.locate(number).expect("used");
+            table.put_back(&mut arena, at);
+        }
+        assert_eq!(table.free_numbers(&arena, 4).collect::<Vec<_>>(), [3, 2, 0]);
+        assert_eq!(table.take(&mut arena, 0, 0), None, "not its turn");
+    }
+
+    #[test]
+    fn a_slot_whose_generations_ran_out_is_not_used_again() {
+        let mut arena = SlotArena::new();
+        let mut table = SlotTable::new();
+        let at = table.take(&mut arena, 0, 0).expect("free");
+        arena.get_mut(at).generation = u32::MAX;
+        table.put_back(&mut arena, at);
+        assert_eq!((table.worn, table.free_len), (1, 0));
+        assert_eq!(table.free_numbers(&arena, 1).next(), None);
+    }
+}

@@ -1,0 +1,280 @@
+//! Signed tokens: `player_`, `lobby_` and `pub_`, their text form and their MACs. Knows no slots and no lobbies.
+//!
+//! Text: kind, underscore, base64url of (version, key id, what it names, 128-bit MAC). Nothing in a token changes with
+//! time, so what it names re-makes it byte for byte. MACs are blake3, keyed per kind.
+
+use crate::base64url;
+use crate::command::Id;
+
+const VERSION: u8 = 1;
+const MAC_LEN: usize = 16;
+
+/// version 1, key id 2, lobby 16, slot 3, generation 4.
+const PLAYER_BODY: usize = 26;
+/// version 1, key id 2, lobby 16.
+const LOBBY_BODY: usize = 19;
+/// version 1, key id 2, namespace 16, token id 16.
+const PUBLIC_BODY: usize = 35;
+
+const PLAYER_PREFIX: &str = "player_";
+const LOBBY_PREFIX: &str = "lobby_";
+const PUBLIC_PREFIX: &str = "pub_";
+
+/// Why a ring of keys is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRingError {
+    /// The current key is not among the keys.
+    CurrentMissing,
+    /// Two keys have one id.
+    DuplicateId(u16),
+}
+
+/// What an authentic player token names: one use of one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlayerToken {
+    /// The key that it was made with.
+    pub key_id: u16,
+    /// The lobby.
+    pub lobby: Id,
+    /// Slot number in that lobby.
+    pub slot: u32,
+    /// Which use of the slot, from 1.
+    pub generation: u32,
+}
+
+struct Key {
+    id: u16,
+    player: [u8; 32],
+    lobby: [u8; 32],
+    public: [u8; 32],
+}
+
+/// The MAC keys; new tokens are signed with the current one, all of them verify.
+pub struct KeyRing {
+    keys: Vec<Key>,
+    current: usize,
+    seed_secret: [u8; 32],
+}
+
+impl KeyRing {
+    /// `keys` are (id, secret); `current` signs.
+    pub fn new(keys: Vec<(u16, [u8; 32])>, current: u16) -> Result<KeyRing, KeyRingError> {
+        let position = keys.iter().position(|(id, _)| *id == current).ok_or(KeyRingError::CurrentMissing)?;
+        for (index, (id, _)) in keys.iter().enumerate() {
+            if keys[..index].iter().any(|(other, _)| other == id) {
+                return Err(KeyRingError::DuplicateId(*id));
+            }
+        }
+        let seed_secret = blake3::derive_key("hosting table secret v1", &keys[position].1);
+        let keys = keys.into_iter().map(|(id, secret)| Key {
+            id,
+            player: blake3::derive_key("hosting player token v1", &secret),
+            lobby: blake3::derive_key("hosting lobby token v1", &secret),
+            public: blake3::derive_key("hosting public token v1", &secret),
+        });
+        Ok(KeyRing { keys: keys.collect(), current: position, seed_secret })
+    }
+
+    /// Id of the key that signs.
+    pub fn current_id(&self) -> u16 {
+        self.keys[self.current].id
+    }
+
+    /// True when tokens of that key can be made and verified.
+    pub fn has(&self, key_id: u16) -> bool {
+        self.key(key_id).is_some()
+    }
+
+    /// A `pub_` token.
+    pub fn sign_public(&self, namespace: Id, token_id: Id) -> String {
+        let key = &self.keys[self.current];
+        let mut body = [0u8; PUBLIC_BODY + MAC_LEN];
+        start_body(&mut body, key.id, namespace);
+        body[19..35].copy_from_slice(&token_id.0);
+        sign(&key.public, &mut body, PUBLIC_BODY, PUBLIC_PREFIX)
+    }
+
+    /// (namespace, token id) of an authentic `pub_` token.
+    pub fn verify_public(&self, token: &str) -> Option<(Id, Id)> {
+        let body: [u8; PUBLIC_BODY + MAC_LEN] = open(token, PUBLIC_PREFIX)?;
+        let key = self.key(key_id_of(&body))?;
+        is_authentic(&key.public, &body, PUBLIC_BODY).then(|| (id_at(&body, 3), id_at(&body, 19)))
+    }
+
+    /// A `lobby_` token under the given key; None when the ring has it no more.
+    pub fn sign_lobby(&self, key_id: u16, lobby: Id) -> Option<String> {
+        let key = self.key(key_id)?;
+        let mut body = [0u8; LOBBY_BODY + MAC_LEN];
+        start_body(&mut body, key.id, lobby);
+        Some(sign(&key.lobby, &mut body, LOBBY_BODY, LOBBY_PREFIX))
+    }
+
+    /// Lobby of an authentic `lobby_` token.
+    pub fn verify_lobby(&self, token: &str) -> Option<Id> {
+        let body: [u8; LOBBY_BODY + MAC_LEN] = open(token, LOBBY_PREFIX)?;
+        let key = self.key(key_id_of(&body))?;
+        is_authentic(&key.lobby, &body, LOBBY_BODY).then(|| id_at(&body, 3))
+    }
+
+    /// A `player_` token; None when the ring has that key no more.
+    pub fn sign_player(&self, token: &PlayerToken) -> Option<String> {
+        let key = self.key(token.key_id)?;
+        let mut body = [0u8; PLAYER_BODY + MAC_LEN];
+        start_body(&mut body, key.id, token.lobby);
+        body[19..22].copy_from_slice(&token.slot.to_le_bytes()[..3]);
+        body[22..26].copy_from_slice(&token.generation.to_le_bytes());
+        Some(sign(&key.player, &mut body, PLAYER_BODY, PLAYER_PREFIX))
+    }
+
+    /// What an authentic `player_` token names. Says nothing about the slot.
+    pub fn verify_player(&self, token: &str) -> Option<PlayerToken> {
+        let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
+        let key = self.key(key_id_of(&body))?;
+        is_authentic(&key.player, &body, PLAYER_BODY).then(|| PlayerToken {
+            key_id: key.id,
+            lobby: id_at(&body, 3),
+            slot: u32::from_le_bytes([body[19], body[20], body[21], 0]),
+            generation: u32::from_le_bytes([body[22], body[23], body[24], body[25]]),
+        })
+    }
+
+    pub(crate) fn seed_secret(&self) -> &[u8; 32] {
+        &self.seed_secret
+    }
+
+    fn key(&self, id: u16) -> Option<&Key> {
+        self.keys.iter().find(|key| key.id == id)
+    }
+}
+
+impl core::fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let ids: Vec<u16> = self.keys.iter().map(|key| key.id).collect();
+        write!(f, "KeyRing {{ ids: {ids:?}, current: {} }}", self.current_id())
+    }
+}
+
+fn start_body(body: &mut [u8], key_id: u16, id: Id) {
+    body[0] = VERSION;
+    body[1..3].copy_from_slice(&key_id.to_le_bytes());
+    body[3..19].copy_from_slice(&id.0);
+}
+
+fn key_id_of(body: &[u8]) -> u16 {
+    u16::from_le_bytes([body[1], body[2]])
+}
+
+fn id_at(body: &[u8], at: usize) -> Id {
+    let mut id = Id::default();
+    id.0.copy_from_slice(&body[at..at + 16]);
+    id
+}
+
+fn mac(key: &[u8; 32], body: &[u8]) -> u128 {
+    let mut short = [0u8; MAC_LEN];
+    short.copy_from_slice(&blake3::keyed_hash(key, body).as_bytes()[..MAC_LEN]);
+    u128::from_le_bytes(short)
+}
+
+fn sign(key: &[u8; 32], body: &mut [u8], body_len: usize, prefix: &str) -> String {
+    let mac = mac(key, &body[..body_len]);
+    body[body_len..].copy_from_slice(&mac.to_le_bytes());
+    let mut text = String::with_capacity(prefix.len() + (body.len() * 4).div_ceil(3));
+    text.push_str(prefix);
+    base64url::encode_into(body, &mut text);
+    text
+}
+
+fn open<const N: usize>(token: &str, prefix: &str) -> Option<[u8; N]> {
+    let text = token.as_bytes().strip_prefix(prefix.as_bytes())?;
+    base64url::decode::<N>(text).filter(|body| body[0] == VERSION)
+}
+
+/// Compares the MACs as one 128-bit number: no early end tells how many bytes were right.
+fn is_authentic(key: &[u8; 32], body: &[u8], body_len: usize) -> bool {
+    let mut given = [0u8; MAC_LEN];
+    given.copy_from_slice(&body[body_len..]);
+    core::hint::black_box(mac(key, &body[..body_len]) ^ u128::from_le_bytes(given)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(ids: &[u16], current: u16) -> KeyRing {
+        let keys = ids.iter().map(|id| (*id, [*id as u8 + 1; 32])).collect();
+        KeyRing::new(keys, current).expect("a ring")
+    }
+
+    fn token() -> PlayerToken {
+        PlayerToken { key_id: 1, lobby: Id([7; 16]), slot: 65_534, generation: u32::MAX }
+    }
+
+    #[test]
+    fn a_player_token_comes_back_and_has_at_most_64_characters() {
+        let ring = ring(&[1], 1);
+        let text = ring.sign_player(&token()).expect("signed");
+        assert!(text.starts_with("player_") && text.len() <= 64, "{text}");
+        assert_eq!(ring.verify_player(&text), Some(token()));
+        assert_eq!(ring.sign_player(&token()).as_ref(), Some(&text), "the same bytes each time");
+    }
+
+    #[test]
+    fn every_changed_character_is_refused() {
+        let ring = ring(&[1], 1);
+        let texts = [
+            ring.sign_player(&token()).expect("signed"),
+            ring.sign_lobby(1, Id([7; 16])).expect("signed"),
+            ring.sign_public(Id([7; 16]), Id([8; 16])),
+        ];
+        for text in texts {
+            for at in 0..text.len() {
+                for other in "ABwx09-_=.~".chars() {
+                    let mut changed: Vec<char> = text.chars().collect();
+                    if changed[at] == other {
+                        continue;
+                    }
+                    changed[at] = other;
+                    let changed: String = changed.into_iter().collect();
+                    assert_eq!(ring.verify_player(&changed), None, "{changed}");
+                    assert_eq!(ring.verify_lobby(&changed), None, "{changed}");
+                    assert_eq!(ring.verify_public(&changed), None, "{changed}");
+                }
+            }
+            for changed in [format!("{text}A"), text[..text.len() - 1].to_owned(), format!(" {text}"), String::new()] {
+                assert_eq!(ring.verify_player(&changed), None, "{changed}");
+                assert_eq!(ring.verify_lobby(&changed), None, "{changed}");
+                assert_eq!(ring.verify_public(&changed), None, "{changed}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_kind_never_passes_for_another() {
+        let ring = ring(&[1], 1);
+        let lobby = ring.sign_lobby(1, Id([7; 16])).expect("signed");
+        assert_eq!(ring.verify_lobby(&lobby), Some(Id([7; 16])));
+        assert_eq!(ring.verify_player(&lobby.replace("lobby_", "player_")), None);
+        assert_eq!(ring.verify_public(&lobby.replace("lobby_", "pub_")), None);
+    }
+
+    #[test]
+    fn old_keys_verify_and_the_current_one_signs() {
+        let old = ring(&[1], 1);
+        let new = ring(&[1, 2], 2);
+        let text = old.sign_public(Id([1; 16]), Id([2; 16]));
+        assert_eq!(new.verify_public(&text), Some((Id([1; 16]), Id([2; 16]))));
+        let newer = new.sign_public(Id([1; 16]), Id([2; 16]));
+        assert_ne!(newer, text);
+        assert_eq!(old.verify_public(&newer), None, "a key that the ring does not have");
+        assert_eq!(new.sign_player(&token()), old.sign_player(&token()), "under the key that it names");
+        assert_eq!(new.sign_lobby(3, Id([1; 16])), None);
+    }
+
+    #[test]
+    fn a_ring_needs_its_current_key_and_distinct_ids() {
+        assert_eq!(KeyRing::new(vec![(1, [0; 32])], 2).err(), Some(KeyRingError::CurrentMissing));
+        let twice = vec![(1, [0; 32]), (1, [1; 32])];
+        assert_eq!(KeyRing::new(twice, 1).err(), Some(KeyRingError::DuplicateId(1)));
+    }
+}

@@ -1,0 +1,138 @@
+//! Commands as plain values that own what they name, and what can be said to them. The story prints them, the model
+//! decides on them, `surface` hands them to the engine.
+
+use hosting_core::{EndReason, HoldId, Id, Ms, Port, Refusal, Source};
+
+#[derive(Clone, Debug)]
+pub struct AttachArgs {
+    pub id: Id,
+    pub namespace: Id,
+    pub version: Id,
+    pub mode: String,
+    pub region: String,
+    pub tags: Vec<(String, String)>,
+    /// find, direct, party.
+    pub limits: [u32; 3],
+    pub ttl_ms: Ms,
+    pub heartbeat_timeout_ms: Ms,
+    pub heartbeat_grace_ms: Ms,
+    pub is_join_enabled: bool,
+    pub ports: Vec<Port>,
+    pub create_ts_ms: u64,
+    pub lobby_count_max: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct FindArgs {
+    pub namespace: Id,
+    pub version: Id,
+    pub modes: Vec<String>,
+    pub regions: Vec<String>,
+    pub tags: Vec<(String, String)>,
+    pub party_size: u32,
+    pub source: Source,
+    pub source_limit: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct JoinArgs {
+    pub namespace: Id,
+    pub lobby: Id,
+    pub party_size: u32,
+    pub rejoin_token: Option<String>,
+    pub source: Source,
+    pub source_limit: u32,
+}
+
+/// An idempotency key by its number in the pool of the run.
+pub type KeyNumber = Option<u8>;
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Attach(AttachArgs, KeyNumber),
+    Ready { lobby: Id },
+    Find(FindArgs, KeyNumber),
+    Join(JoinArgs, KeyNumber),
+    ReleaseHold { hold: HoldId },
+    Connected { lobby: Id, token: String, key: KeyNumber },
+    Disconnected { lobby: Id, token: String, hold_ms: Option<u64>, key: KeyNumber },
+    SetClosed { lobby: Id, is_closed: bool },
+    SetState { lobby: Id, state: Vec<u8> },
+    State { namespace: Id, lobby: Id },
+    Heartbeat { lobby: Id, tokens: Option<Vec<String>> },
+    Detach { namespace: Id, lobby: Id },
+    Stop { lobby: Id, only_if_idle: bool },
+    End { lobby: Id, reason: EndReason },
+    Advance,
+}
+
+impl Command {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Attach(..) => "attach",
+            Command::Ready { .. } => "ready",
+            Command::Find(..) => "find",
+            Command::Join(..) => "join",
+            Command::ReleaseHold { .. } => "release_hold",
+            Command::Connected { .. } => "connected",
+            Command::Disconnected { .. } => "disconnected",
+            Command::SetClosed { .. } => "set_closed",
+            Command::SetState { .. } => "set_state",
+            Command::State { .. } => "state",
+            Command::Heartbeat { .. } => "heartbeat",
+            Command::Detach { .. } => "detach",
+            Command::Stop { .. } => "stop",
+            Command::End { .. } => "end",
+            Command::Advance => "advance",
+        }
+    }
+
+    pub fn key(&self) -> KeyNumber {
+        match self {
+            Command::Attach(_, key) | Command::Find(_, key) | Command::Join(_, key) => *key,
+            Command::Connected { key, .. } | Command::Disconnected { key, .. } => *key,
+            _ => None,
+        }
+    }
+
+    /// New places are refused first when the journal runs out (design, Journal).
+    pub fn is_new_place(&self) -> bool {
+        matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..) | Command::Ready { .. })
+    }
+
+    /// Takes no journal credit, whatever it says.
+    pub fn is_free_of_credit(&self) -> bool {
+        matches!(self, Command::State { .. } | Command::ReleaseHold { .. } | Command::Advance)
+    }
+
+    /// Operation and message in 128 bits: equal for the same request, without key and without what the service adds
+    /// (the fresh id of an attach, limits of the configuration).
+    pub fn message(&self) -> u128 {
+        let mut text = self.clone();
+        match &mut text {
+            Command::Attach(args, key) => {
+                (args.id, args.create_ts_ms, args.lobby_count_max, *key) = (Id::default(), 0, 0, None);
+            }
+            Command::Find(args, key) => (args.source_limit, *key) = (0, None),
+            Command::Join(args, key) => (args.source_limit, *key) = (0, None),
+            Command::Connected { key, .. } | Command::Disconnected { key, .. } => *key = None,
+            _ => {}
+        }
+        // FNV-1a, 128 bits.
+        format!("{text:?}").bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        })
+    }
+}
+
+/// What a command was answered, with the engine's own tokens and ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    Attached { lobby: Id, lobby_token: String },
+    Reserved { lobby: Id, tokens: Vec<String> },
+    Held(HoldId),
+    Done,
+    Removed(bool),
+    State(Option<Vec<u8>>),
+    Refused(Refusal),
+}

@@ -1,0 +1,355 @@
+//! What an answered command changes in the model. It takes tokens, slots and hold ids from the engine's answer and
+//! checks that the engine was free to choose them.
+
+use hosting_core::{EndReason, Id, Refusal, Resolved, Source};
+
+use crate::commands::{AttachArgs, Command, Said};
+use crate::decide::{Decision, Verdict, Wait};
+use crate::naive::{Ending, Hold, KEY_LIFE_MS, Key, Lobby, Model, Remembered, Settled, Slot, Stage};
+
+/// The journal's position around one engine call.
+#[derive(Clone, Copy, Debug)]
+pub struct Lsns {
+    pub before: u64,
+    pub after: u64,
+}
+
+/// Reads the slot number out of a player token.
+pub type SlotOf = fn(&str) -> Option<usize>;
+
+impl Model {
+    /// Applies an answer that agreed with the decision. `Err` says what the engine was not free to do.
+    pub fn effect(
+        &mut self,
+        command: &Command,
+        decision: &Decision,
+        said: &Said,
+        lsns: Lsns,
+        slot_of: SlotOf,
+    ) -> Result<(), String> {
+        if let Said::Refused(_) = said {
+            self.count_refusal(command, said);
+            return Ok(());
+        }
+        match (&decision.verdict, command, said) {
+            (Verdict::NewLobby(_), Command::Attach(args, key), Said::Attached { lobby, lobby_token }) => {
+                self.attach(args, *key, (*lobby, lobby_token), command.message(), lsns)?;
+            }
+            (Verdict::NewPlaces { lobby, .. }, _, Said::Reserved { tokens, .. }) => {
+                let uses = self.begin_uses(*lobby, source_of(command), tokens, slot_of)?;
+                self.remember(command.key(), command.message(), Remembered::Placed(uses));
+                self.lobbies[*lobby].changed_lsn = lsns.after;
+            }
+            (Verdict::SamePlace { old }, _, Said::Reserved { tokens, .. }) => {
+                self.take_again(*old, source_of(command), &tokens[0], slot_of, command)?;
+                self.lobbies[self.uses[*old].lobby].changed_lsn = lsns.after;
+            }
+            (Verdict::NewHold { lobby }, _, Said::Held(id)) => self.holds.push(Hold {
+                id: *id,
+                lobby: *lobby,
+                size: party_of(command),
+                waiters: 1,
+                source: source_of(command),
+                key: command.key(),
+                message: command.message(),
+            }),
+            (Verdict::KnownHold(index), ..) => self.holds[*index].waiters += 1,
+            (Verdict::Done | Verdict::Removed(true), ..) => self.effect_done(command, decision, lsns),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn effect_done(&mut self, command: &Command, decision: &Decision, lsns: Lsns) {
+        let now = self.now;
+        let freed_at = (now, self.order);
+        if let Command::ReleaseHold { hold } = command {
+            // "dropped when the last request waiting for it goes away".
+            self.holds.iter_mut().filter(|one| one.id == *hold).for_each(|one| one.waiters -= 1);
+            self.holds.retain(|one| one.waiters > 0);
+        }
+        if let Command::Stop { lobby, .. } | Command::End { lobby, .. } | Command::Detach { lobby, .. } = command {
+            self.stop_or_end(*lobby, command, decision, lsns);
+        }
+        let (Command::Ready { lobby: id }
+        | Command::Connected { lobby: id, .. }
+        | Command::Disconnected { lobby: id, .. }
+        | Command::SetClosed { lobby: id, .. }
+        | Command::SetState { lobby: id, .. }
+        | Command::Heartbeat { lobby: id, .. }) = command
+        else {
+            return;
+        };
+        let Some(index) = self.lobby_index(*id).filter(|index| self.lobbies[*index].is_live()) else {
+            return;
+        };
+        // "any successful call with its `lobby_` token counts as speaking".
+        self.lobbies[index].spoke_at = now;
+        match command {
+            Command::Ready { .. } => self.make_ready(index),
+            Command::Connected { token, key, .. } => self.connect(token, *key, command.message(), decision),
+            Command::Disconnected { token, hold_ms, key, .. } => {
+                self.disconnect(token, *hold_ms, *key, command.message(), decision);
+            }
+            Command::SetClosed { is_closed, .. } => self.lobbies[index].is_closed = *is_closed,
+            Command::SetState { state, .. } => self.lobbies[index].state.clone_from(state),
+            Command::Heartbeat { tokens: Some(list), .. } => {
+                for missing in self.missing_in(index, list) {
+                    self.end_use(missing, Ending::Consumed, freed_at);
+                }
+                self.lobbies[index].list_at = Some(now);
+            }
+            _ => {}
+        }
+        if !decision.is_repeat {
+            self.lobbies[index].changed_lsn = lsns.after;
+        }
+    }
+
+    fn stop_or_end(&mut self, id: Id, command: &Command, decision: &Decision, lsns: Lsns) {
+        let Some(index) = self.lobby_index(id).filter(|_| !decision.is_repeat) else { return };
+        match command {
+            Command::Stop { .. } => {
+                self.lobbies[index].is_stopping = true;
+                self.fail_holds(index, EndReason::Removed);
+            }
+            Command::End { reason, .. } => self.end_lobby(index, self.now, *reason),
+            _ => self.end_lobby(index, self.now, EndReason::Removed),
+        }
+        self.lobbies[index].changed_lsn = lsns.after;
+    }
+
+    fn attach(
+        &mut self,
+        args: &AttachArgs,
+        key: Option<u8>,
+        (id, lobby_token): (Id, &str),
+        message: u128,
+        lsns: Lsns,
+    ) -> Result<(), String> {
+        if self.lobbies.iter().any(|lobby| lobby.lobby_token == lobby_token) {
+            return Err("two lobbies have one lobby token".to_owned());
+        }
+        let capacity = args.limits.iter().copied().max().unwrap_or_default() as usize;
+        self.lobbies.push(Lobby {
+            id,
+            namespace: args.namespace,
+            version: args.version,
+            mode: args.mode.clone(),
+            region: args.region.clone(),
+            tags: args.tags.clone(),
+            limits: args.limits,
+            ttl_ms: args.ttl_ms,
+            heartbeat_timeout_ms: args.heartbeat_timeout_ms,
+            heartbeat_grace_ms: args.heartbeat_grace_ms,
+            is_join_enabled: args.is_join_enabled,
+            ports: args.ports.clone(),
+            create_ts_ms: args.create_ts_ms,
+            lobby_token: lobby_token.to_owned(),
+            is_ready: false,
+            is_closed: false,
+            is_stopping: false,
+            state: Vec::new(),
+            end: None,
+            started_at: self.now,
+            spoke_at: self.now,
+            list_at: None,
+            slots: vec![Slot::default(); capacity],
+            changed_lsn: lsns.after,
+            has_overdue: false,
+            overdue_uses: 0,
+            owed_after: None,
+        });
+        self.remember(key, message, Remembered::Attached(self.lobbies.len() - 1));
+        Ok(())
+    }
+
+    /// "A repeated find or join gives the same tokens": a success lives as long as its reservation, at least 10 min.
+    fn remember(&mut self, key: Option<u8>, message: u128, success: Remembered) {
+        let Some(number) = key else { return };
+        let reserved_until = match &success {
+            Remembered::Placed(uses) => self.now + self.lobbies[self.uses[uses[0]].lobby].ttl_ms,
+            _ => 0,
+        };
+        let until = reserved_until.max(self.now + KEY_LIFE_MS);
+        self.keys.insert(number, Key { message, success, until });
+    }
+
+    fn begin_uses(
+        &mut self,
+        lobby: usize,
+        source: Source,
+        tokens: &[String],
+        slot_of: SlotOf,
+    ) -> Result<Vec<usize>, String> {
+        let mut uses = Vec::new();
+        for token in tokens {
+            let allowed = self.next_slots(lobby);
+            let slot = self.check_token(token, slot_of)?;
+            if !allowed.contains(&slot) {
+                return Err(format!("slot {slot} was given, but the next free ones are {allowed:?}"));
+            }
+            uses.push(self.begin_use(lobby, slot, source, token));
+        }
+        Ok(uses)
+    }
+
+    /// A token is new, of at most 64 characters, and safe in a URL.
+    fn check_token(&self, token: &str, slot_of: SlotOf) -> Result<usize, String> {
+        let is_safe = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+        if !token.starts_with("player_") || token.len() > 64 || !is_safe {
+            return Err(format!("not the form of a player token: {token}"));
+        }
+        if self.use_of(token).is_some() {
+            return Err(format!("a token was given twice: {token}"));
+        }
+        slot_of(token).ok_or_else(|| format!("no slot in {token}"))
+    }
+
+    /// A rejoin: "it takes that slot" or "the old token ends (released) and the same slot is reserved anew".
+    fn take_again(
+        &mut self,
+        old: usize,
+        source: Source,
+        token: &str,
+        slot_of: SlotOf,
+        command: &Command,
+    ) -> Result<(), String> {
+        let (lobby, slot) = (self.uses[old].lobby, self.uses[old].slot);
+        if self.check_token(token, slot_of)? != slot {
+            return Err(format!("a rejoin gave another slot than {slot}"));
+        }
+        let was_kept = matches!(self.uses[old].stage, Stage::Kept { .. });
+        let ending = if was_kept { Ending::Consumed } else { Ending::Released };
+        self.end_use(old, ending, (self.now, self.order));
+        let index = self.begin_use(lobby, slot, source, token);
+        self.remember(command.key(), command.message(), Remembered::Placed(vec![index]));
+        Ok(())
+    }
+
+    fn make_ready(&mut self, lobby: usize) {
+        if self.lobbies[lobby].is_ready {
+            return;
+        }
+        self.lobbies[lobby].is_ready = true;
+        let (mine, rest): (Vec<Hold>, Vec<Hold>) =
+            std::mem::take(&mut self.holds).into_iter().partition(|hold| hold.lobby == lobby);
+        self.holds = rest;
+        self.settled.extend(mine.into_iter().map(|hold| Settled { hold, outcome: Ok(()) }));
+    }
+
+    fn connect(&mut self, token: &str, key: Option<u8>, message: u128, decision: &Decision) {
+        let Some(index) = self.use_of(token).filter(|_| !decision.is_repeat) else { return };
+        self.uses[index].stage = Stage::Connected { since: self.now };
+        self.count_token(self.uses[index].lobby, 1);
+        self.remember(key, message, Remembered::Connected(index));
+    }
+
+    fn disconnect(&mut self, token: &str, hold_ms: Option<u64>, key: Option<u8>, message: u128, decision: &Decision) {
+        let Some(index) = self.use_of(token).filter(|_| !decision.is_repeat) else { return };
+        let freed_at = (self.now, self.order);
+        match (self.uses[index].stage, hold_ms) {
+            (Stage::Connected { .. }, Some(hold_ms)) => {
+                self.uses[index].stage = Stage::Kept { deadline: self.now + hold_ms };
+            }
+            (Stage::Reserved { .. }, _) => self.end_use(index, Ending::Released, freed_at),
+            _ => self.end_use(index, Ending::Consumed, freed_at),
+        }
+        self.count_token(self.uses[index].lobby, 7);
+        self.remember(key, message, Remembered::Disconnected(index));
+    }
+
+    fn count_refusal(&mut self, command: &Command, said: &Said) {
+        let (Command::Connected { lobby, .. }, Said::Refused(refusal)) = (command, said) else { return };
+        let outcome = match refusal.slug() {
+            "PLAYER_TOKEN_INVALID" => 2,
+            "PLAYER_TOKEN_WRONG_LOBBY" => 3,
+            "PLAYER_TOKEN_CONSUMED" => 4,
+            "PLAYER_TOKEN_EXPIRED" => 5,
+            "PLAYER_REMOVED" => 6,
+            _ => return,
+        };
+        if let Some(index) = self.lobby_index(*lobby) {
+            self.count_token(index, outcome);
+        }
+    }
+
+    /// Takes what the engine resolved, and says what is wrong with it.
+    pub fn settle(&mut self, resolved: &[Resolved], lsns: Lsns, slot_of: SlotOf) -> Result<(), String> {
+        for one in resolved {
+            let Some(at) = self.settled.iter().position(|settled| settled.hold.id == one.hold) else {
+                return Err(format!("resolved, but nobody waits: {one:?}"));
+            };
+            let Settled { hold, outcome } = self.settled.remove(at);
+            let first_of_lobby = self.settled.iter().position(|other| other.hold.lobby == hold.lobby);
+            if outcome.is_ok() && first_of_lobby.is_some_and(|first| first < at) {
+                return Err(format!("resolved out of the order of arrival: {one:?}"));
+            }
+            if one.answer.wait <= lsns.before || one.answer.wait > lsns.after {
+                return Err(format!(
+                    "{one:?} does not wait for its own event, LSN {}..={}",
+                    lsns.before + 1,
+                    lsns.after
+                ));
+            }
+            match (&one.answer.result, outcome) {
+                (Ok(places), Ok(())) if places.tokens.len() == hold.size as usize => {
+                    if places.lobby != self.lobbies[hold.lobby].id {
+                        return Err(format!("resolved in another lobby: {one:?}"));
+                    }
+                    let uses = self.begin_uses(hold.lobby, hold.source, &places.tokens, slot_of)?;
+                    self.remember(hold.key, hold.message, Remembered::Placed(uses));
+                    self.lobbies[hold.lobby].changed_lsn = lsns.after;
+                }
+                (Err(Refusal::LobbyStartFailed(said)), Err(reason)) if *said == reason => {}
+                (_, outcome) => return Err(format!("expected {outcome:?} for {hold:?}, resolved {one:?}")),
+            }
+        }
+        let late = self.settled.iter().find(|settled| !self.lobbies[settled.hold.lobby].has_overdue);
+        late.map_or(Ok(()), |settled| Err(format!("not resolved: {settled:?}")))
+    }
+
+    /// Which lobbies the engine must have looked at to give this answer (docs/design.md, Engine: a command expires
+    /// what is due in the lobbies that it touches; find first drains what is due).
+    pub fn notice_touched(&mut self, command: &Command, decision: &Decision) {
+        let by_key = command.key().is_some() && decision.is_repeat;
+        // What does not depend on places need not look at them.
+        let looks_at_places = matches!(
+            command,
+            Command::Join(..)
+                | Command::Connected { .. }
+                | Command::Disconnected { .. }
+                | Command::Heartbeat { tokens: Some(_), .. }
+                | Command::Stop { only_if_idle: true, .. }
+        );
+        for index in 0..self.lobbies.len() {
+            let is_touched = match (command, decision.wait) {
+                (Command::Advance, _) => true,
+                (Command::Find(..), _) => !by_key,
+                (_, Wait::Lobby(touched)) => {
+                    touched == index && !by_key && (looks_at_places || !self.lobbies[index].is_live())
+                }
+                _ => false,
+            };
+            if is_touched {
+                self.notice(index);
+            }
+        }
+    }
+}
+
+fn source_of(command: &Command) -> Source {
+    match command {
+        Command::Find(args, _) => args.source,
+        Command::Join(args, _) => args.source,
+        _ => 0,
+    }
+}
+
+fn party_of(command: &Command) -> u32 {
+    match command {
+        Command::Find(args, _) => args.party_size,
+        Command::Join(args, _) => args.party_size,
+        _ => 0,
+    }
+}

@@ -1,0 +1,416 @@
+//! The naive model's memory: lobbies, every use that a slot ever had, holds and idempotency keys, in plain vectors that
+//! are searched from one end to the other. It owns what is true at a time; what a command is answered is `decide`'s.
+//! Written from the specification alone; nothing here looks at how the engine does it.
+
+use std::collections::BTreeMap;
+
+use hosting_core::{EndReason, HoldId, Id, Ms, PlayerCount, Port, Source};
+
+/// A starting lobby that is not ready after this long fails (decisions 5.6).
+pub const START_LIMIT_MS: Ms = 300_000;
+/// An ended lobby is known for this long (decisions 2, 5.2).
+pub const TOMBSTONE_MS: Ms = 24 * 3_600_000;
+/// The least life of an idempotency key (decisions 1.8).
+pub const KEY_LIFE_MS: Ms = 600_000;
+/// How many ended uses of a slot are told apart (decisions 5.2).
+pub const REMEMBERED_USES: usize = 32;
+
+/// How a use of a slot ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    Expired,
+    Consumed,
+    Released,
+    LobbyGone,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    Reserved { deadline: Ms },
+    Connected { since: Ms },
+    Kept { deadline: Ms },
+    Ended(Ending),
+}
+
+impl Stage {
+    pub fn is_live(self) -> bool {
+        !matches!(self, Stage::Ended(_))
+    }
+
+    /// When time alone ends this use.
+    fn deadline(self) -> Option<Ms> {
+        match self {
+            Stage::Reserved { deadline } | Stage::Kept { deadline } => Some(deadline),
+            _ => None,
+        }
+    }
+}
+
+/// One use of a slot, from reservation to end, under the one token that was given for it.
+#[derive(Clone, Debug)]
+pub struct Use {
+    pub token: String,
+    pub lobby: usize,
+    pub slot: usize,
+    pub source: Source,
+    pub stage: Stage,
+}
+
+/// When a slot became free: time, then order within that time. Equal ranks are freed together, and any order is right.
+pub type FreedAt = (Ms, u64);
+
+#[derive(Clone, Debug, Default)]
+pub struct Slot {
+    /// Uses in order, as indexes into [`Model::uses`].
+    pub uses: Vec<usize>,
+    pub freed_at: FreedAt,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    pub at: Ms,
+    /// The latest moment at which the engine may have noticed.
+    pub noticed: Ms,
+}
+
+#[derive(Clone, Debug)]
+pub struct Lobby {
+    pub id: Id,
+    pub namespace: Id,
+    pub version: Id,
+    pub mode: String,
+    pub region: String,
+    pub tags: Vec<(String, String)>,
+    /// find, direct, party.
+    pub limits: [u32; 3],
+    pub ttl_ms: Ms,
+    pub heartbeat_timeout_ms: Ms,
+    pub heartbeat_grace_ms: Ms,
+    pub is_join_enabled: bool,
+    pub ports: Vec<Port>,
+    pub create_ts_ms: u64,
+    pub lobby_token: String,
+    pub is_ready: bool,
+    pub is_closed: bool,
+    pub is_stopping: bool,
+    pub state: Vec<u8>,
+    pub end: Option<End>,
+    pub started_at: Ms,
+    pub spoke_at: Ms,
+    pub list_at: Option<Ms>,
+    pub slots: Vec<Slot>,
+    /// Its last event is not older than this LSN.
+    pub changed_lsn: u64,
+    /// Time changed something here that the engine need not have noticed yet.
+    pub has_overdue: bool,
+    /// Places of it among this.
+    pub overdue_uses: u64,
+    /// And this is to be an event, after this LSN.
+    pub owed_after: Option<u64>,
+}
+
+impl Lobby {
+    pub fn is_live(&self) -> bool {
+        self.end.is_none()
+    }
+
+    pub fn is_silent(&self, now: Ms) -> bool {
+        self.heartbeat_timeout_ms > 0 && now >= self.spoke_at + self.heartbeat_timeout_ms
+    }
+
+    /// Found and listed: ready, open, not stopping, not silent.
+    pub fn is_listed(&self, now: Ms) -> bool {
+        self.is_ready && !self.is_closed && !self.is_stopping && !self.is_silent(now)
+    }
+
+    /// The moment and reason at which time alone ends this lobby.
+    fn end_by_time(&self) -> Option<(Ms, EndReason)> {
+        let start = (!self.is_ready).then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
+        let silence = (self.heartbeat_timeout_ms > 0)
+            .then_some((self.spoke_at + 3 * self.heartbeat_timeout_ms, EndReason::Silent));
+        start.into_iter().chain(silence).min_by_key(|(at, _)| *at)
+    }
+
+    pub fn has_tags(&self, wanted: &[(String, String)]) -> bool {
+        wanted.iter().all(|tag| self.tags.contains(tag))
+    }
+}
+
+/// Finders' or joiners' places in a starting lobby.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    pub id: HoldId,
+    pub lobby: usize,
+    pub size: u32,
+    /// Requests that wait for it.
+    pub waiters: u32,
+    pub source: Source,
+    pub key: Option<u8>,
+    pub message: u128,
+}
+
+/// What a remembered success was.
+#[derive(Clone, Debug)]
+pub enum Remembered {
+    Attached(usize),
+    Placed(Vec<usize>),
+    Connected(usize),
+    Disconnected(usize),
+}
+
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub message: u128,
+    pub success: Remembered,
+    /// Remembered at least until then.
+    pub until: Ms,
+}
+
+/// A hold that must be resolved: its waiters get tokens, or why not.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    pub hold: Hold,
+    pub outcome: Result<(), EndReason>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub now: Ms,
+    pub lobbies: Vec<Lobby>,
+    pub uses: Vec<Use>,
+    pub holds: Vec<Hold>,
+    pub keys: BTreeMap<u8, Key>,
+    /// Authentic tokens of uses that were never given here, with their lobby.
+    pub never_given: Vec<(String, usize)>,
+    /// Key ids that the ring no longer has.
+    pub dropped_keys: Vec<u16>,
+    pub settled: Vec<Settled>,
+    /// LSN of the shard's last event.
+    pub last_lsn: u64,
+    /// Number of the command, orders what happens within one millisecond.
+    pub order: u64,
+    /// Ends by cause since the start of the run: expired, consumed, released, lobby gone.
+    pub ends: BTreeMap<Id, [u64; 4]>,
+    /// Ends of places that were overdue when their lobby ended.
+    pub late_ends: BTreeMap<Id, u64>,
+    /// As in `NamespaceCounts::tokens`.
+    pub tokens: BTreeMap<Id, [u64; 8]>,
+}
+
+impl Model {
+    pub fn lobby_index(&self, id: Id) -> Option<usize> {
+        self.lobbies.iter().position(|lobby| lobby.id == id)
+    }
+
+    pub fn use_of(&self, token: &str) -> Option<usize> {
+        self.uses.iter().position(|one| one.token == token)
+    }
+
+    /// The lobby is ended and also forgotten.
+    pub fn is_forgotten(&self, lobby: usize) -> bool {
+        self.lobbies[lobby].end.is_some_and(|end| self.now >= end.at + TOMBSTONE_MS)
+    }
+
+    /// The engine may have noticed the end late, and then forgets late.
+    pub fn is_perhaps_known(&self, lobby: usize) -> bool {
+        self.lobbies[lobby].end.is_some_and(|end| self.now < end.noticed.saturating_add(TOMBSTONE_MS))
+    }
+
+    pub fn live_uses(&self, lobby: usize) -> impl Iterator<Item = &Use> {
+        self.uses.iter().filter(move |one| one.lobby == lobby && one.stage.is_live())
+    }
+
+    pub fn held(&self, lobby: usize) -> u32 {
+        self.holds.iter().filter(|hold| hold.lobby == lobby).map(|hold| hold.size).sum()
+    }
+
+    /// Players = held + reserved + connected + kept (decisions 5.1).
+    pub fn players(&self, lobby: usize) -> u32 {
+        self.held(lobby) + self.live_uses(lobby).count() as u32
+    }
+
+    /// Held, reserved, connected, kept.
+    pub fn players_by_stage(&self, lobby: usize) -> [u32; 4] {
+        let mut counts = [self.held(lobby), 0, 0, 0];
+        for one in self.live_uses(lobby) {
+            match one.stage {
+                Stage::Reserved { .. } => counts[1] += 1,
+                Stage::Connected { .. } => counts[2] += 1,
+                Stage::Kept { .. } => counts[3] += 1,
+                Stage::Ended(_) => {}
+            }
+        }
+        counts
+    }
+
+    /// Places of one client address in a namespace.
+    pub fn players_of(&self, namespace: Id, source: Source) -> u32 {
+        let used = self.uses.iter().filter(|one| {
+            one.source == source && one.stage.is_live() && self.lobbies[one.lobby].namespace == namespace
+        });
+        let held =
+            self.holds.iter().filter(|hold| hold.source == source && self.lobbies[hold.lobby].namespace == namespace);
+        used.count() as u32 + held.map(|hold| hold.size).sum::<u32>()
+    }
+
+    pub fn live_lobbies(&self, namespace: Id) -> impl Iterator<Item = (usize, &Lobby)> {
+        let all = self.lobbies.iter().enumerate();
+        all.filter(move |(_, lobby)| lobby.namespace == namespace && lobby.is_live())
+    }
+
+    pub fn namespace_has_overdue(&self, namespace: Id) -> bool {
+        self.lobbies.iter().any(|lobby| lobby.namespace == namespace && lobby.has_overdue)
+    }
+
+    /// The slots that the next use may take: never used in ascending order first, then those longest free
+    /// (docs/design.md, Engine).
+    pub fn next_slots(&self, lobby: usize) -> Vec<usize> {
+        let slots = &self.lobbies[lobby].slots;
+        if let Some(fresh) = slots.iter().position(|slot| slot.uses.is_empty()) {
+            return vec![fresh];
+        }
+        let is_free = |slot: &Slot| slot.uses.last().is_none_or(|last| !self.uses[*last].stage.is_live());
+        let free: Vec<usize> = (0..slots.len()).filter(|index| is_free(&slots[*index])).collect();
+        let oldest = free.iter().map(|index| slots[*index].freed_at).min();
+        free.into_iter().filter(|index| Some(slots[*index].freed_at) == oldest).collect()
+    }
+
+    /// Starts a use of a slot under the token that the engine gave.
+    pub fn begin_use(&mut self, lobby: usize, slot: usize, source: Source, token: &str) -> usize {
+        let deadline = self.now + self.lobbies[lobby].ttl_ms;
+        let stage = Stage::Reserved { deadline };
+        self.uses.push(Use { token: token.to_owned(), lobby, slot, source, stage });
+        let index = self.uses.len() - 1;
+        self.lobbies[lobby].slots[slot].uses.push(index);
+        self.count_token(lobby, 0);
+        index
+    }
+
+    pub fn end_use(&mut self, index: usize, ending: Ending, freed_at: FreedAt) {
+        self.uses[index].stage = Stage::Ended(ending);
+        let (lobby, slot) = (self.uses[index].lobby, self.uses[index].slot);
+        self.lobbies[lobby].slots[slot].freed_at = freed_at;
+        self.ends.entry(self.lobbies[lobby].namespace).or_default()[ending as usize] += 1;
+    }
+
+    pub fn end_lobby(&mut self, lobby: usize, at: Ms, reason: EndReason) {
+        let live: Vec<usize> =
+            (0..self.uses.len()).filter(|i| self.uses[*i].lobby == lobby && self.uses[*i].stage.is_live()).collect();
+        for index in live {
+            self.end_use(index, Ending::LobbyGone, (at, 0));
+        }
+        self.lobbies[lobby].end = Some(End { at, noticed: Ms::MAX });
+        *self.late_ends.entry(self.lobbies[lobby].namespace).or_default() += self.lobbies[lobby].overdue_uses;
+        self.fail_holds(lobby, reason);
+    }
+
+    /// "A lobby that ends before ready answers all with `MATCHMAKER_LOBBY_START_FAILED`".
+    pub fn fail_holds(&mut self, lobby: usize, reason: EndReason) {
+        let (gone, rest): (Vec<Hold>, Vec<Hold>) =
+            std::mem::take(&mut self.holds).into_iter().partition(|hold| hold.lobby == lobby);
+        self.holds = rest;
+        self.settled.extend(gone.into_iter().map(|hold| Settled { hold, outcome: Err(reason) }));
+    }
+
+    pub fn count_token(&mut self, lobby: usize, outcome: usize) {
+        self.tokens.entry(self.lobbies[lobby].namespace).or_default()[outcome] += 1;
+    }
+
+    /// Moves time: all that ends by time until `now` ends, each at its own moment.
+    pub fn advance_to(&mut self, now: Ms) {
+        for lobby in self.lobbies.iter_mut().filter(|lobby| lobby.is_live()) {
+            lobby.has_overdue |= lobby.is_silent(now) && !lobby.is_silent(self.now);
+        }
+        self.now = now;
+        self.order += 1;
+        for lobby in 0..self.lobbies.len() {
+            if !self.lobbies[lobby].is_live() {
+                continue;
+            }
+            let end = self.lobbies[lobby].end_by_time().filter(|(at, _)| *at <= now);
+            let horizon = end.map_or(now, |(at, _)| at);
+            for index in 0..self.uses.len() {
+                let due = self.uses[index].stage.deadline().filter(|at| *at <= horizon);
+                if let Some(at) = due.filter(|_| self.uses[index].lobby == lobby) {
+                    let is_kept = matches!(self.uses[index].stage, Stage::Kept { .. });
+                    self.end_use(index, if is_kept { Ending::Consumed } else { Ending::Expired }, (at, 0));
+                    self.owe(lobby);
+                    self.lobbies[lobby].overdue_uses += 1;
+                }
+            }
+            if let Some((at, reason)) = end {
+                self.end_lobby(lobby, at, reason);
+                self.owe(lobby);
+            }
+        }
+    }
+
+    fn owe(&mut self, lobby: usize) {
+        self.lobbies[lobby].has_overdue = true;
+        self.lobbies[lobby].owed_after.get_or_insert(self.last_lsn);
+    }
+
+    /// The engine has looked at this lobby: what was overdue is written down now.
+    pub fn notice(&mut self, lobby: usize) {
+        let now = self.now;
+        let lobby = &mut self.lobbies[lobby];
+        lobby.has_overdue = false;
+        lobby.overdue_uses = 0;
+        if let Some(lsn) = lobby.owed_after.take() {
+            lobby.changed_lsn = lobby.changed_lsn.max(lsn + 1);
+        }
+        if let Some(end) = lobby.end.as_mut() {
+            end.noticed = end.noticed.min(now);
+        }
+    }
+
+    /// The process died and came back: what was memory only is gone or begins anew (design, Service time, hold).
+    pub fn restart(&mut self, now: Ms) {
+        self.holds.clear();
+        self.settled.clear();
+        self.ends.clear();
+        self.late_ends.clear();
+        self.tokens.clear();
+        for lobby in self.lobbies.iter_mut().filter(|lobby| lobby.is_live()) {
+            lobby.spoke_at = now;
+            lobby.started_at = now;
+            lobby.list_at = None;
+        }
+    }
+
+    /// Every moment at which something changes by time alone.
+    pub fn deadlines(&self) -> Vec<Ms> {
+        let mut all: Vec<Ms> = self.uses.iter().filter_map(|one| one.stage.deadline()).collect();
+        for lobby in &self.lobbies {
+            if let Some(end) = lobby.end {
+                all.push(end.at + TOMBSTONE_MS);
+                continue;
+            }
+            all.extend(lobby.end_by_time().map(|(at, _)| at));
+            if lobby.heartbeat_timeout_ms > 0 {
+                all.push(lobby.spoke_at + lobby.heartbeat_timeout_ms);
+            }
+        }
+        all.extend(self.keys.values().map(|key| key.until));
+        all.retain(|at| *at >= self.now);
+        all
+    }
+
+    /// The first moment at which the engine must be woken to write an end down.
+    pub fn next_end(&self) -> Option<Ms> {
+        let slots = self.uses.iter().filter_map(|one| one.stage.deadline());
+        let lobbies = self.lobbies.iter().filter(|lobby| lobby.is_live());
+        slots.chain(lobbies.filter_map(|lobby| lobby.end_by_time().map(|(at, _)| at))).min()
+    }
+
+    /// Connected players by (mode, region), those without players left out.
+    pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
+        let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for (index, lobby) in self.live_lobbies(namespace) {
+            let connected = u64::from(self.players_by_stage(index)[2]);
+            *counts.entry((lobby.mode.clone(), lobby.region.clone())).or_default() += connected;
+        }
+        let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+        counts.map(|((mode, region), player_count)| PlayerCount { mode, region, player_count }).collect()
+    }
+}

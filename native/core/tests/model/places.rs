@@ -1,0 +1,141 @@
+//! The model's answers to those who want a place: attach, find and join (decisions 5.1, 5.2, 5.3, 5.11, 5.13).
+
+use hosting_core::{Id, Refusal};
+
+use crate::commands::{AttachArgs, FindArgs, JoinArgs};
+use crate::decide::{Decision, Seen, Verdict, Wait, refuse};
+use crate::naive::{Lobby, Model, Stage};
+
+impl Model {
+    pub fn decide_attach(&self, args: &AttachArgs) -> Decision {
+        let live = self.live_lobbies(args.namespace).count() as u32;
+        let fits = live < args.lobby_count_max;
+        let decision = if fits {
+            Decision::new(Verdict::NewLobby(args.id), Wait::Lobby(self.lobbies.len()), "attached")
+        } else {
+            refuse(Refusal::TooManyLobbies, Wait::Shard)
+        };
+        // A lobby that is overdue elsewhere in the namespace is not one that this command touches.
+        if fits && self.namespace_has_overdue(args.namespace) { decision.or(Refusal::TooManyLobbies) } else { decision }
+    }
+
+    pub fn decide_find(&self, args: &FindArgs) -> Decision {
+        if self.is_over_source_limit(args.namespace, args.source, args.source_limit, args.party_size, 0) {
+            return refuse(Refusal::TooManyPlayersFromSource, Wait::Shard);
+        }
+        for region in &args.regions {
+            for is_ready in [true, false] {
+                if let Some(lobby) = self.fullest(args, region, is_ready) {
+                    return if is_ready {
+                        let places = Verdict::NewPlaces { lobby, size: args.party_size };
+                        Decision::new(places, Wait::Lobby(lobby), "reserved")
+                    } else {
+                        Decision::new(Verdict::NewHold { lobby }, Wait::Any, "held")
+                    };
+                }
+            }
+        }
+        refuse(Refusal::NoAvailableLobbies, Wait::Shard)
+    }
+
+    /// Among the public, open lobbies of the current version in the wanted modes whose tags contain the asked ones:
+    /// the one with the fewest free places under `max_players` that fits all n; ties: the oldest.
+    fn fullest(&self, args: &FindArgs, region: &str, is_ready: bool) -> Option<usize> {
+        let wanted = |lobby: &Lobby| {
+            lobby.version == args.version
+                && lobby.region == region
+                && lobby.is_ready == is_ready
+                && !lobby.is_closed
+                && !lobby.is_stopping
+                && !lobby.is_silent(self.now)
+                && args.modes.contains(&lobby.mode)
+                && lobby.has_tags(&args.tags)
+        };
+        let mut best: Option<(u32, usize)> = None;
+        for (index, lobby) in self.live_lobbies(args.namespace).filter(|(_, lobby)| wanted(lobby)) {
+            let players = self.players(index);
+            if players + args.party_size > lobby.limits[0] {
+                continue;
+            }
+            let free = lobby.limits[0] - players;
+            if best.is_none_or(|(least, _)| free < least) {
+                best = Some((free, index));
+            }
+        }
+        best.map(|(_, index)| index)
+    }
+
+    fn is_over_source_limit(&self, namespace: Id, source: u64, limit: u32, size: u32, own: u32) -> bool {
+        source != 0 && self.players_of(namespace, source) - own + size > limit
+    }
+
+    pub fn decide_join(&self, args: &JoinArgs) -> Decision {
+        let Some(index) = self.lobby_index(args.lobby).filter(|i| self.lobbies[*i].namespace == args.namespace) else {
+            return refuse(Refusal::LobbyNotFound, Wait::Any);
+        };
+        let lobby = &self.lobbies[index];
+        if self.is_forgotten(index) {
+            let unknown = refuse(Refusal::LobbyNotFound, Wait::Any);
+            return if self.is_perhaps_known(index) { unknown.or(Refusal::LobbyStopped) } else { unknown };
+        }
+        if !lobby.is_live() {
+            return refuse(Refusal::LobbyStopped, Wait::Lobby(index));
+        }
+        if !lobby.is_join_enabled {
+            return refuse(Refusal::JoinDisabled, Wait::Lobby(index));
+        }
+        // "`MATCHMAKER_LOBBY_DRAINING` is the answer to any join, rejoin included, once the lobby is marked stopping".
+        if lobby.is_stopping {
+            return refuse(Refusal::LobbyDraining, Wait::Lobby(index));
+        }
+        let Some(token) = &args.rejoin_token else {
+            return self.decide_new_place(args, index);
+        };
+        match self.see(index, token) {
+            Seen::Forged | Seen::NeverGiven => refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            Seen::OtherLobby => refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            Seen::Mine(old) => match self.uses[old].stage {
+                Stage::Kept { .. } => self.decide_same_place(args, old, "kept place again"),
+                Stage::Reserved { .. } => self.decide_same_place(args, old, "reserved anew"),
+                _ => self.decide_new_place(args, index),
+            },
+        }
+    }
+
+    pub fn decide_same_place(&self, args: &JoinArgs, old: usize, label: &'static str) -> Decision {
+        let own = u32::from(args.source != 0 && self.uses[old].source == args.source);
+        if self.is_over_source_limit(args.namespace, args.source, args.source_limit, 1, own) {
+            return refuse(Refusal::TooManyPlayersFromSource, Wait::Shard);
+        }
+        Decision::new(Verdict::SamePlace { old }, Wait::Lobby(self.uses[old].lobby), label)
+    }
+
+    pub fn decide_new_place(&self, args: &JoinArgs, index: usize) -> Decision {
+        let lobby = &self.lobbies[index];
+        if lobby.is_closed {
+            return refuse(Refusal::LobbyClosed, Wait::Lobby(index));
+        }
+        let limit = lobby.limits[if args.party_size == 1 { 1 } else { 2 }];
+        if args.party_size > limit {
+            return refuse(Refusal::PartyTooLarge(limit), Wait::Lobby(index));
+        }
+        if self.is_over_source_limit(args.namespace, args.source, args.source_limit, args.party_size, 0) {
+            return refuse(Refusal::TooManyPlayersFromSource, Wait::Shard);
+        }
+        let decision = if self.players(index) + args.party_size > limit {
+            refuse(Refusal::LobbyFull, Wait::Lobby(index))
+        } else if lobby.is_ready {
+            let places = Verdict::NewPlaces { lobby: index, size: args.party_size };
+            Decision::new(
+                places,
+                Wait::Lobby(index),
+                if args.rejoin_token.is_some() { "joined anew" } else { "reserved" },
+            )
+        } else {
+            Decision::new(Verdict::NewHold { lobby: index }, Wait::Any, "held")
+        };
+        // Overdue places elsewhere may still count for the source: join touches its own lobby only.
+        let may_be_stale = args.source != 0 && self.namespace_has_overdue(args.namespace);
+        if may_be_stale { decision.or(Refusal::TooManyPlayersFromSource) } else { decision }
+    }
+}

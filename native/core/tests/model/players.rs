@@ -1,0 +1,116 @@
+//! The model's answers about player tokens: connected, disconnected and the heartbeat's list (decisions 5.2, 5.6).
+
+use hosting_core::{Id, Refusal};
+
+use crate::decide::{Decision, Seen, Verdict, Wait, refuse};
+use crate::naive::{Ending, Model, REMEMBERED_USES, Stage, Use};
+use crate::surface::key_id_of;
+
+impl Model {
+    pub fn see(&self, lobby: usize, token: &str) -> Seen {
+        if key_id_of(token).is_some_and(|id| self.dropped_keys.contains(&id)) {
+            return Seen::Forged;
+        }
+        if let Some(index) = self.use_of(token) {
+            return if self.uses[index].lobby == lobby { Seen::Mine(index) } else { Seen::OtherLobby };
+        }
+        match self.never_given.iter().find(|(known, _)| known == token) {
+            None => Seen::Forged,
+            Some((_, of)) if *of != lobby => Seen::OtherLobby,
+            Some(_) => Seen::NeverGiven,
+        }
+    }
+
+    /// The order of decisions 5.2: form and MAC, another lobby's, lobby gone, connected now, deadline, how it ended.
+    pub fn decide_connected(&self, lobby: Id, token: &str) -> Decision {
+        let asking = self.lobby_index(lobby).unwrap_or_default();
+        let index = match self.see(asking, token) {
+            Seen::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            Seen::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            Seen::NeverGiven if self.lobbies[asking].is_live() => {
+                return refuse(Refusal::PlayerTokenInvalid, Wait::Lobby(asking));
+            }
+            Seen::NeverGiven => return refuse(Refusal::PlayerRemoved, Wait::Lobby(asking)),
+            Seen::Mine(index) => index,
+        };
+        if !self.lobbies[asking].is_live() {
+            return refuse(Refusal::PlayerRemoved, Wait::Lobby(asking));
+        }
+        match self.uses[index].stage {
+            Stage::Reserved { .. } => Decision::new(Verdict::Done, Wait::Lobby(asking), "connected"),
+            Stage::Connected { .. } | Stage::Kept { .. } => refuse(Refusal::PlayerTokenConsumed, Wait::Lobby(asking)),
+            Stage::Ended(ending) => refuse(self.remembered(index, ending), Wait::Lobby(asking)),
+        }
+    }
+
+    /// 32 later uses of the slot have ended since.
+    pub fn is_beyond_memory(&self, index: usize) -> bool {
+        let one = &self.uses[index];
+        let slot = &self.lobbies[one.lobby].slots[one.slot];
+        let later = slot.uses.iter().filter(|other| **other > index && !self.uses[**other].stage.is_live());
+        later.count() >= REMEMBERED_USES
+    }
+
+    /// How an ended token ended, as far as its slot remembers.
+    fn remembered(&self, index: usize, ending: Ending) -> Refusal {
+        match ending {
+            _ if self.is_beyond_memory(index) => Refusal::PlayerRemoved,
+            Ending::Expired => Refusal::PlayerTokenExpired,
+            Ending::Consumed => Refusal::PlayerTokenConsumed,
+            Ending::Released | Ending::LobbyGone => Refusal::PlayerRemoved,
+        }
+    }
+
+    pub fn decide_disconnected(&self, lobby: Id, token: &str, hold_ms: Option<u64>) -> Decision {
+        let asking = self.lobby_index(lobby).unwrap_or_default();
+        let index = match self.see(asking, token) {
+            Seen::Forged => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            Seen::OtherLobby => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            // "refuses only form, MAC and wrong lobby", and a generation that was never given is invalid for connected:
+            // either is right.
+            Seen::NeverGiven => {
+                let done = Decision::new(Verdict::Done, Wait::Any, "repeated").repeat();
+                return done.or(Refusal::PlayerTokenInvalid);
+            }
+            Seen::Mine(index) => index,
+        };
+        let done = |label| Decision::new(Verdict::Done, Wait::Lobby(asking), label);
+        match (self.uses[index].stage, hold_ms) {
+            (Stage::Reserved { .. }, _) => done("released"),
+            (Stage::Connected { .. }, Some(_)) => done("kept"),
+            (Stage::Connected { .. }, None) => done("freed"),
+            (Stage::Kept { .. }, None) => done("kept freed"),
+            (Stage::Kept { .. }, Some(_)) | (Stage::Ended(_), _) => done("repeated").repeat(),
+        }
+    }
+
+    /// "A malformed, forged or other lobby's token in the list is 400 `BODY_INVALID` with its index and frees nothing;
+    /// ended tokens are ignored."
+    pub fn decide_heartbeat(&self, lobby: Id, tokens: Option<&[String]>) -> Decision {
+        let index = self.lobby_index(lobby).unwrap_or_default();
+        let Some(list) = tokens else {
+            return Decision::new(Verdict::Done, Wait::Lobby(index), "spoken").repeat();
+        };
+        let bad = list.iter().position(|token| !matches!(self.see(index, token), Seen::Mine(_)));
+        if let Some(bad) = bad {
+            return refuse(Refusal::TokenInListInvalid(bad as u32), Wait::Any);
+        }
+        if self.missing_in(index, list).is_empty() {
+            Decision::new(Verdict::Done, Wait::Lobby(index), "listed").repeat()
+        } else {
+            Decision::new(Verdict::Done, Wait::Lobby(index), "listed and freed")
+        }
+    }
+
+    /// "a connected slot is freed only if it is missing from this list, became connected before the lobby's previous
+    /// list arrived, and did so at least 10 s ago".
+    pub fn missing_in(&self, lobby: usize, list: &[String]) -> Vec<usize> {
+        let Some(previous) = self.lobbies[lobby].list_at else { return Vec::new() };
+        let grace = self.lobbies[lobby].heartbeat_grace_ms;
+        let is_missing = |one: &Use| match one.stage {
+            Stage::Connected { since } => since < previous && self.now - since >= grace && !list.contains(&one.token),
+            _ => false,
+        };
+        (0..self.uses.len()).filter(|i| self.uses[*i].lobby == lobby && is_missing(&self.uses[*i])).collect()
+    }
+}

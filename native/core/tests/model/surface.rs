@@ -1,0 +1,276 @@
+//! Hands commands to the engine and brings its answers into the model's words; keeps every event that it wrote, as a
+//! journal would. The only module here that calls [`Engine`].
+
+use hosting_core::{
+    Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, Find, HashKey, Id,
+    Idempotency, Join, KeyRing, Ms, Placed, Source,
+};
+
+use crate::commands::{AttachArgs, Command, FindArgs, JoinArgs, Said};
+use crate::effect::Lsns;
+
+/// One call of the engine and all that can be seen of it.
+pub struct Called {
+    pub said: Said,
+    pub wait: u64,
+    pub lsns: Lsns,
+    pub written: u64,
+    pub credit_after: u64,
+}
+
+/// What one call wrote.
+struct Batch {
+    first_lsn: u64,
+    count: u32,
+    bytes: Vec<u8>,
+}
+
+pub struct Surface {
+    pub engine: Engine,
+    journal: Vec<Batch>,
+    image: Option<Vec<u8>>,
+    /// Ids of the keys of the ring; the last one signs.
+    pub key_ids: Vec<u16>,
+}
+
+pub fn ring(ids: &[u16], ring_seed: u8) -> KeyRing {
+    let keys = ids.iter().map(|id| (*id, [(*id as u8) ^ ring_seed; 32])).collect();
+    KeyRing::new(keys, ids.last().copied().unwrap_or_default()).expect("the last key is among the keys")
+}
+
+pub fn fresh_engine(ids: &[u16], ring_seed: u8) -> Engine {
+    Engine::new(EngineConfig::new(1, ring(ids, ring_seed)))
+}
+
+/// Version, key id, lobby id, slot, generation, MAC (design, Player token), of 1, 2, 16, 3, 4 and 16 bytes: the slot.
+pub fn slot_of(token: &str) -> Option<usize> {
+    let bytes = base64url(token.strip_prefix("player_")?)?;
+    (bytes.len() == 42).then(|| u32::from_le_bytes([bytes[19], bytes[20], bytes[21], 0]) as usize)
+}
+
+pub fn key_id_of(token: &str) -> Option<u16> {
+    let bytes = base64url(token.split_once('_')?.1)?;
+    Some(u16::from_le_bytes([*bytes.get(1)?, *bytes.get(2)?]))
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+pub fn base64url(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0u32, 0);
+    for letter in text.bytes() {
+        bits = bits << 6 | ALPHABET.iter().position(|known| *known == letter)? as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+pub fn to_base64url(bytes: &[u8]) -> String {
+    let letters = |chunk: &[u8]| {
+        let all = chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        (0..=chunk.len()).map(move |i| ALPHABET[(all >> (18 - 6 * i)) as usize & 63] as char).collect::<String>()
+    };
+    bytes.chunks(3).map(letters).collect()
+}
+
+/// The keyed hash that an address of this number has in a namespace; number 0 counts for no source.
+pub fn source(namespace: Id, number: u64) -> Source {
+    let address = number.to_be_bytes();
+    if number == 0 { 0 } else { HashKey::new([7; 32]).source(namespace, &address) }
+}
+
+impl Surface {
+    pub fn new() -> Self {
+        Surface { engine: fresh_engine(&[1], 0x5A), journal: Vec::new(), image: None, key_ids: vec![1] }
+    }
+
+    pub fn call(&mut self, command: &Command, now: Ms, credit: Credit) -> Called {
+        let before = self.engine.last_lsn();
+        let mut events = EventBuffer::default();
+        let mut context = Context { now, credit, events: &mut events };
+        let (said, wait) = ask(&mut self.engine, &mut context, command);
+        let credit_after = context.credit.total;
+        let written = events.bytes.len() as u64;
+        let count = events.count;
+        if count > 0 {
+            self.journal.push(Batch { first_lsn: before + 1, count, bytes: events.bytes });
+        }
+        Called { said, wait, lsns: Lsns { before, after: before + u64::from(count) }, written, credit_after }
+    }
+
+    /// Takes an image of the engine as it is.
+    pub fn take_image(&mut self) {
+        self.image = Some(image_of(&self.engine));
+    }
+
+    /// What a crash leaves: the last image, and the journal, cut into batches as `merge` says, from before the image.
+    pub fn replayed(
+        &self,
+        key_ids: &[u16],
+        from_start: bool,
+        mut merge: impl FnMut() -> bool,
+    ) -> Result<Engine, String> {
+        let mut engine = fresh_engine(key_ids, 0x5A);
+        if let Some(image) = self.image.as_ref().filter(|_| !from_start) {
+            engine.load_image(image).map_err(|error| format!("the image is refused: {error:?}"))?;
+        }
+        let mut pending: Option<Batch> = None;
+        for batch in &self.journal {
+            match pending.as_mut().filter(|_| merge()) {
+                Some(open) => {
+                    open.count += batch.count;
+                    open.bytes.extend_from_slice(&batch.bytes);
+                }
+                None => {
+                    apply(&mut engine, pending.take())?;
+                    let (first_lsn, count, bytes) = (batch.first_lsn, batch.count, batch.bytes.clone());
+                    pending = Some(Batch { first_lsn, count, bytes });
+                }
+            }
+        }
+        apply(&mut engine, pending)?;
+        Ok(engine)
+    }
+}
+
+fn apply(engine: &mut Engine, batch: Option<Batch>) -> Result<(), String> {
+    let Some(Batch { first_lsn, count, bytes }) = batch else { return Ok(()) };
+    engine.apply(first_lsn, count, &bytes).map_err(|error| format!("events from {first_lsn} are refused: {error:?}"))
+}
+
+pub fn image_of(engine: &Engine) -> Vec<u8> {
+    let mut image = Vec::new();
+    engine.write_image(&mut |chunk| image.extend_from_slice(chunk));
+    image
+}
+
+fn said<T>(answer: Answer<T>, into: impl FnOnce(T) -> Said) -> (Said, u64) {
+    (answer.result.map_or_else(Said::Refused, into), answer.wait)
+}
+
+fn placed(answer: Answer<Placed>) -> (Said, u64) {
+    said(answer, |placed| match placed {
+        Placed::Reserved(places) => Said::Reserved { lobby: places.lobby, tokens: places.tokens },
+        Placed::Held(hold) => Said::Held(hold),
+    })
+}
+
+/// Key and message as the hash of the caller's words would give them.
+fn idempotency(command: &Command) -> Option<Idempotency> {
+    command.key().map(|number| Idempotency { key: [number + 1; 16], message: command.message().to_be_bytes() })
+}
+
+fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Said, u64) {
+    let done = |_: ()| Said::Done;
+    let idempotency = idempotency(command);
+    match command {
+        Command::Attach(args, _) => ask_attach(engine, cx, args, idempotency),
+        Command::Find(args, _) => ask_find(engine, cx, args, idempotency),
+        Command::Join(args, _) => ask_join(engine, cx, args, idempotency),
+        Command::Ready { lobby } => said(engine.ready(cx, *lobby), done),
+        Command::ReleaseHold { hold } => {
+            engine.release_hold(cx, *hold);
+            (Said::Done, 0)
+        }
+        Command::Connected { lobby, token, .. } => {
+            said(engine.connected(cx, &Connect { lobby: *lobby, player_token: token, idempotency }), done)
+        }
+        Command::Disconnected { lobby, token, hold_ms, .. } => {
+            let wanted = Disconnect { lobby: *lobby, player_token: token, hold_ms: *hold_ms, idempotency };
+            said(engine.disconnected(cx, &wanted), done)
+        }
+        Command::SetClosed { lobby, is_closed } => said(engine.set_closed(cx, *lobby, *is_closed), done),
+        Command::SetState { lobby, state } => said(engine.set_state(cx, *lobby, state), done),
+        Command::State { namespace, lobby } => said(engine.state(cx, &[*namespace], *lobby), Said::State),
+        Command::Heartbeat { lobby, tokens } => {
+            let list: Option<Vec<&str>> = tokens.as_ref().map(|all| all.iter().map(String::as_str).collect());
+            said(engine.heartbeat(cx, *lobby, list.as_deref()), done)
+        }
+        Command::Detach { namespace, lobby } => said(engine.detach(cx, &[*namespace], *lobby), Said::Removed),
+        Command::Stop { lobby, only_if_idle } => said(engine.stop(cx, *lobby, *only_if_idle), Said::Removed),
+        Command::End { lobby, reason } => said(engine.end(cx, *lobby, *reason), Said::Removed),
+        Command::Advance => {
+            // "bounded work per call; call again while `next_deadline` is due and it returns more than 0".
+            while engine.advance(cx) > 0 {}
+            (Said::Done, 0)
+        }
+    }
+}
+
+fn pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
+    tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+fn strs(all: &[String]) -> Vec<&str> {
+    all.iter().map(String::as_str).collect()
+}
+
+fn ask_attach(
+    engine: &mut Engine,
+    cx: &mut Context<'_>,
+    args: &AttachArgs,
+    idempotency: Option<Idempotency>,
+) -> (Said, u64) {
+    let wanted = Attach {
+        id: args.id,
+        namespace: args.namespace,
+        version: args.version,
+        mode: &args.mode,
+        region: &args.region,
+        tags: &pairs(&args.tags),
+        max_players: args.limits[0],
+        max_players_direct: args.limits[1],
+        max_players_party: args.limits[2],
+        player_token_ttl_ms: args.ttl_ms,
+        heartbeat_timeout_ms: args.heartbeat_timeout_ms,
+        heartbeat_grace_ms: args.heartbeat_grace_ms,
+        is_join_enabled: args.is_join_enabled,
+        ports: &args.ports,
+        create_ts_ms: args.create_ts_ms,
+        lobby_count_max: args.lobby_count_max,
+        idempotency,
+    };
+    said(engine.attach(cx, &wanted), |made| Said::Attached { lobby: made.lobby, lobby_token: made.lobby_token })
+}
+
+fn ask_find(
+    engine: &mut Engine,
+    cx: &mut Context<'_>,
+    args: &FindArgs,
+    idempotency: Option<Idempotency>,
+) -> (Said, u64) {
+    let wanted = Find {
+        namespace: args.namespace,
+        version: args.version,
+        modes: &strs(&args.modes),
+        regions: &strs(&args.regions),
+        tags: &pairs(&args.tags),
+        party_size: args.party_size,
+        source: args.source,
+        source_limit: args.source_limit,
+        idempotency,
+    };
+    placed(engine.find(cx, &wanted))
+}
+
+fn ask_join(
+    engine: &mut Engine,
+    cx: &mut Context<'_>,
+    args: &JoinArgs,
+    idempotency: Option<Idempotency>,
+) -> (Said, u64) {
+    let wanted = Join {
+        namespace: args.namespace,
+        lobby: args.lobby,
+        party_size: args.party_size,
+        rejoin_token: args.rejoin_token.as_deref(),
+        source: args.source,
+        source_limit: args.source_limit,
+        idempotency,
+    };
+    placed(engine.join(cx, &wanted))
+}
