@@ -117,6 +117,29 @@ fn median_fdatasync_ns(folder: &Path) -> io::Result<u64> {
     Ok(times[times.len() / 2])
 }
 
+/// Keeps that many submissions outstanding until the time is up; how often there was no credit.
+fn drive(journal: &Journal, options: &Options, arguments: &Arguments, event: &[u8]) -> Result<u64, String> {
+    let until = Instant::now() + Duration::from_secs(arguments.seconds);
+    let mut refused = 0_u64;
+    while Instant::now() < until {
+        while journal.last() - journal.durable() < arguments.outstanding {
+            let credit = journal.credit();
+            if credit.total.saturating_sub(credit.reserve) < event.len() as u64 {
+                refused += 1;
+                break;
+            }
+            journal.submit(journal.last() + 1, 1, event);
+        }
+        wait(journal);
+        if journal.compaction_due() {
+            hosting_journal::compact(options.clone(), Arc::new(RealFiles), &mut Count::default())
+                .and_then(|_| journal.image_written())
+                .map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(refused)
+}
+
 fn run(arguments: &Arguments) -> Result<(), String> {
     std::fs::create_dir_all(&arguments.folder).map_err(|error| error.to_string())?;
     let file_system = file_system(&arguments.folder)?;
@@ -129,24 +152,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let open_ms = opened_at.elapsed().as_millis();
     let event = vec![7_u8; arguments.event_bytes];
     let started_at = Instant::now();
-    let until = started_at + Duration::from_secs(arguments.seconds);
-    let mut refused = 0_u64;
-    while Instant::now() < until {
-        while journal.last() - journal.durable() < arguments.outstanding {
-            let credit = journal.credit();
-            if credit.total.saturating_sub(credit.reserve) < event.len() as u64 {
-                refused += 1;
-                break;
-            }
-            journal.submit(journal.last() + 1, 1, &event);
-        }
-        wait(&journal);
-        if journal.compaction_due() {
-            hosting_journal::compact(options.clone(), Arc::new(RealFiles), &mut Count::default())
-                .and_then(|_| journal.image_written())
-                .map_err(|error| error.to_string())?;
-        }
-    }
+    let refused = drive(&journal, &options, arguments, &event)?;
     let seconds = started_at.elapsed().as_secs_f64();
     journal.shutdown();
     let (stats, last) = (journal.stats(), journal.last());

@@ -10,8 +10,6 @@ pub(crate) const SECTOR: u64 = 512;
 pub(crate) const HEADER: usize = 128;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HJB1");
-/// First batch of a run: what comes before it may have been synced only by the run that wrote it.
-const FLAG_OPENING: u16 = 1;
 
 /// Rounds up to the next sector.
 pub(crate) const fn to_sector(bytes: u64) -> u64 {
@@ -35,7 +33,6 @@ pub(crate) struct Home {
 /// What a batch says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub is_opening: bool,
     pub epoch: u64,
     /// Number of the batch, from 1, counted over all segments; empty batches count too.
     pub sequence: u64,
@@ -54,7 +51,7 @@ pub(crate) fn seal(buffer: &mut Vec<u8>, home: &Home, header: &Header) {
     put.put(&[0; 4]);
     put.put(&home.salt.to_le_bytes());
     put.put(&home.shard.to_le_bytes());
-    put.put(&(if header.is_opening { FLAG_OPENING } else { 0 }).to_le_bytes());
+    put.put(&[0; 2]);
     put.put(&payload_crc.to_le_bytes());
     put.put(&header.epoch.to_le_bytes());
     put.put(&home.segment.to_le_bytes());
@@ -80,14 +77,13 @@ pub(crate) fn read_header(bytes: &[u8], home: &Home) -> Option<(Header, u32)> {
     if !is_ours || crc32fast::hash(&bytes[8..HEADER]) != crc {
         return None;
     }
-    let flags = take.u16();
+    take.u16(); // Zero, for flags to come.
     let payload_crc = take.u32();
     let epoch = take.u64();
     if take.u64() != home.segment {
         return None;
     }
     let header = Header {
-        is_opening: flags & FLAG_OPENING != 0,
         epoch,
         sequence: take.u64(),
         first_lsn: take.u64(),
@@ -171,7 +167,6 @@ mod tests {
 
     fn sealed(payload: &[u8]) -> (Header, Vec<u8>) {
         let header = Header {
-            is_opening: true,
             epoch: 3,
             sequence: 44,
             first_lsn: 1_000,

@@ -175,6 +175,11 @@ fn check_content(
         hasher.update(target);
         done += size as u64;
     }
+    check_trailer(path, file, content_length, hasher.finalize())
+}
+
+fn check_trailer(path: &Path, file: &dyn FileHandle, content_length: u64, crc: u32) -> Result<(), OpenError> {
+    let damaged = |reason: &str| OpenError::Image { path: path.to_owned(), reason: reason.to_owned() };
     let mut trailer = [0; TRAILER];
     let offset = HEADER_SPACE + content_length;
     read_exact_at(file, &mut trailer, offset).map_err(|error| OpenError::io_at("read", path, offset, error))?;
@@ -182,7 +187,7 @@ fn check_content(
     if take.take(8) != END_MAGIC || take.u64() != content_length {
         return Err(damaged("its end is missing"));
     }
-    if take.u32() != hasher.finalize() {
+    if take.u32() != crc {
         return Err(damaged("its checksum is wrong"));
     }
     Ok(())

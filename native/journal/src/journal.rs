@@ -1,5 +1,5 @@
-//! The handle that the caller keeps: opening a folder, submitting, asking what is durable, closing.
-//! How a batch is written is in `writer`, how segments come and go in `supply`.
+//! The handle that the caller keeps: submitting, asking what is durable, closing; and what its threads share.
+//! How it is opened is in `opening`, how a batch is written in `writer`, how segments come and go in `supply`.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,40 +7,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::Lsn;
-use crate::clock::{Clock, read_boot_id};
+use crate::clock::Clock;
 use crate::error::OpenError;
 use crate::eventfd::EventFd;
-use crate::files::{Access, Files, read_exact_at, write_all_at};
 use crate::folder::Folder;
-use crate::machine::{Machine, RealMachine};
-use crate::options::{Options, State};
+use crate::machine::Machine;
+use crate::options::Options;
 use crate::queue::{Credit, Queue};
-use crate::recovery::{self, Replay, Suspect, Tail};
 use crate::stats::{LastCompaction, Stats};
 use crate::supply::Shelf;
 use crate::writer::{Counters, Writing};
 
 /// A heartbeat records the clocks when nothing was written for this long.
 const HEARTBEAT_MS: u64 = 1_000;
-
-/// What was found when a journal was opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovered {
-    /// Last event of the log; all up to it were applied and are durable.
-    pub last_lsn: Lsn,
-    /// Last event of the image that was loaded, 0 without one.
-    pub image_lsn: Lsn,
-    /// Batches that were read after the image.
-    pub batches: u64,
-    /// Events that were applied after the image.
-    pub events: u64,
-    /// Bytes of the batch that a crash cut short, as far as they can be told; it was never acknowledged.
-    pub torn_bytes: u64,
-    /// Epoch of this run: one more than that of the run before.
-    pub epoch: u64,
-    /// Service time at the end of recovery, in milliseconds.
-    pub service_ms: u64,
-}
 
 /// Everything that the threads share.
 pub(crate) struct Core {
@@ -66,7 +45,7 @@ pub(crate) struct Core {
     pub credit_total: AtomicU64,
     pub wake: EventFd,
     /// Held until the end.
-    _lock: Box<dyn Send + Sync>,
+    pub _held: Box<dyn Send + Sync>,
 }
 
 /// What the journal's mutex protects.
@@ -90,6 +69,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub fn new(queue: Queue, shelf: Shelf, counters: Counters, boot_ms: u64) -> Self {
+        Self {
+            queue,
+            shelf,
+            counters,
+            in_flight_since_ns: None,
+            recorded_boot_ms: boot_ms,
+            is_writer_idle: false,
+            is_closing: false,
+            is_dead: false,
+            supply_stall: None,
+            image_stall: None,
+            last_compaction: None,
+        }
+    }
+
     /// What the next submission may have. While the disk is full, what is left is for events that free places.
     pub fn credit(&self) -> Credit {
         let mut credit = self.queue.credit();
@@ -112,147 +107,18 @@ pub struct Journal {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Opens a journal: loads the newest image, applies every batch after it, cuts a torn tail, and starts the writer.
-///
-/// When it returns, what was recovered is durable under this run's epoch. On an error nothing acknowledged is lost,
-/// and opening may be tried again.
-pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<(Journal, Recovered), OpenError> {
-    let (journal, recovered) = open_stepped(options, files, Arc::new(RealMachine), state)?;
-    journal.start_threads()?;
-    Ok((journal, recovered))
-}
-
-/// Opens a journal without threads, on a machine of the caller's: every batch is written by
-/// [`Journal::step_commit`] and every segment prepared by [`Journal::step_supply`]. For tests that decide when
-/// things happen.
-pub fn open_stepped(
-    options: Options,
-    files: Arc<dyn Files>,
-    machine: Arc<dyn Machine>,
-    state: &mut dyn State,
-) -> Result<(Journal, Recovered), OpenError> {
-    options.check()?;
-    let boot_id = read_boot_id(&options.boot_id_path)?;
-    let folder = Folder { files, path: options.dir.clone() };
-    folder.files.create_folder(&folder.path).map_err(|error| OpenError::io("create", &folder.path, error))?;
-    folder.sync_parent()?;
-    let held = folder.lock("lock")?;
-    let listing = folder.list()?;
-    let base = recovery::load_base(&folder, &options, &listing, state)?;
-    let mut replay = Replay::new(&folder, &options, state, base.cursor);
-    let tail = match listing.segments.last_key_value() {
-        Some((&last, _)) if last >= base.first_segment => Some(replay.run_to_end(base.first_segment, last)?),
-        _ => None,
-    };
-    let (cursor, batches, events) = (replay.cursor, replay.batches, replay.events);
-    let suspects = std::mem::take(&mut replay.suspects);
-    recovery::check_end(&folder, &listing, cursor.lsn)?;
-
-    settle(&folder, &suspects)?;
-    let mut queue = Queue::new(options.segment_bytes);
-    let (shelf, left_tail) = Shelf::restore(&folder, &options, &listing, base.first_segment, tail, &mut queue)?;
-    let clock = Arc::new(Clock::resume(Arc::clone(&machine), boot_id, cursor.clock.as_ref()));
-    let shared = Shared {
-        queue,
-        shelf,
-        counters: Counters::new(),
-        in_flight_since_ns: None,
-        recorded_boot_ms: machine.boot_ms(),
-        is_writer_idle: false,
-        is_closing: false,
-        is_dead: false,
-        supply_stall: None,
-        image_stall: None,
-        last_compaction: None,
-    };
-    let core = Core {
-        epoch: cursor.epoch + 1,
-        shared: Mutex::new(shared),
-        writer_wake: Condvar::new(),
-        supply_wake: Condvar::new(),
-        writing: Mutex::new(Writing { sequence: cursor.sequence }),
-        supplying: Mutex::new(()),
-        recycling: Mutex::new(()),
-        durable: AtomicU64::new(cursor.lsn),
-        last: AtomicU64::new(cursor.lsn),
-        credit_total: AtomicU64::new(0),
-        wake: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
-        _lock: held,
-        options,
-        folder,
-        machine,
-        clock,
-    };
-    core.begin_run(left_tail)?;
-    let recovered = Recovered {
-        last_lsn: cursor.lsn,
-        image_lsn: base.image_lsn,
-        batches,
-        events,
-        torn_bytes: tail.map_or(0, |tail: Tail| tail.torn_bytes),
-        epoch: core.epoch,
-        service_ms: core.clock.service_ms(),
-    };
-    Ok((Journal { core: Arc::new(core), threads: Mutex::new(Vec::new()) }, recovered))
-}
-
-/// Makes durable what was read and may not be: names, and the last batch of a run that ended between write and sync.
-/// A plain sync is not enough, because a sync that failed in that run may have marked the pages clean.
-fn settle(folder: &Folder, suspects: &[Suspect]) -> Result<(), OpenError> {
-    folder.sync()?;
-    for suspect in suspects {
-        let path = folder.segment(suspect.segment);
-        let file = folder.open(&path, Access::Write)?;
-        let mut bytes = vec![0; (suspect.end - suspect.start) as usize];
-        let at = suspect.start;
-        read_exact_at(file.as_ref(), &mut bytes, at).map_err(|error| OpenError::io_at("read", &path, at, error))?;
-        write_all_at(file.as_ref(), &bytes, at).map_err(|error| OpenError::io_at("write", &path, at, error))?;
-        file.sync_data().map_err(|error| OpenError::io("sync", &path, error))?;
-    }
-    Ok(())
-}
-
 impl Core {
-    /// Writes the first batch of this run, which makes its epoch and the cut of a torn tail durable, and sees to it
-    /// that new places have credit from the start.
-    fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
-        if !lock(&self.shared).queue.has_segment() {
-            self.prepare_or_stall()?;
-        }
-        let next_lsn = self.last.load(Ordering::Relaxed) + 1;
-        lock(&self.shared).queue.begin(next_lsn, 0, &[], true, self.machine.elapsed_ns());
-        if lock(&self.shared).queue.is_blocked() {
-            self.prepare_or_stall()?;
-        }
-        self.commit().map_err(|failure| failure.into_open_error())?;
-        if let Some(number) = left_tail {
-            lock(&self.shared).queue.leave_segment(number);
-        }
-        let has_credit = || {
-            let credit = lock(&self.shared).queue.credit();
-            credit.total > credit.reserve
-        };
-        while !has_credit() && self.prepare_or_stall()? {}
-        self.refresh_credit(&lock(&self.shared));
-        Ok(())
-    }
-
-    /// Prepares a segment; whether one was. A full disk at the start is no error: there is no credit until there is
-    /// room.
-    fn prepare_or_stall(&self) -> Result<bool, OpenError> {
-        match self.supply_one() {
-            Err(error) if !error.is_no_space() => Err(error),
-            result => Ok(result.unwrap_or(false)),
-        }
-    }
-
     pub fn refresh_credit(&self, shared: &Shared) {
         self.credit_total.store(shared.credit().total, Ordering::Release);
     }
 }
 
 impl Journal {
-    fn start_threads(&self) -> Result<(), OpenError> {
+    pub(crate) fn new(core: Core) -> Self {
+        Self { core: Arc::new(core), threads: Mutex::new(Vec::new()) }
+    }
+
+    pub(crate) fn start_threads(&self) -> Result<(), OpenError> {
         let spawn = |name: &str, body: fn(&Core)| {
             let core = Arc::clone(&self.core);
             std::thread::Builder::new()
@@ -341,7 +207,7 @@ impl Journal {
         }
         shared.recorded_boot_ms = boot_ms;
         let next_lsn = core.last.load(Ordering::Relaxed) + 1;
-        shared.queue.begin(next_lsn, 0, &[], false, core.machine.elapsed_ns());
+        shared.queue.begin(next_lsn, 0, &[], core.machine.elapsed_ns());
         core.refresh_credit(&shared);
         self.wake_writer(&shared);
     }
@@ -395,12 +261,12 @@ impl Journal {
         self.core.refresh_credit(&shared);
     }
 
-    /// Writes and syncs the next batch if there is one; whether there was. Only for [`open_stepped`].
+    /// Writes and syncs the next batch if there is one; whether there was. Only for [`crate::open_stepped`].
     pub fn step_commit(&self) -> bool {
         self.core.commit_or_die()
     }
 
-    /// Prepares one segment if one is wanted; whether one was. Only for [`open_stepped`].
+    /// Prepares one segment if one is wanted; whether one was. Only for [`crate::open_stepped`].
     pub fn step_supply(&self) -> Result<bool, OpenError> {
         self.core.supply_one()
     }

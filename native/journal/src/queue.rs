@@ -26,9 +26,8 @@ pub struct Credit {
     pub largest: u64,
 }
 
-/// Room that a heartbeat can take between asking for credit and submitting, at the end of one segment and the start of
-/// the next.
-const HEARTBEAT_SLACK: u64 = 2 * SECTOR;
+/// Room that a heartbeat can take between asking for credit and submitting.
+const HEARTBEAT_SLACK: u64 = SECTOR;
 
 /// A batch that is not yet written.
 pub(crate) struct Pending {
@@ -38,7 +37,6 @@ pub(crate) struct Pending {
     pub bytes: Vec<u8>,
     pub first_lsn: Lsn,
     pub count: u32,
-    pub is_opening: bool,
     /// Monotonic time of the first submission.
     pub since_ns: u64,
 }
@@ -139,18 +137,18 @@ impl Queue {
                 return;
             }
         }
-        self.begin(first_lsn, count, bytes, false, now_ns());
+        self.begin(first_lsn, count, bytes, now_ns());
     }
 
     /// Begins a batch of its own.
-    pub fn begin(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], is_opening: bool, since_ns: u64) {
+    pub fn begin(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8], since_ns: u64) {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
         buffer.resize(HEADER, 0);
         buffer.extend_from_slice(bytes);
         // Order is kept: while one batch waits for a segment, all after it do.
         let place = if self.is_blocked() { None } else { self.place(bytes.len() as u64) };
-        self.pending.push_back(Pending { place, bytes: buffer, first_lsn, count, is_opening, since_ns });
+        self.pending.push_back(Pending { place, bytes: buffer, first_lsn, count, since_ns });
     }
 
     /// The next batch to be written, if it has a place.
@@ -193,5 +191,132 @@ impl Queue {
         let rest = self.fill.as_ref().map_or(0, room);
         let total = (rest + self.ready.len() as u64 * self.payload).saturating_sub(HEARTBEAT_SLACK);
         Credit { total, reserve: largest, largest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Home;
+    use crate::files::FileHandle;
+    use proptest::prelude::*;
+    use std::io;
+
+    struct NoFile;
+
+    impl FileHandle for NoFile {
+        fn length(&self) -> io::Result<u64> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn allocate(&self, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    const BYTES: u64 = 32 * 1024;
+
+    fn segment(number: u64) -> Arc<Segment> {
+        let home = Home { shard: 1, segment: number, salt: number };
+        Arc::new(Segment { home, bytes: BYTES, file: Box::new(NoFile) })
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// A share of the credit, in thousandths.
+        Submit(u64),
+        /// Submits that many bytes less than the credit.
+        SubmitAllBut(u64),
+        Write,
+        Supply,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..=300_u64).prop_map(Step::Submit),
+            2 => (0..=600_u64).prop_map(Step::SubmitAllBut),
+            4 => Just(Step::Write),
+            1 => Just(Step::Supply),
+        ]
+    }
+
+    /// Takes every batch: in order, on sectors, within its segment, never over another one.
+    fn write_all(queue: &mut Queue, mut placed_to: (u64, u64)) -> Result<(u64, u64), TestCaseError> {
+        while let Some(batch) = queue.take() {
+            let (segment, offset) = batch.place.expect("taken batches have a place");
+            prop_assert!((segment.home.segment, offset) >= placed_to);
+            prop_assert_eq!(offset % SECTOR, 0);
+            let end = offset + framed((batch.bytes.len() - HEADER) as u64);
+            prop_assert!(offset >= HEADER_SPACE && end <= BYTES);
+            placed_to = (segment.home.segment, end);
+        }
+        Ok(placed_to)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever was submitted before, written meanwhile, and recorded by a heartbeat in between.
+        #[test]
+        fn what_credit_allows_finds_its_place(steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80)) {
+            let mut queue = Queue::new(BYTES);
+            let mut segments = 3;
+            for number in 1..=segments {
+                queue.add_ready(segment(number));
+            }
+            let mut placed_to = (0, 0);
+            for (step, is_written_meanwhile, is_beaten_meanwhile) in steps {
+                let credit = queue.credit();
+                let wanted = match step {
+                    Step::Submit(share) => credit.total * share / 1_000,
+                    Step::SubmitAllBut(left) => credit.total.saturating_sub(left),
+                    Step::Write => 0,
+                    Step::Supply => {
+                        segments += 1;
+                        queue.add_ready(segment(segments));
+                        continue;
+                    }
+                };
+                if is_beaten_meanwhile && credit.total > credit.reserve / 2 {
+                    queue.begin(1, 0, &[], 0);
+                    prop_assert!(!queue.is_blocked());
+                }
+                if is_written_meanwhile || matches!(step, Step::Write) {
+                    placed_to = write_all(&mut queue, placed_to)?;
+                }
+                let size = wanted.min(credit.largest);
+                if size > 0 {
+                    queue.push(1, 1, &vec![0; size as usize], || 0);
+                    prop_assert!(!queue.is_blocked(), "{} of {:?}", size, credit);
+                }
+            }
+        }
+
+        /// New places leave a segment to those that free some, but for the framing of one batch.
+        #[test]
+        fn what_new_places_may_take_leaves_the_reserve(shares in prop::collection::vec(0..=1_000_u64, 1..60)) {
+            let mut queue = Queue::new(BYTES);
+            for number in 1..=3 {
+                queue.add_ready(segment(number));
+            }
+            for share in shares {
+                let credit = queue.credit();
+                let size = (credit.total.saturating_sub(credit.reserve) * share / 1_000).min(credit.largest);
+                if size > 0 {
+                    queue.push(1, 1, &vec![0; size as usize], || 0);
+                }
+                while queue.take().is_some() {}
+                let left = queue.credit();
+                prop_assert!(left.total + 2 * SECTOR + HEARTBEAT_SLACK >= left.reserve, "{:?}", left);
+            }
+        }
     }
 }

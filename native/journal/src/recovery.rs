@@ -101,10 +101,10 @@ pub(crate) struct Tail {
     pub torn_bytes: u64,
 }
 
-/// Bytes of a segment that may be in the page cache only: a run that could not sync them may have ended, and the
-/// kernel forgets that they are dirty. They are written once more before anything relies on them.
+/// Where the last whole batch lies. The run that wrote it may have ended before it was synced; all before it were
+/// synced before it was written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Suspect {
+pub(crate) struct LastBatch {
     pub segment: u64,
     pub start: u64,
     pub end: u64,
@@ -118,7 +118,7 @@ pub(crate) struct Replay<'a> {
     pub cursor: Cursor,
     pub batches: u64,
     pub events: u64,
-    pub suspects: Vec<Suspect>,
+    pub last_batch: Option<LastBatch>,
 }
 
 /// A place in the log.
@@ -126,7 +126,7 @@ type Place = (u64, u64);
 
 impl<'a> Replay<'a> {
     pub fn new(folder: &'a Folder, options: &'a Options, state: &'a mut dyn State, cursor: Cursor) -> Self {
-        Self { folder, options, state, cursor, batches: 0, events: 0, suspects: Vec::new() }
+        Self { folder, options, state, cursor, batches: 0, events: 0, last_batch: None }
     }
 
     fn open(&self, number: u64) -> Result<SegmentReader, OpenError> {
@@ -177,7 +177,7 @@ impl<'a> Replay<'a> {
             if let Some((header, reason)) = failure {
                 return Err(self.refused(reader, here, &header, reason));
             }
-            self.note_suspect(here, reader.offset);
+            self.last_batch = Some(LastBatch { segment, start: here.1, end: reader.offset });
         }
     }
 
@@ -215,18 +215,7 @@ impl<'a> Replay<'a> {
         self.cursor.sequence = header.sequence;
         self.cursor.epoch = header.epoch;
         self.cursor.clock = Some(header.clock);
-        if !header.is_opening {
-            // The run that wrote it had synced everything before.
-            self.suspects.clear();
-        }
         Ok(())
-    }
-
-    fn note_suspect(&mut self, (segment, start): Place, end: u64) {
-        match self.suspects.last_mut() {
-            Some(last) if last.segment == segment => last.end = end,
-            _ => self.suspects.push(Suspect { segment, start, end }),
-        }
     }
 
     fn refused(&self, reader: &SegmentReader, place: Place, header: &Header, reason: String) -> OpenError {

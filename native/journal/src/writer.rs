@@ -61,7 +61,6 @@ impl Core {
         let Some((segment, offset)) = batch.place.take() else { return Ok(false) };
         let started_ns = self.machine.elapsed_ns();
         let header = Header {
-            is_opening: batch.is_opening,
             epoch: self.epoch,
             sequence: writing.sequence + 1,
             first_lsn: batch.first_lsn,

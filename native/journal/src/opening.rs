@@ -1,0 +1,183 @@
+//! Opening a folder: recovery, what it must make durable before anything is shown, and the first batch of the run.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::Lsn;
+use crate::clock::{Clock, read_boot_id};
+use crate::error::OpenError;
+use crate::eventfd::EventFd;
+use crate::files::{Access, Files, read_exact_at, write_all_at};
+use crate::folder::{Folder, Listing};
+use crate::journal::{Core, Journal, Shared, lock};
+use crate::machine::{Machine, RealMachine};
+use crate::options::{Options, State};
+use crate::queue::Queue;
+use crate::recovery::{self, Cursor, LastBatch, Replay, Tail};
+use crate::supply::Shelf;
+use crate::writer::{Counters, Writing};
+
+/// What was found when a journal was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Last event of the log; all up to it were applied and are durable.
+    pub last_lsn: Lsn,
+    /// Last event of the image that was loaded, 0 without one.
+    pub image_lsn: Lsn,
+    /// Batches that were read after the image.
+    pub batches: u64,
+    /// Events that were applied after the image.
+    pub events: u64,
+    /// Bytes of the batch that a crash cut short, as far as they can be told; it was never acknowledged.
+    pub torn_bytes: u64,
+    /// Epoch of this run: one more than that of the run before.
+    pub epoch: u64,
+    /// Service time at the end of recovery, in milliseconds.
+    pub service_ms: u64,
+}
+
+/// Opens a journal: loads the newest image, applies every batch after it, cuts a torn tail, and starts the writer.
+///
+/// When it returns, what was recovered is durable under this run's epoch. On an error nothing acknowledged is lost,
+/// and opening may be tried again.
+pub fn open(options: Options, files: Arc<dyn Files>, state: &mut dyn State) -> Result<(Journal, Recovered), OpenError> {
+    let (journal, recovered) = open_stepped(options, files, Arc::new(RealMachine), state)?;
+    journal.start_threads()?;
+    Ok((journal, recovered))
+}
+
+/// Opens a journal without threads, on a machine of the caller's: every batch is written by
+/// [`Journal::step_commit`] and every segment prepared by [`Journal::step_supply`]. For tests that decide when
+/// things happen.
+pub fn open_stepped(
+    options: Options,
+    files: Arc<dyn Files>,
+    machine: Arc<dyn Machine>,
+    state: &mut dyn State,
+) -> Result<(Journal, Recovered), OpenError> {
+    options.check()?;
+    let boot_id = read_boot_id(&options.boot_id_path)?;
+    let folder = Folder { files, path: options.dir.clone() };
+    folder.files.create_folder(&folder.path).map_err(|error| OpenError::io("create", &folder.path, error))?;
+    folder.sync_parent()?;
+    let held = folder.lock("lock")?;
+    let listing = folder.list()?;
+    let found = read_log(&folder, &options, &listing, state)?;
+    settle(&folder, found.last_batch)?;
+    let mut queue = Queue::new(options.segment_bytes);
+    let (shelf, left_tail) = Shelf::restore(&folder, &options, &listing, found.first_segment, found.tail, &mut queue)?;
+    let clock = Clock::resume(Arc::clone(&machine), boot_id, found.cursor.clock.as_ref());
+    let core = Core {
+        epoch: found.cursor.epoch + 1,
+        shared: Mutex::new(Shared::new(queue, shelf, Counters::new(), machine.boot_ms())),
+        writer_wake: Condvar::new(),
+        supply_wake: Condvar::new(),
+        writing: Mutex::new(Writing { sequence: found.cursor.sequence }),
+        supplying: Mutex::new(()),
+        recycling: Mutex::new(()),
+        durable: AtomicU64::new(found.cursor.lsn),
+        last: AtomicU64::new(found.cursor.lsn),
+        credit_total: AtomicU64::new(0),
+        wake: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
+        clock: Arc::new(clock),
+        options,
+        folder,
+        machine,
+        _held: held,
+    };
+    core.begin_run(left_tail)?;
+    let recovered = found.told(&core);
+    Ok((Journal::new(core), recovered))
+}
+
+/// What reading the log has shown.
+struct Found {
+    cursor: Cursor,
+    first_segment: u64,
+    tail: Option<Tail>,
+    last_batch: Option<LastBatch>,
+    image_lsn: Lsn,
+    batches: u64,
+    events: u64,
+}
+
+impl Found {
+    fn told(&self, core: &Core) -> Recovered {
+        Recovered {
+            last_lsn: self.cursor.lsn,
+            image_lsn: self.image_lsn,
+            batches: self.batches,
+            events: self.events,
+            torn_bytes: self.tail.map_or(0, |tail| tail.torn_bytes),
+            epoch: core.epoch,
+            service_ms: core.clock.service_ms(),
+        }
+    }
+}
+
+fn read_log(folder: &Folder, options: &Options, listing: &Listing, state: &mut dyn State) -> Result<Found, OpenError> {
+    let base = recovery::load_base(folder, options, listing, state)?;
+    let mut replay = Replay::new(folder, options, state, base.cursor);
+    let tail = match listing.segments.last_key_value() {
+        Some((&last, _)) if last >= base.first_segment => Some(replay.run_to_end(base.first_segment, last)?),
+        _ => None,
+    };
+    recovery::check_end(folder, listing, replay.cursor.lsn)?;
+    Ok(Found {
+        cursor: replay.cursor,
+        first_segment: base.first_segment,
+        tail,
+        last_batch: replay.last_batch,
+        image_lsn: base.image_lsn,
+        batches: replay.batches,
+        events: replay.events,
+    })
+}
+
+/// Makes durable what was read and may not be: names, and the last batch. A plain sync of it is not enough: one that
+/// failed in the run that wrote it may have marked its pages clean, so they are written again.
+fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenError> {
+    folder.sync()?;
+    let Some(LastBatch { segment, start, end }) = last_batch else { return Ok(()) };
+    let path = folder.segment(segment);
+    let file = folder.open(&path, Access::Write)?;
+    let mut bytes = vec![0; (end - start) as usize];
+    read_exact_at(file.as_ref(), &mut bytes, start).map_err(|error| OpenError::io_at("read", &path, start, error))?;
+    write_all_at(file.as_ref(), &bytes, start).map_err(|error| OpenError::io_at("write", &path, start, error))?;
+    file.sync_data().map_err(|error| OpenError::io("sync", &path, error))
+}
+
+impl Core {
+    /// Writes the first batch of this run, which makes its epoch and the cut of a torn tail durable, and sees to it
+    /// that new places have credit from the start.
+    fn begin_run(&self, left_tail: Option<u64>) -> Result<(), OpenError> {
+        if !lock(&self.shared).queue.has_segment() {
+            self.prepare_or_stall()?;
+        }
+        let next_lsn = self.last.load(Ordering::Relaxed) + 1;
+        lock(&self.shared).queue.begin(next_lsn, 0, &[], self.machine.elapsed_ns());
+        if lock(&self.shared).queue.is_blocked() {
+            self.prepare_or_stall()?;
+        }
+        self.commit().map_err(|failure| failure.into_open_error())?;
+        if let Some(number) = left_tail {
+            lock(&self.shared).queue.leave_segment(number);
+        }
+        let has_credit = || {
+            let credit = lock(&self.shared).queue.credit();
+            credit.total > credit.reserve
+        };
+        while !has_credit() && self.prepare_or_stall()? {}
+        self.refresh_credit(&lock(&self.shared));
+        Ok(())
+    }
+
+    /// Prepares a segment; whether one was. A full disk at the start is no error: there is no credit until there is
+    /// room.
+    fn prepare_or_stall(&self) -> Result<bool, OpenError> {
+        match self.supply_one() {
+            Err(error) if !error.is_no_space() => Err(error),
+            result => Ok(result.unwrap_or(false)),
+        }
+    }
+}
