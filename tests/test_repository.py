@@ -16,8 +16,12 @@ MAX_FILE_LINES = 420
 MAX_FUNCTION_LINES = 60
 
 # Reasoned exceptions: what is longer than it should be, and why it is one thing all the same.
-LONG_FILES: dict[str, str] = {}
-LONG_FUNCTIONS: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "native/bindings/src/engine.rs": "PyO3 takes one block of methods per class; each is conversion and one call",
+}
+LONG_FUNCTIONS: dict[str, str] = {
+    "native/core/src/event.rs:encode": "one match over all event kinds, each arm a few writes, as in the table above it",
+}
 
 # Who alone may import what (design, "one importer each").
 ONE_IMPORTER = {

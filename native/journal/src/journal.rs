@@ -44,8 +44,8 @@ pub(crate) struct Core {
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
     pub wake: EventFd,
-    /// Held until the end.
-    pub _held: Box<dyn Send + Sync>,
+    /// The lock on the folder, until the shutdown.
+    pub held: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
 /// What the journal's mutex protects.
@@ -276,9 +276,10 @@ impl Journal {
     pub fn shutdown(&self) {
         self.stop_threads();
         while self.core.commit_or_die() {}
+        lock(&self.core.held).take();
     }
 
-    /// [`Journal::shutdown`], and gives the folder free.
+    /// [`Journal::shutdown`] by value.
     pub fn close(self) {
         self.shutdown();
     }

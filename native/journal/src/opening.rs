@@ -83,7 +83,7 @@ pub fn open_stepped(
         options,
         folder,
         machine,
-        _held: held,
+        held: Mutex::new(Some(held)),
     };
     core.begin_run(left_tail)?;
     let recovered = found.told(&core);
