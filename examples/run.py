@@ -104,9 +104,8 @@ class Child:
                 self.started.set()
                 code = await self._process.wait()
                 self.started.clear()
-                if self._is_stopping:
-                    return
-                print(f"{self.name} ended ({code}); starting it again", flush=True)
+                if not self._is_stopping:
+                        print(f"{self.name} ended ({code}); starting it again", flush=True)
             pause_s = (
                 RESTART_PAUSE_S
                 if loop.time() - began > 5

@@ -220,7 +220,9 @@ class Engine:
         """One request that waited for it went away; the last one drops it."""
 
     # Lobby servers. All return the LSN to wait for and raise Refused.
-    def connected(self, lobby: bytes, player_token: str, idempotency: bytes | None = None) -> int: ...
+    def connected(
+        self, lobby: bytes, player_token: str, idempotency: bytes | None = None
+    ) -> int: ...
     def disconnected(
         self,
         lobby: bytes,

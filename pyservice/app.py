@@ -7,8 +7,9 @@ What a part does is its own matter.
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +53,7 @@ from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
 
 ADMIN_SOCKET: Final = "admin.sock"
 _INTERNAL: Final = "hosting.internal.v1"
+_RETRY_MS: Final = 1_000
 
 _log = get_logger("service")
 
@@ -84,6 +86,8 @@ async def _serve(
             remove_ready_file(ready_file)
         plane = DataPlane(settings)
         signals.install(asyncio.get_running_loop(), lambda: plane.reload(reread))
+        if not await plane.recover(signals):
+            return
         addresses = await plane.start()
         _log.info("ready", **addresses)
         if ready_file is not None:
@@ -95,18 +99,19 @@ async def _serve(
 
 
 class DataPlane:
-    """All parts of a data plane process. `start` once, `stop` once."""
+    """All parts of a data plane process. `recover`, `start` and `stop`, once each."""
 
     def __init__(self, settings: Settings) -> None:
         """Takes the ports first, so that clients wait for the recovery and are not refused."""
         self._settings = settings
         self._phase = Phase()
+        self._readiness: Readiness | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
-        ring = keyring.load_or_create(settings.data_dir)
+        self._ring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
         self._limits = Limits(*_rates(settings))
-        regions = _regions(settings)
         self._namespaces = Namespaces()
         self._feed = Feed(
             FeedFiles(settings.data_dir / "feed"),
@@ -118,17 +123,37 @@ class DataPlane:
         )
         # Configuration first: what the journal brings back is answered for at once.
         self._feed.load()
-        engine_limits = _engine_limits(settings)
-        self._engine = engine.open_engine(settings.data_dir / "journal", ring, engine_limits)
         self._client = InternalClient(settings.data_dir / ADMIN_SOCKET)
-        self._static_feed = self._make_static_feed()
-        self._wire_doors(regions)
-        self._wire_upkeep(engine_limits)
-        self._tasks: list[asyncio.Task[None]] = []
+        path = settings.feed_file
+        self._static_feed = StaticFeed(path, _FeedOverSocket(self._client)) if path else None
+        probes = create_probes(self._conditions, self._metrics, self._render)
+        self._probes = AsgiServer(probes, self._probes_socket)
 
-    def _make_static_feed(self) -> StaticFeed | None:
-        path = self._settings.feed_file
-        return StaticFeed(path, _FeedOverSocket(self._client)) if path else None
+    async def recover(self, signals: StopSignals) -> bool:
+        """Opens the engine while the probes answer; False when a signal came first.
+
+        A disk without room for what recovery has to write is waited for: what is there is not lost.
+        """
+        await self._probes.start()
+        journal_dir = self._settings.data_dir / "journal"
+        limits = _engine_limits(self._settings)
+        while not signals.stop.is_set():
+            try:
+                opened = await asyncio.to_thread(
+                    engine.open_engine, journal_dir, self._ring, limits
+                )
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
+                await signals.wait_stop(_RETRY_MS)
+            else:
+                self._engine = opened
+                self._wire_doors(_regions(self._settings))
+                self._wire_upkeep(limits)
+                return True
+        await self._probes.stop()
+        return False
 
     def _wire_doors(self, regions: Regions) -> None:
         settings = self._settings
@@ -174,22 +199,30 @@ class DataPlane:
             loop=LoopWatch(),
             compactor=self._compactor,
         )
-        probes = create_probes(self._readiness.conditions, self._metrics, self._render)
-        self._probes = AsgiServer(probes, self._probes_socket)
+        for watch in (
+            self._readiness.journal,
+            self._readiness.storage,
+            self._readiness.loop,
+            self._compactor,
+        ):
+            self._own(watch.run())
+
+    def _conditions(self) -> Mapping[str, str | None]:
+        if self._readiness is None:
+            return {"process": "recovering"}
+        return self._readiness.conditions()
 
     def _render(self) -> bytes:
         """Prometheus text that is not the doors'; runs in a thread."""
+        if self._readiness is None:
+            return b""
         native = self._engine.render_metrics(self._namespaces.labels())
         return native + self._readiness.render()
 
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
         self._engine.start()
-        await self._probes.start()
         await self._internal.start()
-        readiness = self._readiness
-        for watch in (readiness.journal, readiness.storage, readiness.loop, self._compactor):
-            self._own(watch.run())
         if self._static_feed is not None:
             self._own(self._static_feed.run())
             await self._static_feed.fed()
@@ -277,7 +310,7 @@ class _FeedOverSocket:
 
 
 def _door(settings: Settings) -> DoorSettings:
-    http, grpc = settings.http_limits, settings.grpc_limits
+    http, messages = settings.http_limits, settings.grpc_limits
     return DoorSettings(
         trusted_proxies=settings.trusted_proxies,
         proxy_protocol=settings.proxy_protocol,
@@ -288,8 +321,8 @@ def _door(settings: Settings) -> DoorSettings:
         receive_timeout_ms=http.slow_client_ms,
         keep_alive_timeout_ms=http.keep_alive_ms,
         backlog=http.backlog,
-        message_limit_bytes=grpc.message_bytes,
-        streams_per_connection=grpc.streams_per_connection,
+        message_limit_bytes=messages.message_bytes,
+        streams_per_connection=messages.streams_per_connection,
     )
 
 

@@ -67,7 +67,7 @@ class Authorizer:
 
     def client(self, call: Call) -> Caller:
         """Matchmaker client operations: pub_, env_, or no token and an Origin of the namespace."""
-        if call.authorization is None:
+        if not call.authorization:
             return self._tokenless(call)
         token, kind = _token(call.authorization)
         match kind:

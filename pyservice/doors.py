@@ -60,9 +60,7 @@ def check_idempotency_key(key: str | None) -> None:
 def admit(gate: Gate, caller: Caller, meter: Meter) -> None:
     """Raises RATE_LIMITED when the caller came too often."""
     is_back_end = caller.kind is TokenKind.ENVIRONMENT
-    wait_s = gate.wait_s(
-        caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end
-    )
+    wait_s = gate.wait_s(caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end)
     if wait_s:
         meter.rate_limited += 1
         raise ServiceError("RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)))

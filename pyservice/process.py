@@ -48,8 +48,10 @@ class DirectoryLock:
                 f"{data_dir} is in use by process {holder or '(starting)'}: stop it first, "
                 "or choose another --data-dir"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # The pid is for people: on a full disk the lock holds without it.
+        with contextlib.suppress(OSError):
+            length = os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.ftruncate(descriptor, length)
         return cls(descriptor)
 
     def release(self) -> None:
@@ -81,6 +83,11 @@ class StopSignals:
         """Waits so long, or until somebody is in a hurry."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.hurry.wait(), duration_ms / 1000)
+
+    async def wait_stop(self, duration_ms: int) -> None:
+        """Waits so long, or until the process has to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:

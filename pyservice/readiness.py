@@ -74,8 +74,10 @@ class Readiness:
 
     def _feed(self) -> str:
         problems = self.feed_problems()
-        told = f", {len(problems)} problems, first: {problems[0]}" if problems else ""
-        return f"{self.namespaces()} namespaces{told}"
+        if not problems:
+            return f"{self.namespaces()} namespaces"
+        first = " ".join(problems[0].split())
+        return f"{self.namespaces()} namespaces, {len(problems)} problems, first: {first}"
 
     def render(self) -> bytes:
         """Prometheus text of what is measured here."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -20,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.calls import Call, Caller, Operation, TokenKind
+from pyservice.calls import Call, Caller, Operation, Run, TokenKind
 from pyservice.contract import METHODS
 from pyservice.doors import DoorSettings
 from pyservice.edge.asgi import Edge, create_app
@@ -52,7 +52,7 @@ class SmallService:
     """`join` was cancelled and has given up its place."""
 
     def operations(self) -> dict[str, Operation]:
-        runs = {
+        runs: dict[str, Run] = {
             "PlayerConnected": self.connected,
             "FindLobby": self.find,
             "JoinLobby": self.join,
@@ -193,7 +193,8 @@ class HttpConnection:
     async def read(self, *, has_body: bool = True) -> Response:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         status_line, *lines = head.strip().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines)
+        pairs = (line.split(": ", 1) for line in lines)
+        headers = {name.lower(): value for name, value in pairs}
         length = int(headers.get("content-length", 0)) if has_body else 0
         return Response(int(status_line.split()[1]), headers, await self.reader.readexactly(length))
 
@@ -272,6 +273,21 @@ class GrpcDoor:
 
     async def stop(self, grace_s: float) -> None:
         await self.server.stop(grace_s)
+
+
+def code_of(response: Response) -> str:
+    """The code of a problem that says what decisions 2 asks for."""
+    problem = response.json
+    assert response.headers["content-type"] == "application/problem+json"
+    assert problem["status"] == response.status
+    assert problem["ray_id"] == response.headers["x-ray-id"]
+    assert problem["message"] == problem["detail"]
+    return str(problem["code"])
+
+
+async def is_closed(connection: HttpConnection) -> bool:
+    """Whether the server closes without another word."""
+    return await asyncio.wait_for(connection.rest(), 5) == b""
 
 
 Door = HttpDoor | GrpcDoor
@@ -354,3 +370,21 @@ async def open_door(
         app = create_app(operations, settings, metrics, limits)
         serve = open_http if kind == "http" else open_asgi
         yield await stack.enter_async_context(serve(app))
+
+
+Connect = Callable[..., Awaitable[HttpConnection]]
+"""Opens a connection to an HTTP door with the given settings."""
+
+
+@asynccontextmanager
+async def connections_to(service: SmallService) -> AsyncIterator[Connect]:
+    async with AsyncExitStack() as stack:
+
+        async def connect(settings: DoorSettings | None = None) -> HttpConnection:
+            door = await stack.enter_async_context(open_door("http", service, settings))
+            assert isinstance(door, HttpDoor)
+            connection = await HttpConnection.open(door.address)
+            stack.push_async_callback(connection.close)
+            return connection
+
+        yield connect

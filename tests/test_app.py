@@ -9,7 +9,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +36,14 @@ def _metric(service: Service, name: str) -> float:
         if line.startswith(f"{name} "):
             return float(line.split()[1])
     raise AssertionError(f"no metric {name}")
+
+
+@pytest.fixture(scope="module")
+def quiet_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for the tests that only look."""
+    service = Service(tmp_path_factory.mktemp("quiet")).start()
+    yield service
+    service.close()
 
 
 def test_a_player_gets_in_from_nothing(service: Service) -> None:
@@ -86,12 +94,12 @@ def test_configuration_stays_without_its_source(service: Service) -> None:
     assert "is not JSON" in service.probe("/readyz?verbose").text
 
 
-def test_a_second_process_is_refused_with_the_holders_pid(service: Service) -> None:
-    assert service.process is not None
-    done = service.command("serve", "--http", "127.0.0.1:0")
+def test_a_second_process_is_refused_with_the_holders_pid(quiet_service: Service) -> None:
+    assert quiet_service.process is not None
+    done = quiet_service.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
-    assert f"in use by process {service.process.pid}" in done.stderr
-    assert service.probe("/livez").status_code == 200
+    assert f"in use by process {quiet_service.process.pid}" in done.stderr
+    assert quiet_service.probe("/livez").status_code == 200
 
 
 def test_a_port_that_is_taken_is_told(make_service: MakeService) -> None:
@@ -104,19 +112,19 @@ def test_a_port_that_is_taken_is_told(make_service: MakeService) -> None:
             assert f"listen on {address}" in service.log()
 
 
-def test_the_ready_file_says_where_everything_is(service: Service) -> None:
-    said = json.loads(service.ready_file.read_text())
+def test_the_ready_file_says_where_everything_is(quiet_service: Service) -> None:
+    said = json.loads(quiet_service.ready_file.read_text())
     assert set(said) >= {"http", "grpc", "metrics"}
     for name in ("http", "grpc", "metrics"):
         host, port = said[name].rsplit(":", 1)
         socket.create_connection((host, int(port)), 5).close()
-    assert said["http"] in service.log()
+    assert said["http"] in quiet_service.log()
 
 
-def test_files_of_the_data_directory_are_the_owners(service: Service) -> None:
-    assert stat.S_IMODE(service.data_dir.stat().st_mode) == 0o700
+def test_files_of_the_data_directory_are_the_owners(quiet_service: Service) -> None:
+    assert stat.S_IMODE(quiet_service.data_dir.stat().st_mode) == 0o700
     for name in ("keys.json", "admin.sock"):
-        assert stat.S_IMODE((service.data_dir / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE((quiet_service.data_dir / name).stat().st_mode) == 0o600
 
 
 def test_sigterm_sends_waiting_finds_away_and_exits_well(service: Service) -> None:
@@ -215,9 +223,11 @@ def test_tokens_are_made_over_the_admin_socket(service: Service) -> None:
         assert service.find(made[kind]["token"], "party").json()["code"].startswith("MATCHMAKER")
 
 
-def test_a_token_for_nobody_is_told(service: Service) -> None:
+def test_a_token_for_nobody_is_told(quiet_service: Service) -> None:
     for kind in ("public", "environment"):
-        done = service.command("token", "create", "--kind", kind, "--namespace", "arena/other")
+        done = quiet_service.command(
+            "token", "create", "--kind", kind, "--namespace", "arena/other"
+        )
         assert done.returncode == 1
         assert "NAMESPACE_NOT_FOUND" in done.stderr
         assert done.stdout == ""
@@ -231,13 +241,13 @@ def test_without_a_service_token_create_says_so(make_service: MakeService) -> No
     assert "is a service running" in done.stderr
 
 
-def test_probes_tell_how_it_fares(service: Service) -> None:
-    assert service.probe("/livez").status_code == 200
-    assert service.probe("/readyz").status_code == 200
-    told = service.probe("/readyz?verbose").text
+def test_probes_tell_how_it_fares(quiet_service: Service) -> None:
+    assert quiet_service.probe("/livez").status_code == 200
+    assert quiet_service.probe("/readyz").status_code == 200
+    told = quiet_service.probe("/readyz?verbose").text
     for part in ("process", "journal", "loop", "credit", "storage", "feed (1 namespaces)"):
         assert part in told
-    metrics = service.probe("/metrics").text
+    metrics = quiet_service.probe("/metrics").text
     for name in ("hosting_storage_free_bytes", "hosting_compactions_total", "hosting_build_info"):
         assert name in metrics
 
@@ -299,3 +309,57 @@ def test_a_removed_namespace_has_no_way_in_any_more(service: Service) -> None:
     os.kill(service.process.pid, signal.SIGHUP)
     _until(lambda: service.find(public).status_code == 401)
     assert service.find(public).json()["code"] == "TOKEN_INVALID"
+
+
+def test_a_client_that_goes_away_frees_its_hold(service: Service) -> None:
+    public = service.public_token()
+    service.attach(is_ready=False)
+    host, port = service.addresses["http"].split(":")
+    body = json.dumps({"game_modes": ["duel"]})
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(
+            f"POST {FIND} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {public}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        _until(lambda: 'state="held"} 1' in service.probe("/metrics").text)
+    _until(lambda: 'state="held"} 0' in service.probe("/metrics").text)
+
+
+def test_sighup_reads_rate_limits_again(make_service: MakeService) -> None:
+    service = make_service()
+    service.settings = {}
+    config = service.folder / "service.toml"
+    config.write_text("[rate_limits.client]\nper_second = 0.001\nburst = 1\n")
+    service.start("--config", str(config))
+    public = service.public_token()
+
+    def statuses() -> list[int]:
+        path = "/matchmaker/regions"
+        return [service.ask("GET", path, None, public).status_code for _ in range(3)]
+
+    assert statuses() == [200, 429, 429]
+    config.write_text("[rate_limits.client]\nper_second = 0\n")
+    assert service.process is not None
+    service.process.send_signal(signal.SIGHUP)
+    _until(lambda: statuses() == [200] * 3)
+    config.write_text("nonsense = 1\n")
+    service.process.send_signal(signal.SIGHUP)
+    _until(lambda: "settings not reloaded" in service.log())
+    assert statuses() == [200] * 3
+
+
+def test_a_damaged_feed_file_prevents_a_start_by_name(service: Service) -> None:
+    assert service.stop() == 0
+    [path] = (service.data_dir / "feed").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    assert service.spawn().wait(20) == 1
+    assert path.name in service.log()
+    assert not service.ready_file.exists()
+
+
+def test_wrong_settings_start_nothing(make_service: MakeService) -> None:
+    service = make_service()
+    assert service.spawn("--set", "nonsense=1", "--set", "lame_duck_ms=x").wait(20) == 1
+    assert "nonsense: is not a setting" in service.log()
+    assert "lame_duck_ms" in service.log()
+    assert not service.data_dir.exists()

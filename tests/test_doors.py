@@ -35,6 +35,12 @@ OUR_SERVERS = ("http", "grpc")
 TRUSTING = DoorSettings(trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"))
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production."""
+    return "asyncio", {"use_uvloop": True}
+
+
 @pytest.fixture(params=DOORS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)

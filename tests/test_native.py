@@ -76,7 +76,9 @@ def test_every_slug_of_the_engine_is_a_code_of_the_error_table() -> None:
 def test_every_code_about_lobbies_and_players_is_the_engines_or_decided_above_it() -> None:
     mine = {code for code in codes() if code.startswith(("MATCHMAKER_", "PLAYER_"))}
     missing = sorted(mine - DECIDED_ABOVE - set(_native.SLUGS))
-    assert not missing, f"add these to native/core/src/error.rs, or to DECIDED_ABOVE here: {missing}"
+    assert not missing, (
+        f"add these to native/core/src/error.rs, or to DECIDED_ABOVE here: {missing}"
+    )
     both = sorted(DECIDED_ABOVE & set(_native.SLUGS))
     assert not both, f"take these out of DECIDED_ABOVE here: {both}"
 
@@ -164,19 +166,18 @@ def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) ->
         token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
     ]
     ran = threading.Event()
-    started = threading.Event()
+    gate = threading.Lock()
 
     def other() -> None:
-        started.set()
+        gate.acquire()
         ran.set()
 
     # With so long an interval no thread is made to give way: the other one runs only when the call lets go.
     before = sys.getswitchinterval()
     sys.setswitchinterval(1_000)
     try:
-        gate = threading.Lock()
         gate.acquire()
-        thread = threading.Thread(target=lambda: (gate.acquire(), other()))
+        thread = threading.Thread(target=other)
         thread.start()
         gate.release()
         assert not ran.is_set(), "the thread ran before the call: the test shows nothing"

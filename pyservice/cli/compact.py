@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     try:
         ring = keyring.load(given.data_dir)
         lsn = engine.compact(given.data_dir / "journal", ring, limits, given.parent_pid)
-    except (keyring.KeyringError, engine.OpenFailed) as error:
+    except (keyring.KeyringError, engine.OpenFailed, OSError) as error:
         print(f"pyservice compact: {error}", file=sys.stderr)
         return 1
     print(lsn)

@@ -1,22 +1,22 @@
 """The engine as the event loop sees it: commands whose answers are awaited until they are durable.
 
-The only importer of `pyservice._native`. Owns waiting: for the journal, for lobbies that start, and
-for the deadline of a call. What a call means is the handlers' matter, deciding is the engine's.
+The only importer of `pyservice._native`. What a call means is the handlers' matter, deciding is
+the engine's; how waiting works is in `waiting`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from pyservice import _native
 from pyservice._native import Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice.dataplane.waiting import Waiting
 from pyservice.errors import ServiceError, field_problem
+from pyservice.ids import format_uuid
 
 __all__ = [
     "Engine",
@@ -34,8 +34,11 @@ __all__ = [
 
 build_profile: Final = _native.build_profile
 version: Final = _native.version
-_PRUNE_AT: Final = 4096
-T = TypeVar("T")
+
+
+_NOT_REMEMBERED: Final = frozenset(
+    {"MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_TOO_MANY_LOBBIES", "STORAGE_FULL"}
+)
 
 
 class Keys(Protocol):
@@ -60,7 +63,7 @@ class Limits:
 
 
 def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
-    """Recovers the directory. Blocks for as long as that takes. Raises OpenFailed."""
+    """Recovers the directory; blocks meanwhile. Raises OpenFailed, OSError without room for it."""
     native = _native.Engine.open(
         None if journal_dir is None else str(journal_dir),
         mac_keys=keys.mac_keys,
@@ -74,7 +77,7 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
 
 
 def compact(journal_dir: Path, keys: Keys, limits: Limits, parent_pid: int) -> int:
-    """Writes an image of all closed segments and returns its LSN. Raises OpenFailed."""
+    """Writes an image of all closed segments and returns its LSN. Raises OpenFailed, OSError."""
     return _native.compact(
         str(journal_dir),
         mac_keys=keys.mac_keys,
@@ -94,13 +97,7 @@ class Engine:
 
     def __init__(self, native: _native.Engine, find_wait_ms: int) -> None:
         self._native = native
-        self._find_wait_s = find_wait_ms / 1000
-        self._durable = native.durable()
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._prune_at = _PRUNE_AT
-        self._holds: dict[int, list[asyncio.Future[Resolved]]] = {}
-        self._wake_fd = native.wake_fd()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms)
         # Asked as they are; they wait for nothing.
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
@@ -116,21 +113,15 @@ class Engine:
 
     def start(self) -> None:
         """Begins to hear of the journal; called on the loop that awaits the answers."""
-        self._loop = asyncio.get_running_loop()
-        if self._wake_fd >= 0:
-            self._loop.add_reader(self._wake_fd, self._woke)
+        self._waiting.start()
 
     def give_up_holds(self) -> None:
         """Who waits for a lobby that starts is sent away: the service stops."""
-        for futures in self._holds.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(ServiceError("SHUTTING_DOWN"))
+        self._waiting.give_up_holds()
 
     async def close(self) -> None:
         """Syncs what is pending and stops. Repeats do nothing."""
-        if self._loop is not None and self._wake_fd >= 0:
-            self._loop.remove_reader(self._wake_fd)
+        self._waiting.stop()
         await asyncio.to_thread(self._native.close)
 
     def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None:
@@ -179,6 +170,21 @@ class Engine:
             raise await self._told(refused, deadline) from None
         return await self._placed(placed, deadline)
 
+    async def remembered(
+        self, namespace: bytes, idempotency: bytes | None, deadline: float | None
+    ) -> Placed | None:
+        """What a call under this key got before, None when the engine does not know the key."""
+        if idempotency is None:
+            return None
+        try:
+            # A wish that nothing can grant: what is not remembered is refused.
+            placed = self._native.find(namespace, bytes(16), [], [], [], idempotency=idempotency)
+        except Refused as refused:
+            if refused.slug in _NOT_REMEMBERED:
+                return None
+            raise await self._told(refused, deadline) from None
+        return await self._placed(placed, deadline)
+
     async def join(
         self,
         namespace: bytes,
@@ -204,7 +210,7 @@ class Engine:
             )
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        return await self._placed(placed, deadline)
+        return await self._placed(placed, deadline, lobby)
 
     # Lobby servers
 
@@ -216,8 +222,8 @@ class Engine:
             wait = self._native.connected(lobby, player_token, idempotency)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        if wait > self._durable:
-            await self._settled(wait, deadline)
+        if wait > self._waiting.durable:
+            await self._waiting.settled(wait, deadline)
 
     async def disconnected(
         self,
@@ -232,8 +238,8 @@ class Engine:
             wait = self._native.disconnected(lobby, player_token, hold_ms, idempotency)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        if wait > self._durable:
-            await self._settled(wait, deadline)
+        if wait > self._waiting.durable:
+            await self._waiting.settled(wait, deadline)
 
     async def ready(self, lobby: bytes, deadline: float | None) -> None:
         """The lobby takes players."""
@@ -241,7 +247,7 @@ class Engine:
             wait = self._native.ready(lobby)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
 
     async def set_closed(self, lobby: bytes, is_closed: bool, deadline: float | None) -> None:
         """Whether the lobby takes more players."""
@@ -249,7 +255,7 @@ class Engine:
             wait = self._native.set_closed(lobby, is_closed)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
 
     async def set_state(self, lobby: bytes, state: bytes, deadline: float | None) -> None:
         """What the lobby keeps; empty clears."""
@@ -257,7 +263,7 @@ class Engine:
             wait = self._native.set_state(lobby, state)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
 
     async def heartbeat(
         self, lobby: bytes, player_tokens: Sequence[str] | None, deadline: float | None
@@ -267,7 +273,7 @@ class Engine:
             wait = self._native.heartbeat(lobby, player_tokens)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
 
     async def state(
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
@@ -277,7 +283,7 @@ class Engine:
             state, wait = self._native.state(namespaces, lobby)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
         return state or b""
 
     def listed_state(self, namespace: bytes, lobby: bytes) -> bytes | None:
@@ -328,7 +334,37 @@ class Engine:
             )
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
+        return lobby, token
+
+    async def remembered_attach(
+        self, namespace: bytes, idempotency: bytes | None, deadline: float | None
+    ) -> tuple[bytes, str] | None:
+        """What an attach under this key got before, None when the engine does not know the key."""
+        if idempotency is None:
+            return None
+        try:
+            # Where no lobby may be, what is not remembered is refused.
+            lobby, token, wait = self._native.attach(
+                namespace,
+                bytes(16),
+                "",
+                "",
+                [],
+                max_players=(1, 1, 1),
+                player_token_ttl_ms=1,
+                heartbeat_timeout_ms=0,
+                heartbeat_grace_ms=0,
+                is_join_enabled=False,
+                create_ts_ms=0,
+                lobby_count_max=0,
+                idempotency=idempotency,
+            )
+        except Refused as refused:
+            if refused.slug in _NOT_REMEMBERED:
+                return None
+            raise await self._told(refused, deadline) from None
+        await self._waiting.settled(wait, deadline)
         return lobby, token
 
     async def detach(
@@ -339,112 +375,41 @@ class Engine:
             did_remove, wait = self._native.detach(namespaces, lobby)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
-        await self._settled(wait, deadline)
+        await self._waiting.settled(wait, deadline)
         return did_remove
 
-    # Waiting
-
-    def _woke(self) -> None:
-        """A batch is durable: everybody whose LSN it has goes on, and holds that ended are told."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
-        durable = self._native.durable()
-        if durable > self._durable:
-            self._durable = durable
-            self._release(durable)
-        for resolved in self._native.take_resolved():
-            for future in self._holds.pop(resolved.hold, ()):
-                if not future.done():
-                    future.set_result(resolved)
-
-    def _release(self, durable: int) -> None:
-        remaining = []
-        for waiter in self._waiters:
-            lsn, future = waiter
-            if lsn > durable:
-                remaining.append(waiter)
-            elif not future.done():
-                future.set_result(None)
-        self._waiters = remaining
-
-    async def _settled(self, wait: int, deadline: float | None) -> None:
-        """Returns when the LSN is durable. Raises DEADLINE_EXCEEDED."""
-        if wait <= self._durable:
-            return
-        future: asyncio.Future[None] = self._running_loop().create_future()
-        if len(self._waiters) >= self._prune_at:
-            self._prune()
-        self._waiters.append((wait, future))
-        await self._until(future, deadline)
-
-    def _prune(self) -> None:
-        """Forgets who went away, so that a stalled disk does not let the list grow without end."""
-        self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
-        self._prune_at = max(_PRUNE_AT, 2 * len(self._waiters))
-
-    async def _until(self, future: asyncio.Future[T], deadline: float | None) -> T:
-        if deadline is None:
-            return await future
-        timer = self._running_loop().call_at(deadline, _expire, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
-
-    async def _placed(self, placed: Placed, deadline: float | None) -> Placed:
+    async def _placed(self, placed: Placed, deadline: float | None, lobby: bytes = b"") -> Placed:
+        """The places, when they are there and durable. `lobby`: the one that was asked for."""
         if placed.hold:
-            resolved = await self._resolved(placed.hold, deadline)
+            lobby = placed.lobby or lobby
+            resolved = await self._waiting.resolved(placed.hold, deadline)
             if resolved.refusal is not None:
-                raise await self._told(resolved.refusal, deadline)
+                raise await self._told(resolved.refusal, deadline, lobby)
             if resolved.placed is None:
                 raise RuntimeError("a hold ended without places and without a refusal")
             placed = resolved.placed
-        await self._settled(placed.wait, deadline)
+        await self._waiting.settled(placed.wait, deadline)
         return placed
 
-    async def _resolved(self, hold: int, deadline: float | None) -> Resolved:
-        """How the hold ended. It is released once by each request that goes away before that."""
-        loop = self._running_loop()
-        limit = loop.time() + self._find_wait_s
-        future: asyncio.Future[Resolved] = loop.create_future()
-        waiting = self._holds.setdefault(hold, [])
-        waiting.append(future)
-        try:
-            return await self._until(future, limit if deadline is None else min(limit, deadline))
-        except BaseException:
-            # Once the hold has ended there are places or none, and nothing is undone.
-            if self._holds.get(hold) is waiting:
-                waiting.remove(future)
-                if not waiting:
-                    del self._holds[hold]
-                self._native.release_hold(hold)
-            raise
-
-    async def _told(self, refused: Refused, deadline: float | None) -> ServiceError:
-        """The refusal as an error, when what it tells is durable."""
-        if refused.wait > self._durable:
-            await self._settled(refused.wait, deadline)
-        return _service_error(refused.slug, refused.context)
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            raise RuntimeError("the engine was not started")
-        return self._loop
+    async def _told(
+        self, refused: Refused, deadline: float | None, lobby: bytes = b""
+    ) -> ServiceError:
+        """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
+        await self._waiting.settled(refused.wait, deadline)
+        return _service_error(refused.slug, refused.context, lobby)
 
 
-def _expire(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(ServiceError("DEADLINE_EXCEEDED"))
-
-
-def _service_error(slug: str, context: Mapping[str, str | int]) -> ServiceError:
+def _service_error(slug: str, context: Mapping[str, str | int], lobby: bytes) -> ServiceError:
     if "limit" in context:
         reason = f"must be at most {context['limit']}"
         return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])
     if "index" in context:
         path = ["player_tokens", str(context["index"])]
         return ServiceError(slug, errors=[field_problem(path, "invalid")])
-    return ServiceError(slug, metadata={name: str(value) for name, value in context.items()})
+    metadata = {name: str(value) for name, value in context.items()}
+    if lobby:
+        metadata["lobby_id"] = format_uuid(lobby)
+    return ServiceError(slug, metadata=metadata)
 
 
 def refusal_slugs() -> tuple[str, ...]:

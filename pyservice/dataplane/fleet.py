@@ -118,14 +118,25 @@ class Fleet:
     ) -> pb.AttachLobbyResponse:
         """A running server becomes a lobby, starting until it calls ready (decisions 5.11)."""
         namespace = self._visible(request.game_id, request.namespace_id, caller)
-        mode, region = admit_attach(
-            namespace,
-            self._regions,
-            request.game_mode,
-            request.region if request.HasField("region") else None,
-            bool(request.tags),
-            request.ports,
-        )
+        deadline = caller.call.deadline
+        idempotency = self._idempotency("attach", request, caller)
+        try:
+            mode, region = admit_attach(
+                namespace,
+                self._regions,
+                request.game_mode,
+                request.region if request.HasField("region") else None,
+                bool(request.tags),
+                request.ports,
+            )
+        except ServiceError:
+            # The configuration may have changed since this call was answered the first time.
+            before = await self._engine.remembered_attach(
+                namespace.namespace_id, idempotency, deadline
+            )
+            if before is None:
+                raise
+            return _attached(*before)
         lobby, token = await self._engine.attach(
             namespace.namespace_id,
             namespace.version_id,
@@ -143,10 +154,10 @@ class Fleet:
             is_join_enabled=mode.is_join_enabled,
             create_ts_ms=self._now_ms(),
             lobby_count_max=namespace.lobby_count_max,
-            idempotency=self._idempotency("attach", request, caller),
-            deadline=caller.call.deadline,
+            idempotency=idempotency,
+            deadline=deadline,
         )
-        return pb.AttachLobbyResponse(lobby_id=format_uuid(lobby), lobby_token=token)
+        return _attached(lobby, token)
 
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
@@ -175,6 +186,10 @@ class Fleet:
             return None
         message = request.SerializeToString(deterministic=True)
         return self._engine.idempotency(caller.identity, key, operation, message)
+
+
+def _attached(lobby: bytes, token: str) -> pb.AttachLobbyResponse:
+    return pb.AttachLobbyResponse(lobby_id=format_uuid(lobby), lobby_token=token)
 
 
 def _or_default(value: int | None, default: int) -> int:

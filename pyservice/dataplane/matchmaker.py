@@ -35,30 +35,27 @@ class Matchmaker:
         """Decisions 5.3. Waits for a starting lobby, at most `find_wait_ms`."""
         namespace = self._namespaces.resolved(caller.namespace_id)
         source = self._source(request, caller)
-        party_size = request.party_size or 1
-        admitted = admit_find(
-            namespace,
-            self._regions,
-            Wish(
-                modes=request.game_modes,
-                regions=request.regions,
-                has_tags=bool(request.tags),
-                max_players=request.max_players if request.HasField("max_players") else None,
-                party_size=party_size,
-                coords=caller.call.coords,
-            ),
-        )
+        deadline = caller.call.deadline
+        idempotency = self._idempotency("find", request, caller)
+        try:
+            admitted = admit_find(namespace, self._regions, _wish(request, caller))
+        except ServiceError:
+            # The configuration may have changed since this call was answered the first time.
+            before = await self._engine.remembered(namespace.namespace_id, idempotency, deadline)
+            if before is None:
+                raise
+            return self._answer(pb.FindLobbyResponse(), before)
         placed = await self._engine.find(
             namespace.namespace_id,
             namespace.version_id,
             admitted.modes,
             admitted.regions,
             sorted(request.tags.items()),
-            party_size=party_size,
+            party_size=request.party_size or 1,
             source=source,
             source_limit=namespace.source_limit,
-            idempotency=self._idempotency("find", request, caller),
-            deadline=caller.call.deadline,
+            idempotency=idempotency,
+            deadline=deadline,
         )
         return self._answer(pb.FindLobbyResponse(), placed)
 
@@ -162,6 +159,17 @@ class Matchmaker:
             return None
         message = request.SerializeToString(deterministic=True)
         return self._engine.idempotency(caller.identity, key, operation, message)
+
+
+def _wish(request: pb.FindLobbyRequest, caller: Caller) -> Wish:
+    return Wish(
+        modes=request.game_modes,
+        regions=request.regions,
+        has_tags=bool(request.tags),
+        max_players=request.max_players if request.HasField("max_players") else None,
+        party_size=request.party_size or 1,
+        coords=caller.call.coords,
+    )
 
 
 def _client_address(word: str, reason: str = "") -> ServiceError:

@@ -15,11 +15,10 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice import addresses
-from pyservice.edge.asgi import Edge, Exchange
+from pyservice.edge.asgi import Exchange
+from pyservice.edge.connection import Connection
 from pyservice.edge.exchanges import Answer, Request
 from pyservice.errors import ServiceError
 
@@ -38,25 +37,21 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class _Stage:
     """Where the receiving side of a connection is."""
 
-    PROXY: Final = 0
-    """A proxy header has to come first."""
-    IDLE: Final = 1
+    IDLE: Final = 0
     """Between requests."""
-    HEAD: Final = 2
-    BODY: Final = 3
-    DEAF: Final = 4
+    HEAD: Final = 1
+    BODY: Final = 2
+    DEAF: Final = 3
     """Nothing that still comes is read."""
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(Connection):
     """One connection.
 
     Receiving (`_stage`) and answering (`_current`) go on side by side: a pipelined request is
     received while the one before it is answered, and then waits in `_waiting` while reading is
     paused.
     """
-
-    app: Edge
 
     def __init__(
         self,
@@ -66,17 +61,10 @@ class HttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._on_close = on_close
-        door = self.app.door
-        self._headers_limit = door.headers_limit_bytes
-        self._url_limit = door.url_limit_bytes
-        self._receive_timeout_s = door.receive_timeout_ms / 1000
-        self._keep_alive_timeout_s = door.keep_alive_timeout_ms / 1000
+        super().__init__(config, server_state, app_state, _loop, on_close)
+        self._headers_limit = self.app.door.headers_limit_bytes
+        self._url_limit = self.app.door.url_limit_bytes
         self._stage = _Stage.IDLE
-        self._peer: addresses.Address = addresses.LOCAL
-        self._source = addresses.pack(self._peer)
-        self._proxy_bytes = b""
         # Receiving
         self._chunk_bytes = 0
         self._received_bytes = 0
@@ -92,42 +80,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._waiting: deque[Request] = deque()
         self._is_stopping = False
         self._is_reading_paused = False
-        self._is_write_paused = False
-        # The client has to do something until `_deadline`; None while it is our turn.
-        self._deadline: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    # Connection
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.connections.add(self)
-        self.transport = transport
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self._set_peer(addresses.parse(peer[0]))
-        if self.app.door.proxy_protocol and self.app.proxies.trusts(self._peer):
-            self._stage = _Stage.PROXY
-        self._expect_within(self._receive_timeout_s)
-
-    def _set_peer(self, peer: addresses.Address | None) -> None:
-        self._peer = peer or self._peer
-        self._source = addresses.pack(self._peer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.discard(self)
         self._stage = _Stage.DEAF
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._waiting.clear()
         if self._task is not None:
             # Whoever waits for a lobby frees its hold by this.
             self._task.cancel()
-        self.transport.close()
-        self.parser = None  # type: ignore[assignment]
-        if self._on_close is not None:
-            self._on_close()
+        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """Finish what is being answered, take nothing more."""
@@ -141,11 +101,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self._task is not None:
             self._task.cancel()
 
-    def pause_writing(self) -> None:
-        """The client does not read its answers; nothing more is answered until it does."""
-        self._is_write_paused = True
-        self._expect_within(self._receive_timeout_s)
-
     def resume_writing(self) -> None:
         self._is_write_paused = False
         self._deadline = None
@@ -153,27 +108,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._expect_within(self._receive_timeout_s)
         self._go_on()
 
-    # Time
-
-    def _expect_within(self, seconds: float) -> None:
-        """Give the client so long. The timer is moved only when it would be late: seldom."""
-        self._deadline = self.loop.time() + seconds
-        if self._timer is None:
-            self._timer = self.loop.call_later(seconds, self._on_timer)
-        elif self._timer.when() > self._deadline:
-            self._timer.cancel()
-            self._timer = self.loop.call_later(seconds, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        if self._deadline is None:
-            return
-        left_s = self._deadline - self.loop.time()
-        if left_s > 0:
-            self._timer = self.loop.call_later(left_s, self._on_timer)
-        elif self._stage in (_Stage.HEAD, _Stage.BODY) and not self._is_write_paused:
+    def _on_deadline(self) -> None:
+        if self._stage in (_Stage.HEAD, _Stage.BODY):
             self._refuse(ServiceError("REQUEST_TIMEOUT"))
-        elif self._is_write_paused or self._stage == _Stage.DEAF:
+        elif self._stage == _Stage.DEAF:
             self.transport.abort()
         else:
             self.transport.close()
@@ -181,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
     # Receiving
 
     def data_received(self, data: bytes) -> None:
-        if self._stage == _Stage.PROXY:
+        if self._awaits_proxy_header:
             data = self._read_proxy_header(data)
             if not data:
                 return
@@ -192,11 +130,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._begins_within_chunk = False
         self._feed(data)
         self._check_size()
-        if (
-            self._stage in (_Stage.HEAD, _Stage.BODY)
-            and self._deadline is None
-            and not self._is_write_paused
-        ):
+        is_unfinished = self._stage in (_Stage.HEAD, _Stage.BODY)
+        if self._deadline is None and (is_unfinished or self._is_write_paused):
             self._expect_within(self._receive_timeout_s)
 
     def _feed(self, data: bytes) -> None:
@@ -223,22 +158,6 @@ class HttpProtocol(HttpToolsProtocol):
         framing = next(name for name in _FRAMING if name in fields)
         self._feed(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % (framing, fields[framing]))
         self._feed(rest)
-
-    def _read_proxy_header(self, data: bytes) -> bytes:
-        """What follows the proxy header; empty while it is not whole, or when it is not right."""
-        self._proxy_bytes += data
-        try:
-            header = addresses.read_proxy_header(self._proxy_bytes)
-        except ValueError:
-            self._stage = _Stage.DEAF
-            self.transport.close()
-            return b""
-        if header is None:
-            return b""
-        rest, self._proxy_bytes = self._proxy_bytes[header.length_bytes :], b""
-        self._set_peer(header.source)
-        self._stage = _Stage.IDLE
-        return rest
 
     def on_message_begin(self) -> None:
         if self._stage != _Stage.IDLE:
@@ -307,12 +226,11 @@ class HttpProtocol(HttpToolsProtocol):
     def _check_size(self) -> None:
         """What the parser has not told of yet must not grow without end either."""
         received = self._received_bytes
-        if self._stage == _Stage.HEAD:
-            if received > self._headers_limit + self._url_limit:
-                self._refuse(ServiceError("HEADERS_TOO_LARGE"))
-        elif self._stage == _Stage.BODY:
-            if received > _CHUNK_OVERHEAD * self._body_limit + self._headers_limit:
-                self._refuse(ServiceError("BODY_TOO_LARGE"))
+        in_head, in_body = self._stage == _Stage.HEAD, self._stage == _Stage.BODY
+        if in_head and received > self._headers_limit + self._url_limit:
+            self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+        elif in_body and received > _CHUNK_OVERHEAD * self._body_limit + self._headers_limit:
+            self._refuse(ServiceError("BODY_TOO_LARGE"))
 
     def on_body(self, body: bytes) -> None:
         if self._stage != _Stage.BODY:

@@ -71,8 +71,12 @@ class Scene:
 
     def held(self, lobby_id: str) -> int:
         """Places of the lobby that finders hold."""
+        return self.places(lobby_id)[0]
+
+    def places(self, lobby_id: str) -> tuple[int, int, int, int]:
+        """Held, reserved, connected, kept."""
         lobby = self.engine.lobby(parse_uuid(lobby_id) or b"")
-        return lobby.players[0] if lobby else 0
+        return lobby.players if lobby else (0, 0, 0, 0)
 
     async def attach(
         self, mode: str = "duel", *, is_ready: bool = True, **fields: Any

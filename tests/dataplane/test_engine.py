@@ -11,6 +11,7 @@ import pytest
 
 from pyservice.dataplane.engine import Engine, Placed, refusal_slugs
 from pyservice.errors import ServiceError, codes
+from pyservice.ids import format_uuid
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +46,19 @@ async def _find(engine: Engine, **changes: Any) -> Placed:
         **changes,
     }
     return await engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], **fields)
+
+
+async def _join(engine: Engine, lobby: bytes, party_size: int = 1) -> Placed:
+    return await engine.join(
+        NAMESPACE,
+        lobby,
+        party_size=party_size,
+        rejoin_token=None,
+        source=0,
+        source_limit=1_000,
+        idempotency=None,
+        deadline=None,
+    )
 
 
 async def _code(work: Any) -> str:
@@ -150,7 +164,7 @@ async def test_requests_that_share_a_hold_drop_it_when_the_last_goes_away(
 
 async def test_a_hold_ends_after_find_wait_ms(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
-    engine._find_wait_s = 0.05
+    engine._waiting._longest_hold_s = 0.05
     assert await _code(_find(engine)) == "DEADLINE_EXCEEDED"
     assert _held(engine, lobby) == 0
 
@@ -164,13 +178,15 @@ async def test_a_hold_ends_with_the_callers_deadline(engine: Engine) -> None:
 
 async def test_a_lobby_that_ends_before_it_is_ready_tells_its_finders(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
-    find = asyncio.create_task(_find(engine))
-    await _until_held(engine, lobby, 1)
+    find, join = asyncio.create_task(_find(engine)), asyncio.create_task(_join(engine, lobby))
+    await _until_held(engine, lobby, 2)
     assert await engine.detach([NAMESPACE], lobby, None)
-    with pytest.raises(ServiceError) as caught:
-        await find
-    assert caught.value.code == "MATCHMAKER_LOBBY_START_FAILED"
-    assert caught.value.metadata["reason"] == "removed"
+    for task in (find, join):
+        with pytest.raises(ServiceError) as caught:
+            await task
+        assert caught.value.code == "MATCHMAKER_LOBBY_START_FAILED"
+        assert caught.value.metadata["reason"] == "removed"
+    assert caught.value.metadata["lobby_id"] == format_uuid(lobby)
 
 
 async def test_stopping_sends_waiting_finds_away(engine: Engine) -> None:
@@ -186,16 +202,7 @@ async def test_a_party_that_is_too_large_is_told_where(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     await engine.ready(lobby, None)
     with pytest.raises(ServiceError) as caught:
-        await engine.join(
-            NAMESPACE,
-            lobby,
-            party_size=3,
-            rejoin_token=None,
-            source=0,
-            source_limit=9,
-            idempotency=None,
-            deadline=None,
-        )
+        await _join(engine, lobby, party_size=3)
     assert caught.value.code == "BODY_INVALID"
     assert [problem.path for problem in caught.value.errors] == [("party_size", "too-high")]
 

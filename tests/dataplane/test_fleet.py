@@ -116,6 +116,10 @@ async def test_a_repeated_attach_under_its_key_is_the_same_lobby(scene: Scene) -
     caller = scene.back_end(idempotency_key="k")
     first = await scene.fleet.attach(request, caller)
     assert await scene.fleet.attach(request, caller) == first
+    scene.feed(versions=[version(other={})])
+    assert await scene.fleet.attach(request, caller) == first
+    fresh = scene.back_end(idempotency_key="fresh")
+    assert await _code(scene.fleet.attach(request, fresh)) == "MATCHMAKER_GAME_MODE_NOT_FOUND"
     request.game_mode = "tagged"
     assert await _code(scene.fleet.attach(request, caller)) == "IDEMPOTENCY_KEY_REUSED"
 

@@ -249,3 +249,16 @@ async def test_an_answer_for_a_lobby_that_ended_meanwhile_is_gone(scene: Scene) 
     request = pb.DetachLobbyRequest(game_id="arena", lobby_id=made.lobby_id)
     await scene.fleet.detach(request, scene.back_end())
     assert (await _refusal(scene.find(caller=caller))).code == "MATCHMAKER_LOBBY_STOPPED"
+
+
+async def test_a_repetition_is_answered_though_the_configuration_changed(scene: Scene) -> None:
+    made = await scene.attach()
+    caller = scene.client(idempotency_key="k")
+    first = await scene.find(caller=caller)
+    scene.feed(versions=[version(other={})])
+    assert await scene.find(caller=caller) == first
+    fresh = scene.client(idempotency_key="fresh")
+    assert (await _refusal(scene.find(caller=fresh))).code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    error = await _refusal(scene.find(caller=caller, party_size=2))
+    assert error.code == "IDEMPOTENCY_KEY_REUSED"
+    assert scene.places(made.lobby_id) == (0, 1, 0, 0)

@@ -1,4 +1,4 @@
-"""`make run` as a person has it: `examples.run` as a process of its own, on free ports, in a folder of the test's own."""
+"""`make run` as a person has it: `examples.run` as a process, on free ports, in a folder of the test's own."""
 
 from __future__ import annotations
 

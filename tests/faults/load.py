@@ -37,7 +37,7 @@ class World:
         seed: int,
         ttl_s: float,
         namespace: tuple[str, str],
-        miss_chance: float = 0.15,
+        miss_chance: float = 0.02,
         state_bytes: int = 0,
     ) -> None:
         self.doors = doors
@@ -61,6 +61,11 @@ class World:
     async def pause(self, longest_s: float) -> None:
         await asyncio.sleep(self.random.random() * longest_s)
 
+    async def linger(self) -> None:
+        """Mostly not at all: at any moment most players wait for an answer, which a kill loses."""
+        if self.random.random() < 0.1:
+            await self.pause(0.3)
+
     async def ask(self, operation: str, fields: Fields, token: str, key: str | None) -> Answer:
         """One request through either door. Raises Lost when the service is not there."""
         answer = await self.random.choice(self.doors).call(operation, fields, token=token, key=key)
@@ -81,6 +86,7 @@ class World:
             except Lost:
                 lost += 1
                 self.ledger.counts["lost answers"] += 1
+                self.ledger.counts[f"lost {operation}"] += 1
                 await asyncio.sleep(0.02)
 
     async def attach(self, mode: str, limit: int) -> Lobby:
@@ -109,10 +115,14 @@ class Player:
         self.lobbies = lobbies
 
     async def play(self) -> None:
-        while not self.world.is_over:
-            tickets = await self._enter()
-            await asyncio.gather(*(self._use(ticket) for ticket in tickets))
-            await self.world.pause(0.05)
+        async with asyncio.TaskGroup() as missing:
+            while not self.world.is_over:
+                tickets = await self._enter()
+                for ticket in list(tickets):
+                    if self.world.random.random() < self.world.miss_chance:
+                        tickets.remove(ticket)
+                        missing.create_task(self._miss(ticket))
+                await asyncio.gather(*(self._use(ticket) for ticket in tickets))
 
     async def _enter(self) -> list[Ticket]:
         world, chance = self.world, self.world.random
@@ -146,10 +156,7 @@ class Player:
 
     async def _use(self, ticket: Ticket) -> None:
         world, chance = self.world, self.world.random
-        if chance.random() < world.miss_chance:
-            await self._miss(ticket)
-            return
-        await world.pause(0.4)
+        await world.linger()
         server = world.ledger.lobbies[ticket.lobby_id].token
         key = world.new_key() if chance.random() < 0.7 else None
         body = {"player_token": ticket.token}
@@ -162,7 +169,7 @@ class Player:
             return
         again, _ = await world.insist("connected", body, server, world.new_key())
         assert again.code == "PLAYER_TOKEN_CONSUMED", again
-        await world.pause(0.6)
+        await world.linger()
         await self._leave(ticket)
 
     async def _miss(self, ticket: Ticket) -> None:

@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import grpc
+
+from pyservice.pb.hosting.internal.v1 import admin_pb2
 from tests.faults.doors import GrpcDoor, HttpDoor
 from tests.faults.shim import Shim
 
@@ -216,21 +219,16 @@ class Plane:
         return GrpcDoor(self.addresses["grpc"], channels)
 
     async def public_token(self) -> str:
-        """A fresh pub_ token, made the way an operator makes it."""
-        return await self.command(
-            "token", "create", "--kind", "public", "--namespace", f"{GAME}/{NAMESPACE}"
-        )
-
-    async def command(self, *words: str) -> str:
-        """Runs an administrative command against this service and returns what it printed."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pyservice", *words, "--data-dir", str(self.data_dir)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        output, complaint = await process.communicate()
-        assert process.returncode == 0, complaint.decode()
-        return output.decode().strip()
+        """A fresh pub_ token, from the admin socket as `pyservice token create` gets it."""
+        kind = admin_pb2.TOKEN_KIND_PUBLIC
+        request = admin_pb2.CreateTokenRequest(kind=kind, namespace=f"{GAME}/{NAMESPACE}")
+        async with grpc.aio.insecure_channel(f"unix:{self.data_dir}/admin.sock") as channel:
+            create: Any = channel.unary_unary(
+                "/hosting.internal.v1.Admin/CreateToken",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=admin_pb2.CreateTokenResponse.FromString,
+            )
+            return str((await create(request, timeout=30)).token)
 
     async def look(self, path: str) -> tuple[int, str]:
         """GET on the metrics listener: status and text."""

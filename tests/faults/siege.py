@@ -23,7 +23,7 @@ async def besiege(
     seed: int,
     players: int = 24,
     lobbies: int = 5,
-    miss_chance: float = 0.15,
+    miss_chance: float = 0.02,
     state_bytes: int = 0,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> World:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -84,11 +85,7 @@ async def begin(plane: Plane, open_doors: OpenDoors) -> Story:
     return Story(scene, lobby, came, comes, absent, reserved_at)
 
 
-@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S], ids=["a day on", "a day back"])
-async def test_a_step_of_the_wall_clock_changes_no_deadline(
-    make_plane: MakePlane, open_doors: OpenDoors, step_s: int
-) -> None:
-    plane = make_plane(modes=MODES)
+async def step_while_it_runs(plane: Plane, open_doors: OpenDoors, step_s: int) -> None:
     await plane.start()
     story = await begin(plane, open_doors)
     plane.commanded.shift_wall_clock(step_s)
@@ -97,11 +94,7 @@ async def test_a_step_of_the_wall_clock_changes_no_deadline(
     await plane.stop()
 
 
-@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S], ids=["a day on", "a day back"])
-async def test_a_step_of_the_wall_clock_over_a_restart_changes_no_deadline(
-    make_plane: MakePlane, open_doors: OpenDoors, step_s: int
-) -> None:
-    plane = make_plane(modes=MODES)
+async def step_over_a_restart(plane: Plane, open_doors: OpenDoors, step_s: int) -> None:
     await plane.start()
     story = await begin(plane, open_doors)
     await plane.kill()
@@ -112,11 +105,27 @@ async def test_a_step_of_the_wall_clock_over_a_restart_changes_no_deadline(
     await plane.stop()
 
 
-@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S], ids=["a day on", "a day back"])
-async def test_a_step_of_the_wall_clock_neither_silences_a_lobby_nor_keeps_a_silent_one(
-    make_plane: MakePlane, open_doors: OpenDoors, step_s: int
+@pytest.mark.parametrize("scene", [step_while_it_runs, step_over_a_restart])
+async def test_a_step_of_the_wall_clock_by_a_day_changes_no_deadline(
+    make_plane: MakePlane,
+    open_doors: OpenDoors,
+    scene: Callable[[Plane, OpenDoors, int], Awaitable[None]],
 ) -> None:
-    plane = make_plane(modes=MODES)
+    # Two services at once, one a day ahead and one a day behind: most of the time is waiting.
+    async with asyncio.TaskGroup() as group:
+        for step_s in (DAY_S, -DAY_S):
+            group.create_task(scene(make_plane(modes=MODES), open_doors, step_s))
+
+
+async def test_a_step_of_the_wall_clock_neither_silences_a_lobby_nor_keeps_a_silent_one(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        for step_s in (DAY_S, -DAY_S):
+            group.create_task(step_beside_heartbeats(make_plane(modes=MODES), open_doors, step_s))
+
+
+async def step_beside_heartbeats(plane: Plane, open_doors: OpenDoors, step_s: int) -> None:
     await plane.start()
     doors = open_doors(plane)
     scene = Scene(plane, doors.grpc, await plane.public_token())
@@ -205,6 +214,7 @@ class TestReboot:
         assert await story.connected(story.came) == "PLAYER_TOKEN_CONSUMED"
         await story.scene.join(story.lobby, party_size=2)
 
+    @pytest.mark.proof
     async def test_a_wall_clock_that_was_set_back_takes_nobody_into_the_past(
         self, plane: Plane, boot_id: Path, open_doors: OpenDoors
     ) -> None:

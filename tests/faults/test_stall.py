@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.faults.actors import LobbyActor, Scene, attach_fields
+from tests.faults.actors import LobbyActor, Scene, attach_fields, until
 from tests.faults.conftest import MakePlane, OpenDoors
 from tests.faults.doors import Answer, Door, Doors, GrpcDoor, Lost
 from tests.faults.plane import GAME, Plane
@@ -20,6 +20,8 @@ from tests.faults.plane import GAME, Plane
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 SOURCE_LIMIT = 4
+IN_FLIGHT = "hosting_requests_in_flight"
+PENDING = "hosting_journal_pending_events"
 MODES = {
     "crowd": {"max_players": 100, "player_token_ttl": 600_000},
     "single": {"max_players": 1, "player_token_ttl": 600_000},
@@ -151,6 +153,15 @@ class Waiting:
             request = door.call(ask.operation, ask.fields, token=ask.token, key=ask.key)
             self.tasks[asyncio.create_task(request)] = (door, ask)
 
+    async def wait_until(self, plane: Plane, metric: str, at_least: int) -> None:
+        """Returns when the metric has the value; nobody may be answered before."""
+
+        async def is_reached() -> bool:
+            self.check_nobody_was_answered()
+            return await plane.metric(metric) >= at_least
+
+        await until(is_reached, f"{metric} to be {at_least}")
+
     def check_nobody_was_answered(self) -> None:
         early = [(self.tasks[task][1], task.result()) for task in self.tasks if task.done()]
         assert not early, early
@@ -165,6 +176,15 @@ class Waiting:
         unexpected = [r for r in results if not isinstance(r, Lost | Answer)]
         assert not unexpected, unexpected
         return sum(isinstance(result, Answer) for result in results)
+
+
+@pytest.fixture
+async def waiting() -> AsyncIterator[Waiting]:
+    made = Waiting()
+    yield made
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.gather(*made.tasks, return_exceptions=True)
 
 
 async def open_scenes(plane: Plane, doors: Doors) -> list[tuple[Scene, Cast]]:
@@ -202,14 +222,13 @@ async def read_everything(plane: Plane, doors: Doors, client_token: str) -> None
 
 
 async def test_while_the_disk_stalls_no_answer_leaves_that_must_wait_for_it(
-    make_plane: MakePlane, open_doors: OpenDoors
+    make_plane: MakePlane, open_doors: OpenDoors, waiting: Waiting
 ) -> None:
     # Ten lobbies are attached before the stall, two in it; the next one is too many.
     plane = make_plane(modes=MODES, limits={"lobby_count_max": 12, "max_players": SOURCE_LIMIT})
     await plane.start()
     doors = open_doors(plane)
     scenes = await open_scenes(plane, doors)
-    waiting = Waiting()
     with plane.commanded.stalled("fdatasync", "seg-*") as stall:
         decided = 0
         for wave, is_change in (
@@ -220,9 +239,9 @@ async def test_while_the_disk_stalls_no_answer_leaves_that_must_wait_for_it(
         ):
             for scene, cast in scenes:
                 waiting.send(scene.door, wave(scene, cast))
-            await plane.wait_metric("hosting_requests_in_flight", len(waiting.tasks))
+            await waiting.wait_until(plane, IN_FLIGHT, len(waiting.tasks))
             decided = decided + len(scenes) * len(wave(*scenes[0])) if is_change else decided
-            await plane.wait_metric("hosting_journal_pending_events", decided)
+            await waiting.wait_until(plane, PENDING, decided)
         assert stall.waiting == 1
         for _ in range(10):
             await read_everything(plane, doors, scenes[0][0].client_token)
@@ -234,18 +253,17 @@ async def test_while_the_disk_stalls_no_answer_leaves_that_must_wait_for_it(
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 async def test_a_failed_write_or_sync_ends_the_process_and_nobody_was_answered(
-    make_plane: MakePlane, open_doors: OpenDoors, call: str
+    make_plane: MakePlane, open_doors: OpenDoors, waiting: Waiting, call: str
 ) -> None:
     plane = make_plane(modes=MODES)
     shim = plane.commanded
     await plane.start()
     doors = open_doors(plane)
     scenes = await open_scenes(plane, doors)
-    waiting = Waiting()
     with shim.stalled(call, "seg-*"):
         for scene, cast in scenes:
             waiting.send(scene.door, changes(scene, cast))
-        await plane.wait_metric("hosting_journal_pending_events", len(waiting.tasks))
+        await waiting.wait_until(plane, PENDING, len(waiting.tasks))
         waiting.check_nobody_was_answered()
         failing = shim.fail(call, "seg-*")
     assert await plane.wait_ended() == -signal.SIGABRT

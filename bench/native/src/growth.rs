@@ -31,8 +31,8 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
         for index in &order {
             let lobby = hall.lobbies[*index as usize];
             let address = calls % ADDRESSES;
-            let key: Option<Idempotency> = has_keys
-                .then(|| hall.hash.idempotency(&address.to_be_bytes(), &calls.to_be_bytes(), "join", &lobby.0));
+            let key: Option<Idempotency> =
+                has_keys.then(|| hall.hash.idempotency(&address.to_be_bytes(), &calls.to_be_bytes(), "join", &lobby.0));
             hall.join(lobby, 1, address, key)?;
             calls += 1;
         }

@@ -41,7 +41,9 @@ pub fn file_system(folder: &Path) -> Result<&'static str, Failure> {
         return Err(io::Error::last_os_error().into());
     }
     match stat.f_type as u64 {
-        0x0102_1994 | 0x8584_58f6 => Err(wrong(format!("{} is in memory: a sync costs nothing there", folder.display()))),
+        0x0102_1994 | 0x8584_58f6 => {
+            Err(wrong(format!("{} is in memory: a sync costs nothing there", folder.display())))
+        }
         0xef53 => Ok("ext4"),
         0x5846_5342 => Ok("xfs"),
         0x9123_683e => Ok("btrfs"),
@@ -94,9 +96,15 @@ pub fn remember_pages(path: &Path) -> Result<u64, Failure> {
     Ok(io::copy(&mut File::open(path)?, &mut io::sink())?)
 }
 
-/// How many bytes of a file are in the page cache.
+const PAGE: usize = 4096;
+
+/// Length of a file in whole pages.
+pub fn paged_bytes(path: &Path) -> Result<u64, Failure> {
+    Ok(std::fs::metadata(path)?.len().next_multiple_of(PAGE as u64))
+}
+
+/// How many bytes of a file are in the page cache, in whole pages.
 pub fn cached_bytes(path: &Path) -> Result<u64, Failure> {
-    const PAGE: usize = 4096;
     let file = File::open(path)?;
     let length = file.metadata()?.len() as usize;
     if length == 0 {

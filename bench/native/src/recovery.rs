@@ -8,7 +8,7 @@ use hosting_core::Id;
 use crate::figures::Figures;
 use crate::flags::Flags;
 use crate::hall::{NAMESPACE, hash_key};
-use crate::host::{cached_bytes, cpu_ns, disk_figures, forget_pages, remember_pages};
+use crate::host::{cached_bytes, cpu_ns, disk_figures, forget_pages, paged_bytes, remember_pages};
 use crate::shard::{Shard, compact};
 use crate::transitions::{Crowd, add_lobbies, reserve};
 use crate::{Failure, wrong};
@@ -85,7 +85,7 @@ pub fn recover(flags: &Flags) -> Result<Figures, Failure> {
         if flags.has("cold") { forget_pages(file)? } else { remember_pages(file).map(drop)? }
     }
     let cached: u64 = files.iter().map(|file| cached_bytes(file)).sum::<Result<u64, Failure>>()?;
-    let all: u64 = files.iter().map(|file| Ok(std::fs::metadata(file)?.len())).sum::<Result<u64, Failure>>()?;
+    let all: u64 = files.iter().map(|file| paged_bytes(file)).sum::<Result<u64, Failure>>()?;
     let cpu_before_ns = cpu_ns();
     let (shard, recovered, split) = Shard::open(folder)?;
     let cpu_ms = (cpu_ns() - cpu_before_ns) as f64 / 1e6;

@@ -2,36 +2,63 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-const INVALID: u8 = 0xff;
+/// Set in the value of a foreign character.
+const INVALID: u32 = 1 << 31;
 
-const VALUES: [u8; 256] = {
-    let mut values = [INVALID; 256];
-    let mut index = 0;
-    while index < 64 {
-        values[ALPHABET[index] as usize] = index as u8;
-        index += 1;
+/// Value of each character in each of the four places of a group, ready to be put together.
+const PLACED: [[u32; 256]; 4] = {
+    let mut placed = [[INVALID; 256]; 4];
+    let mut value = 0;
+    while value < 64 {
+        let character = ALPHABET[value] as usize;
+        placed[0][character] = (value as u32) << 18;
+        placed[1][character] = (value as u32) << 12;
+        placed[2][character] = (value as u32) << 6;
+        placed[3][character] = value as u32;
+        value += 1;
     }
-    values
+    placed
 };
 
-/// Appends the text of `bytes`.
-pub(crate) fn encode_into(bytes: &[u8], text: &mut String) {
-    let mut chunks = bytes.chunks_exact(3);
-    for chunk in &mut chunks {
-        let word = u32::from(chunk[0]) << 16 | u32::from(chunk[1]) << 8 | u32::from(chunk[2]);
-        push(text, word, 4);
-    }
-    match chunks.remainder() {
-        [first] => push(text, u32::from(*first) << 16, 2),
-        [first, second] => push(text, u32::from(*first) << 16 | u32::from(*second) << 8, 3),
-        _ => {}
-    }
+#[inline]
+fn value(place: usize, character: u8) -> u32 {
+    PLACED[place][usize::from(character)]
 }
 
-fn push(text: &mut String, word: u32, characters: u32) {
-    for index in 0..characters {
-        text.push(ALPHABET[(word >> (18 - 6 * index)) as usize & 63] as char);
+/// Longest text that is made here.
+const LONGEST: usize = 80;
+
+/// Appends the text of at most 60 bytes.
+pub(crate) fn encode_into(bytes: &[u8], text: &mut String) {
+    let mut buffer = [0u8; LONGEST];
+    let mut at = 0;
+    let mut chunks = bytes.chunks_exact(3);
+    for (chunk, characters) in (&mut chunks).zip(buffer.chunks_exact_mut(4)) {
+        characters.copy_from_slice(&spell(chunk[0], chunk[1], chunk[2]));
+        at += 4;
     }
+    match chunks.remainder() {
+        [first] => {
+            buffer[at..at + 2].copy_from_slice(&spell(*first, 0, 0)[..2]);
+            at += 2;
+        }
+        [first, second] => {
+            buffer[at..at + 3].copy_from_slice(&spell(*first, *second, 0)[..3]);
+            at += 3;
+        }
+        _ => {}
+    }
+    text.push_str(core::str::from_utf8(&buffer[..at]).unwrap_or_default());
+}
+
+#[inline]
+fn spell(first: u8, second: u8, third: u8) -> [u8; 4] {
+    [
+        ALPHABET[usize::from(first >> 2)],
+        ALPHABET[usize::from((first & 3) << 4 | second >> 4)],
+        ALPHABET[usize::from((second & 15) << 2 | third >> 6)],
+        ALPHABET[usize::from(third & 63)],
+    ]
 }
 
 /// Reads exactly `N` bytes; None for another length, a foreign character, or bits set in the unused tail.
@@ -40,22 +67,25 @@ pub(crate) fn decode<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
         return None;
     }
     let mut bytes = [0u8; N];
-    let mut is_invalid = 0u8;
-    let mut at = 0;
-    for chunk in text.chunks(4) {
-        let mut word = 0u32;
-        for (index, character) in chunk.iter().enumerate() {
-            let value = VALUES[*character as usize];
-            is_invalid |= value & 0xc0;
-            word |= u32::from(value & 63) << (18 - 6 * index);
-        }
-        let whole = [(word >> 16) as u8, (word >> 8) as u8, word as u8];
-        let taken = chunk.len() - 1;
-        bytes[at..at + taken].copy_from_slice(&whole[..taken]);
-        at += taken;
-        is_invalid |= u8::from(whole[taken..].iter().any(|byte| *byte != 0)) << 7;
+    let mut seen = 0u32;
+    let mut whole = text.chunks_exact(4);
+    let mut places = bytes.chunks_exact_mut(3);
+    for (c, place) in (&mut whole).zip(&mut places) {
+        let word = value(0, c[0]) | value(1, c[1]) | value(2, c[2]) | value(3, c[3]);
+        seen |= word;
+        place.copy_from_slice(&word.to_be_bytes()[1..]);
     }
-    (is_invalid == 0).then_some(bytes)
+    let tail = places.into_remainder();
+    let word = match *whole.remainder() {
+        [] => 0,
+        [a, b] => value(0, a) | value(1, b),
+        [a, b, c] => value(0, a) | value(1, b) | value(2, c),
+        _ => INVALID,
+    };
+    let [_, spelled @ ..] = word.to_be_bytes();
+    tail.copy_from_slice(&spelled[..tail.len()]);
+    let has_bits_left = spelled[N % 3..].iter().any(|byte| *byte != 0);
+    ((seen | word) & INVALID == 0 && !has_bits_left).then_some(bytes)
 }
 
 #[cfg(test)]

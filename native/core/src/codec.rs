@@ -123,6 +123,7 @@ impl Writer<'_> {
 
     /// At most 65,535 bytes: names, tags and addresses are limited far below where they enter.
     pub(crate) fn short_bytes(&mut self, bytes: &[u8]) {
+        debug_assert!(bytes.len() <= usize::from(u16::MAX));
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.u16(len);
         self.raw(&bytes[..usize::from(len)]);

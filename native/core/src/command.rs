@@ -60,7 +60,7 @@ pub struct Answer<T> {
     pub wait: Lsn,
 }
 
-/// Keyed hashes of an idempotency key (`idempotency::HashKey`).
+/// Keyed hashes of an idempotency key (`hash::HashKey`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idempotency {
     /// Of caller and key.

@@ -51,14 +51,23 @@ pub(crate) enum Step {
 /// The wheel; holds node numbers only.
 pub(crate) struct Wheel {
     elapsed: Ms,
+    /// No bucket begins before this.
+    idle_until: Ms,
     occupied: [u64; LEVELS],
     heads: [u32; LEVELS * BUCKETS],
     tails: [u32; LEVELS * BUCKETS],
 }
 
 impl Wheel {
-    pub(crate) fn new() -> Wheel {
-        Wheel { elapsed: 0, occupied: [0; LEVELS], heads: [NONE; LEVELS * BUCKETS], tails: [NONE; LEVELS * BUCKETS] }
+    /// An empty wheel at that time.
+    pub(crate) fn starting_at(elapsed: Ms) -> Wheel {
+        Wheel {
+            elapsed,
+            idle_until: Ms::MAX,
+            occupied: [0; LEVELS],
+            heads: [NONE; LEVELS * BUCKETS],
+            tails: [NONE; LEVELS * BUCKETS],
+        }
     }
 
     pub(crate) fn insert(&mut self, nodes: &mut impl Timed, node: u32) {
@@ -69,6 +78,7 @@ impl Wheel {
         }
         let digit = (deadline >> (level * DIGIT_BITS)) as usize & (BUCKETS - 1);
         let bucket = level as usize * BUCKETS + digit;
+        self.idle_until = self.idle_until.min(deadline >> (level * DIGIT_BITS) << (level * DIGIT_BITS));
         let previous = self.tails[bucket];
         let links = nodes.links(node);
         debug_assert_eq!(links.bucket, UNLINKED, "a node is in a wheel once");
@@ -107,14 +117,15 @@ impl Wheel {
 
     /// Does one unit of work towards `now`.
     pub(crate) fn step(&mut self, nodes: &mut impl Timed, now: Ms) -> Step {
-        let Some((level, bucket, time)) = self.next_bucket() else {
-            self.elapsed = self.elapsed.max(now);
-            return Step::Idle;
-        };
-        if time > now {
+        if now < self.idle_until {
             self.elapsed = self.elapsed.max(now);
             return Step::Idle;
         }
+        let Some((level, bucket, time)) = self.next_bucket().filter(|(_, _, time)| *time <= now) else {
+            self.elapsed = self.elapsed.max(now);
+            self.idle_until = self.next_work().unwrap_or(Ms::MAX);
+            return Step::Idle;
+        };
         self.elapsed = self.elapsed.max(time);
         let node = self.heads[bucket];
         if level == 0 {
@@ -187,7 +198,7 @@ mod tests {
     #[test]
     fn nothing_comes_out_early_and_everything_on_its_tick() {
         for deadline in [1, 63, 64, 65, 4_095, 4_096, 4_097, 262_143, 262_144, 3_600_000, 1 << 40] {
-            let mut wheel = Wheel::new();
+            let mut wheel = Wheel::starting_at(0);
             let mut nodes = Nodes(vec![(Links::UNLINKED, deadline)]);
             wheel.insert(&mut nodes, 0);
             assert_eq!(due_until(&mut wheel, &mut nodes, deadline - 1), [] as [u32; 0], "{deadline}");
@@ -199,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_deadline_in_the_past_is_due_at_once() {
-        let mut wheel = Wheel::new();
+        let mut wheel = Wheel::starting_at(0);
         let mut nodes = Nodes(vec![(Links::UNLINKED, 5)]);
         due_until(&mut wheel, &mut nodes, 1_000);
         wheel.insert(&mut nodes, 0);
@@ -208,7 +219,7 @@ mod tests {
 
     #[test]
     fn work_can_stop_after_any_step_and_what_is_put_off_stays() {
-        let mut wheel = Wheel::new();
+        let mut wheel = Wheel::starting_at(0);
         let mut nodes = Nodes((0..4).map(|node| (Links::UNLINKED, 5_000 - node)).collect());
         (0..4).for_each(|node| wheel.insert(&mut nodes, node));
         let mut steps = 0;
@@ -225,7 +236,7 @@ mod tests {
         fn the_wheel_agrees_with_a_sorted_list(
             commands in prop::collection::vec((0u8..4, 0u64..40, 0u32..24), 1..400),
         ) {
-            let mut wheel = Wheel::new();
+            let mut wheel = Wheel::starting_at(0);
             let mut nodes = Nodes((0..40).map(|_| (Links::UNLINKED, 0)).collect());
             let mut model: Vec<(Ms, u64, u32)> = Vec::new();
             let (mut now, mut order) = (0u64, 0u64);

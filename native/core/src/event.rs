@@ -1,7 +1,7 @@
 //! Events: what the journal keeps, and their bytes. An event is physical: it names lobby, slot, generation and
 //! deadline, and applying it decides nothing. A lobby is named by its number, which its `LobbyMade` tells.
 //!
-//! Layouts (little-endian, after the kind byte; `stamp` is a flag byte and, when 1, key 8 + 2, message 4, time 8):
+//! Layouts (little-endian, after the kind byte; `stamp` is a flag byte and, when 1, key 8 + 1, message 4, time 8):
 //!
 //! | kind | name | fields |
 //! |---|---|---|
@@ -147,7 +147,7 @@ pub(crate) enum Event<'a> {
     Forgotten { entries_up_to: Ms, lobbies_up_to: Ms },
 }
 
-const STAMP: u64 = 23;
+const STAMP: u64 = 22;
 
 /// Most bytes of the events of one command, for its credit.
 pub(crate) mod cost {
@@ -287,7 +287,7 @@ fn encode_stamp(w: &mut Writer<'_>, stamp: &Option<Stamp>) {
     w.flag(stamp.is_some());
     if let Some(stamp) = stamp {
         w.u64(stamp.key);
-        w.u16(stamp.key_more);
+        w.u8(stamp.key_more);
         w.u32(stamp.message);
         w.u64(stamp.at);
     }
@@ -297,7 +297,7 @@ fn decode_stamp(r: &mut Reader<'_>) -> Result<Option<Stamp>, ApplyError> {
     if !r.flag()? {
         return Ok(None);
     }
-    Ok(Some(Stamp { key: r.u64()?, key_more: r.u16()?, message: r.u32()?, at: r.u64()? }))
+    Ok(Some(Stamp { key: r.u64()?, key_more: r.u8()?, message: r.u32()?, at: r.u64()? }))
 }
 
 fn decode_end(r: &mut Reader<'_>) -> Result<End, ApplyError> {

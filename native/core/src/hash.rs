@@ -27,17 +27,7 @@ impl HashKey {
 
     /// Hash of a client address within a namespace; never 0, which means "counts for no source".
     pub fn source(&self, namespace: Id, address: &[u8]) -> Source {
-        let mut short = [0u8; 64];
-        let hash = if address.len() <= 48 {
-            short[..16].copy_from_slice(&namespace.0);
-            short[16..16 + address.len()].copy_from_slice(address);
-            blake3::keyed_hash(&self.source, &short[..16 + address.len()])
-        } else {
-            let mut hasher = blake3::Hasher::new_keyed(&self.source);
-            hasher.update(&namespace.0).update(address);
-            hasher.finalize()
-        };
-        first_u64(&hash).max(1)
+        first_u64(&hash_parts(&self.source, [&namespace.0, address, &[]])).max(1)
     }
 
     /// Hashes of (caller, key) and of (operation, message). Lengths are hashed too, so that no two pairs look alike.
@@ -56,11 +46,29 @@ impl core::fmt::Debug for HashKey {
 }
 
 fn hash_pair(key: &[u8; 32], first: &[u8], second: &[u8]) -> [u8; 16] {
-    let mut hasher = blake3::Hasher::new_keyed(key);
-    hasher.update(&(first.len() as u64).to_le_bytes()).update(first).update(second);
     let mut short = [0u8; 16];
-    short.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    let hash = hash_parts(key, [&(first.len() as u64).to_le_bytes(), first, second]);
+    short.copy_from_slice(&hash.as_bytes()[..16]);
     short
+}
+
+/// Short inputs, which nearly all are, go in as one piece: that spares the state of a streaming hasher.
+fn hash_parts(key: &[u8; 32], parts: [&[u8]; 3]) -> blake3::Hash {
+    let mut buffer = [0u8; 256];
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    if len <= buffer.len() {
+        let mut at = 0;
+        for part in parts {
+            buffer[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        return blake3::keyed_hash(key, &buffer[..len]);
+    }
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize()
 }
 
 fn first_u64(hash: &blake3::Hash) -> u64 {

@@ -11,11 +11,11 @@ use crate::deadline::NONE;
 use crate::event::{Place, Uses};
 use crate::hash::TableSeed;
 
-/// What an event keeps of an idempotency key: 80 bits of (caller, key), 32 of (operation, message), and when.
+/// What an event keeps of an idempotency key: 72 bits of (caller, key), 32 of (operation, message), and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) key: u64,
-    pub(crate) key_more: u16,
+    pub(crate) key_more: u8,
     pub(crate) message: u32,
     pub(crate) at: Ms,
 }
@@ -26,7 +26,7 @@ impl Stamp {
         let m = &idempotency.message;
         Stamp {
             key: u64::from_le_bytes([k[0], k[1], k[2], k[3], k[4], k[5], k[6], k[7]]),
-            key_more: u16::from_le_bytes([k[8], k[9]]),
+            key_more: k[8],
             message: u32::from_le_bytes([m[0], m[1], m[2], m[3]]),
             at,
         }
@@ -73,10 +73,10 @@ pub(crate) struct Entry {
     lobby: u32,
     generation: u32,
     slot: u16,
-    key_more: u16,
+    at_high: u16,
     /// Key that its tokens are made with.
     pub(crate) key_id: u16,
-    at_high: u8,
+    key_more: u8,
     /// 0 marks a vacant entry.
     purpose: u8,
 }
@@ -91,9 +91,9 @@ impl Entry {
         lobby: 0,
         generation: 0,
         slot: 0,
-        key_more: 0,
-        key_id: 0,
         at_high: 0,
+        key_id: 0,
+        key_more: 0,
         purpose: 0,
     };
 
@@ -105,14 +105,14 @@ impl Entry {
             lobby: place.lobby,
             generation: place.generation,
             slot: place.slot,
-            key_more: stamp.key_more,
+            at_high: (stamp.at >> 32) as u16,
             key_id,
-            at_high: (stamp.at >> 32) as u8,
+            key_more: stamp.key_more,
             purpose: purpose.to_byte(),
         }
     }
 
-    /// When it was made; 40 bits, 34 years of service time.
+    /// When it was made; 48 bits, thousands of years.
     pub(crate) fn at(&self) -> Ms {
         u64::from(self.at_high) << 32 | u64::from(self.at_low)
     }

@@ -125,8 +125,8 @@ impl Ledger {
         self.by_place.range(range).map(|(_, number)| &self.tallies[*number as usize])
     }
 
-    pub(crate) fn count_token(&mut self, namespace: u32, outcome: TokenOutcome, times: u64) {
-        self.namespaces[namespace as usize].counts.tokens[outcome as usize] += times;
+    pub(crate) fn count_token(&mut self, namespace: u32, outcome: TokenOutcome) {
+        self.namespaces[namespace as usize].counts.tokens[outcome as usize] += 1;
     }
 
     pub(crate) fn reclassify(&mut self, namespace: u32, from: Option<LobbyClass>, to: Option<LobbyClass>) {

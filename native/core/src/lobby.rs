@@ -46,8 +46,9 @@ pub(crate) enum LobbyClass {
     Silent = 3,
 }
 
-/// A lobby that has not ended.
+/// A lobby that has not ended. The fields stand in order of use: a command on a place touches the first lines only.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Lobby {
     pub(crate) number: u32,
     /// Number of its namespace, of (namespace, mode, region), and of its group in the find index.
@@ -127,9 +128,9 @@ impl Lobby {
         let start = (!self.is_ready).then_some(self.start_by);
         let silence = (self.heartbeat_timeout_ms > 0).then(|| {
             if self.is_silent {
-                self.spoke_at + self.heartbeat_timeout_ms * silent_ends_after
+                self.spoke_at.saturating_add(self.heartbeat_timeout_ms.saturating_mul(silent_ends_after))
             } else {
-                self.spoke_at + self.heartbeat_timeout_ms + 1
+                self.spoke_at.saturating_add(self.heartbeat_timeout_ms).saturating_add(1)
             }
         });
         start.into_iter().chain(silence).min()

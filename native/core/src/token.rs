@@ -42,6 +42,26 @@ pub struct PlayerToken {
     pub generation: u32,
 }
 
+/// A player token of the right form whose MAC was not looked at: good for fetching from memory what it names while the
+/// MAC is computed, for nothing else.
+pub(crate) struct PlayerClaim {
+    pub(crate) token: PlayerToken,
+    body: [u8; PLAYER_BODY + MAC_LEN],
+}
+
+impl PlayerClaim {
+    pub(crate) fn read(token: &str) -> Option<PlayerClaim> {
+        let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
+        let token = PlayerToken {
+            key_id: key_id_of(&body),
+            lobby: id_at(&body, 3),
+            slot: u32::from_le_bytes([body[19], body[20], body[21], 0]),
+            generation: u32::from_le_bytes([body[22], body[23], body[24], body[25]]),
+        };
+        Some(PlayerClaim { token, body })
+    }
+}
+
 struct Key {
     id: u16,
     player: [u8; 32],
@@ -128,14 +148,13 @@ impl KeyRing {
 
     /// What an authentic `player_` token names. Says nothing about the slot.
     pub fn verify_player(&self, token: &str) -> Option<PlayerToken> {
-        let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
-        let key = self.key(key_id_of(&body))?;
-        is_authentic(&key.player, &body, PLAYER_BODY).then(|| PlayerToken {
-            key_id: key.id,
-            lobby: id_at(&body, 3),
-            slot: u32::from_le_bytes([body[19], body[20], body[21], 0]),
-            generation: u32::from_le_bytes([body[22], body[23], body[24], body[25]]),
-        })
+        let claim = PlayerClaim::read(token)?;
+        self.is_true(&claim).then_some(claim.token)
+    }
+
+    /// True when a key of the ring made what the claim claims.
+    pub(crate) fn is_true(&self, claim: &PlayerClaim) -> bool {
+        self.key(claim.token.key_id).is_some_and(|key| is_authentic(&key.player, &claim.body, PLAYER_BODY))
     }
 
     pub(crate) fn seed_secret(&self) -> &[u8; 32] {

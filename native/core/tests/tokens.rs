@@ -1,5 +1,7 @@
 //! Stories of player tokens: connected, disconnected, rejoin (contract, "Player token"; decisions 5.2).
 
+#![allow(clippy::unwrap_used)]
+
 mod world;
 use world::*;
 
@@ -65,7 +67,9 @@ fn forged_and_foreign_tokens_are_told_apart_and_change_nothing() {
     let lobby = w.lobby(|_| {});
     let other = w.lobby(|_| {});
     let token = w.join(lobby).unwrap();
-    for forged in ["", "player_", "x", &token[..token.len() - 1], &format!("{token}A"), &token.replace("player_", "pub_")] {
+    for forged in
+        ["", "player_", "x", &token[..token.len() - 1], &format!("{token}A"), &token.replace("player_", "pub_")]
+    {
         let answer = w.connect_with(lobby, forged, None);
         assert_eq!((answer.result, answer.wait), (Err(PlayerTokenInvalid), 0), "{forged}");
         assert_eq!(w.disconnect(lobby, forged, None), Err(PlayerTokenInvalid));
@@ -81,10 +85,8 @@ fn a_token_under_a_key_that_is_not_in_the_ring_is_invalid() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});
     w.join(lobby).unwrap();
-    let mut stranger = World::with(
-        Engine::new(EngineConfig::new(1, keys(&[2], 2))),
-        Engine::new(EngineConfig::new(1, keys(&[2], 2))),
-    );
+    let mut stranger =
+        World::with(Engine::new(EngineConfig::new(1, keys(&[2], 2))), Engine::new(EngineConfig::new(1, keys(&[2], 2))));
     let same_lobby = stranger.lobby(|_| {});
     assert_eq!(same_lobby, lobby);
     let token = stranger.join(lobby).unwrap();

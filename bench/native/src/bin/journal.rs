@@ -1,9 +1,10 @@
-//! `bench-journal transitions | raw --together N | build | recover [--cold]`, each with `--folder F`: what is durable.
+//! `bench-journal transitions | raw --together N | build | recover [--cold] | disk`, each with `--folder F`: what is durable.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use hosting_bench::flags::Flags;
-use hosting_bench::{Failure, figures::Figures, raw_log, recovery, report, transitions, wrong};
+use hosting_bench::{Failure, figures::Figures, host, raw_log, recovery, report, transitions, wrong};
 
 fn measure(what: &str, flags: &Flags) -> Result<Figures, Failure> {
     match what {
@@ -11,8 +12,14 @@ fn measure(what: &str, flags: &Flags) -> Result<Figures, Failure> {
         "raw" => raw_log::run(flags),
         "build" => recovery::build(flags),
         "recover" => recovery::recover(flags),
-        _ => Err(wrong("usage: bench-journal transitions|raw|build|recover --folder FOLDER ...")),
+        "disk" => disk(Path::new(flags.text("folder")?)),
+        _ => Err(wrong("usage: bench-journal transitions|raw|build|recover|disk --folder FOLDER ...")),
     }
+}
+
+fn disk(folder: &Path) -> Result<Figures, Failure> {
+    std::fs::create_dir_all(folder)?;
+    host::disk_figures(folder)
 }
 
 fn main() -> ExitCode {

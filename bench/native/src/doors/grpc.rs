@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use h2::client::SendRequest;
 use h2::RecvStream;
+use h2::client::SendRequest;
 use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;

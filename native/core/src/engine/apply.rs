@@ -11,6 +11,9 @@ use crate::lobby::{Counts, Lobby, LobbyClass, NO_ENTRY};
 use crate::slot::{End, LARGEST_CAPACITY, NO_SLOT, SlotState, SlotTable};
 use crate::symbol::tag_symbol;
 
+/// Events that are read ahead.
+const WINDOW: usize = 16;
+
 const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
 const NO_PLACE: ApplyError = ApplyError::Malformed("an event of a place that is not in that state");
 
@@ -23,18 +26,49 @@ impl Engine {
     pub fn apply(&mut self, first_lsn: Lsn, count: u32, bytes: &[u8]) -> Result<(), ApplyError> {
         self.enter_recovery();
         let mut reader = Reader::new(bytes);
-        for lsn in first_lsn..first_lsn + u64::from(count) {
-            let event = Event::decode(&mut reader)?;
-            if lsn <= self.last_lsn {
-                continue;
+        let mut window = Vec::with_capacity(WINDOW);
+        let mut lsn = first_lsn;
+        let end = first_lsn + u64::from(count);
+        while lsn < end {
+            // The places of some events are fetched together before the first of them is changed: memory answers many
+            // questions at once in the time of one.
+            let mut touched = 0u32;
+            while window.len() < WINDOW && lsn < end {
+                let event = Event::decode(&mut reader)?;
+                touched = touched.wrapping_add(self.touch(&event));
+                window.push((lsn, event));
+                lsn += 1;
             }
-            if lsn != self.last_lsn + 1 {
-                return Err(ApplyError::Malformed("events are missing"));
+            core::hint::black_box(touched);
+            for (lsn, event) in window.drain(..) {
+                self.apply_next(lsn, &event)?;
             }
-            self.apply_event(lsn, &event)?;
-            self.last_lsn = lsn;
         }
         if reader.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("more bytes than events")) }
+    }
+
+    fn apply_next(&mut self, lsn: Lsn, event: &Event<'_>) -> Result<(), ApplyError> {
+        if lsn <= self.last_lsn {
+            return Ok(());
+        }
+        if lsn != self.last_lsn + 1 {
+            return Err(ApplyError::Malformed("events are missing"));
+        }
+        self.apply_event(lsn, event)?;
+        self.last_lsn = lsn;
+        Ok(())
+    }
+
+    /// Reads the slot that an event is about.
+    #[inline]
+    fn touch(&self, event: &Event<'_>) -> u32 {
+        let (lobby, slot) = match event {
+            Event::PlacesReserved { lobby, uses, .. } => (*lobby, uses.iter().next().map_or(0, |(slot, _)| slot)),
+            Event::PlaceConnected { place, .. } | Event::PlaceEnded { place, .. } => (place.lobby, place.slot),
+            _ => return 0,
+        };
+        let at = self.lobbies.live(lobby).and_then(|lobby| lobby.slots.locate(u32::from(slot)));
+        at.map_or(0, |at| self.slots.get(at).generation)
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use crate::deadline::Wheel;
 use crate::find::{FindIndex, GroupKey, order_key};
 use crate::hold::Holds;
 use crate::ledger::{Ledger, TokenOutcome};
-use crate::lobby::{Known, LobbyClass};
+use crate::lobby::Known;
 use crate::slot::{End, SlotState};
 use crate::time::SILENT_ENDS_AFTER;
 
@@ -20,6 +20,8 @@ impl Engine {
     pub fn recovered(&mut self, now: Ms) {
         self.enter_recovery();
         self.time.observe(now);
+        self.place_wheel = Wheel::starting_at(self.time.now());
+        self.lobby_wheel = Wheel::starting_at(self.time.now());
         self.is_live = true;
         for number in 0..self.lobbies.len() {
             if self.lobbies.live(number).is_some() {
@@ -43,8 +45,6 @@ impl Engine {
         self.index = FindIndex::new();
         self.index.visited = visited;
         self.holds = Holds::new();
-        self.place_wheel = Wheel::new();
-        self.lobby_wheel = Wheel::new();
     }
 
     /// Works out everything about a lobby but its places.
@@ -61,7 +61,7 @@ impl Engine {
         lobby.is_dirty = false;
         lobby.is_silent = false;
         lobby.spoke_at = now;
-        lobby.start_by = now + start_limit_ms;
+        lobby.start_by = now.saturating_add(start_limit_ms);
         lobby.class = lobby.classify();
         lobby.counts.held = 0;
         lobby.holds.clear();
@@ -184,7 +184,7 @@ impl Engine {
         let namespace = lobby.namespace;
         self.sources.add(&self.seed, namespace, source, 1);
         self.ledger.namespaces[namespace as usize].counts.slots[slot_count(SlotState::Reserved)] += 1;
-        self.ledger.count_token(namespace, TokenOutcome::Issued, 1);
+        self.ledger.count_token(namespace, TokenOutcome::Issued);
         self.mark_dirty(number);
     }
 
@@ -214,12 +214,14 @@ impl Engine {
         self.mark_dirty(number);
     }
 
-    /// Lobby ended or not: the namespace that a command about it counts under.
-    pub(super) fn namespace_of_lobby(&self, number: u32) -> Option<u32> {
-        match self.lobbies.known(number)? {
-            Known::Live(lobby) => Some(lobby.namespace),
-            Known::Ended(tombstone) => self.ledger.namespace_of(&self.seed, tombstone.namespace_id),
-        }
+    /// Counts what became of a token under the namespace of its lobby, ended or not.
+    pub(super) fn count_token(&mut self, number: u32, outcome: TokenOutcome) {
+        let namespace = match self.lobbies.known(number) {
+            Some(Known::Live(lobby)) => lobby.namespace,
+            Some(Known::Ended(tombstone)) => self.ledger.namespace(&self.seed, tombstone.namespace_id),
+            None => return,
+        };
+        self.ledger.count_token(namespace, outcome);
     }
 }
 
@@ -235,5 +237,3 @@ pub(super) fn slot_count(state: SlotState) -> usize {
 
 /// Index of held places there.
 pub(super) const HELD: usize = 1;
-
-const _: () = assert!(LobbyClass::Silent as usize == 3);

@@ -59,7 +59,7 @@ impl Engine {
             let slot = self.slots.get(lobby.slots.locate(slot)?);
             let is_over = slot.state == SlotState::Connected
                 && slot.was_listed
-                && now >= slot.time + lobby.heartbeat_grace_ms
+                && now >= slot.time.saturating_add(lobby.heartbeat_grace_ms)
                 && !present[usize::from(slot.number)];
             is_over.then_some(Place { lobby: number, slot: slot.number, generation: slot.generation })
         };

@@ -9,7 +9,7 @@ use super::Engine;
 use crate::codec::{Reader, Writer};
 use crate::event::{ApplyError, LobbyMade, Place, Uses, decode_made, decode_reason, encode_made, encode_reason};
 use crate::idempotency::{Entry, Purpose, Stamp};
-use crate::lobby::{Known, Lobby, NO_ENTRY, Tombstone};
+use crate::lobby::{Known, Lobby, Tombstone};
 use crate::slot::SlotState;
 use crate::symbol::split_tag_symbol;
 
@@ -213,7 +213,7 @@ impl Engine {
             let mut w = Writer { bytes };
             w.u64(stamp.at);
             w.u64(stamp.key);
-            w.u16(stamp.key_more);
+            w.u8(stamp.key_more);
             w.u32(stamp.message);
             w.u8(purpose.to_byte());
             w.u16(entry.key_id);
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     fn load_entry(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
-        let (at, key, key_more, message) = (r.u64()?, r.u64()?, r.u16()?, r.u32()?);
+        let (at, key, key_more, message) = (r.u64()?, r.u64()?, r.u8()?, r.u32()?);
         let stamp = Stamp { key, key_more, message, at };
         let purpose = Purpose::from_byte(r.u8()?).ok_or(ApplyError::Malformed("an entry for an unknown purpose"))?;
         let key_id = r.u16()?;
@@ -286,5 +286,3 @@ fn flush(bytes: &mut Vec<u8>, out: &mut dyn FnMut(&[u8]), least: usize) {
         bytes.clear();
     }
 }
-
-const _: () = assert!(NO_ENTRY == u32::MAX);

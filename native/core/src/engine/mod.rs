@@ -134,8 +134,8 @@ impl Engine {
             index: FindIndex::new(),
             holds: Holds::new(),
             resolved: Vec::new(),
-            place_wheel: Wheel::new(),
-            lobby_wheel: Wheel::new(),
+            place_wheel: Wheel::starting_at(0),
+            lobby_wheel: Wheel::starting_at(0),
             uses: UseList::default(),
         }
     }

@@ -12,6 +12,9 @@ use crate::slot::{SlotState, Standing};
 use crate::symbol::tag_symbol;
 use crate::token::PlayerToken;
 
+/// Most places of one call (decisions 5.1).
+const LARGEST_PARTY: u32 = 64;
+
 /// What a rejoin token is good for.
 enum Rejoin {
     /// Nothing: a normal join.
@@ -36,13 +39,8 @@ impl Engine {
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, and
     /// `LobbyStopped` for a repetition.
     pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Placed> {
-        self.begin(cx);
-        self.drain(cx, u32::MAX);
-        if let Some(answer) = self.recall_placed(c.idempotency.as_ref()) {
+        if let Some(answer) = self.begin_placing(cx, c.party_size, c.idempotency.as_ref()) {
             return answer;
-        }
-        if !has_credit(cx, Class::NewPlace, cost::reserved(c.party_size)) {
-            return refuse(Refusal::StorageFull, 0);
         }
         if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
             return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
@@ -61,13 +59,8 @@ impl Engine {
     /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
     /// `TooManyPlayersFromSource`, `LobbyFull`.
     pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Answer<Placed> {
-        self.begin(cx);
-        self.drain(cx, u32::MAX);
-        if let Some(answer) = self.recall_placed(c.idempotency.as_ref()) {
+        if let Some(answer) = self.begin_placing(cx, c.party_size, c.idempotency.as_ref()) {
             return answer;
-        }
-        if !has_credit(cx, Class::NewPlace, cost::reserved(c.party_size)) {
-            return refuse(Refusal::StorageFull, 0);
         }
         let rejoin_token = match self.read_rejoin_token(c) {
             Ok(token) => token,
@@ -101,6 +94,25 @@ impl Engine {
         }
         self.uncount_hold(number, dropped.places, dropped.source);
         self.audit(number);
+    }
+
+    /// What find and join do first: expire, repeat, look for credit; an answer when that is all.
+    fn begin_placing(
+        &mut self,
+        cx: &mut Context<'_>,
+        party_size: u32,
+        idempotency: Option<&Idempotency>,
+    ) -> Option<Answer<Placed>> {
+        self.begin(cx);
+        if !(1..=LARGEST_PARTY).contains(&party_size) {
+            return Some(refuse(Refusal::PartyTooLarge(LARGEST_PARTY), 0));
+        }
+        self.drain(cx, u32::MAX);
+        if let Some(answer) = self.recall_placed(idempotency) {
+            return Some(answer);
+        }
+        let has_credit = has_credit(cx, Class::NewPlace, cost::reserved(party_size));
+        (!has_credit).then(|| refuse(Refusal::StorageFull, 0))
     }
 
     fn recall_placed(&mut self, idempotency: Option<&Idempotency>) -> Option<Answer<Placed>> {
@@ -308,7 +320,7 @@ impl Engine {
         let key_id = self.config.keys.current_id();
         let event = Event::PlacesReserved {
             lobby: number,
-            deadline: self.time.now() + lobby.ttl_ms,
+            deadline: self.time.now().saturating_add(lobby.ttl_ms),
             key_id,
             source: wish.source,
             uses: uses.as_uses(),

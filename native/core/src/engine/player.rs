@@ -9,6 +9,7 @@ use crate::idempotency::{Purpose, Stamp};
 use crate::ledger::TokenOutcome;
 use crate::slot::{End, SlotState, Standing};
 use crate::time::LONGEST_KEPT_MS;
+use crate::token::PlayerClaim;
 
 /// The use that an authentic token of this lobby names, and what became of it.
 struct Found {
@@ -87,17 +88,22 @@ impl Engine {
 
     /// What an authentic token of this lobby names; None when the lobby has ended.
     fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<Found>, (Refusal, Lsn)> {
-        let token = self.config.keys.verify_player(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
-        if token.lobby != id {
-            return Err((Refusal::PlayerTokenWrongLobby, self.lobbies.lsn(number)));
-        }
-        let Some(lobby) = self.lobbies.live(number) else { return Ok(None) };
-        let standing = match lobby.slots.locate(token.slot) {
+        let claim = PlayerClaim::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
+        let token = claim.token;
+        // The slot is fetched before the MAC is computed, so that memory and processor work at the same time.
+        let lobby = self.lobbies.live(number);
+        let standing = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
             Some(at) => self.slots.get(at).standing(token.generation),
             None => Standing::NeverGiven,
         };
+        if !self.config.keys.is_true(&claim) {
+            return Err((Refusal::PlayerTokenInvalid, 0));
+        }
+        if token.lobby != id {
+            return Err((Refusal::PlayerTokenWrongLobby, self.lobbies.lsn(number)));
+        }
         let place = Place { lobby: number, slot: token.slot as u16, generation: token.generation };
-        Ok(Some(Found { place, standing }))
+        Ok(lobby.map(|_| Found { place, standing }))
     }
 
     /// A use past its deadline is over: it expires here if there is credit, and is treated as expired if not.
@@ -115,7 +121,7 @@ impl Engine {
         }
         let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
         self.emit(cx, &Event::PlaceConnected { place, at: self.time.now(), stamp });
-        self.count_outcome(place.lobby, TokenOutcome::Connected);
+        self.count_token(place.lobby, TokenOutcome::Connected);
         self.hear(place.lobby);
         self.audit(place.lobby);
         accept((), self.lobbies.lsn(place.lobby))
@@ -146,7 +152,7 @@ impl Engine {
         let hold_ms = c.hold_ms.unwrap_or(0).min(LONGEST_KEPT_MS);
         match self.expire_if_due(cx, place, standing) {
             Standing::Live(SlotState::Connected) if hold_ms > 0 => {
-                let deadline = self.time.now() + hold_ms;
+                let deadline = self.time.now().saturating_add(hold_ms);
                 self.emit_for_place(cx, cost::KEPT, &Event::PlaceKept { place, deadline, stamp })
             }
             Standing::Live(SlotState::Kept) if c.hold_ms.is_some() => self.remember_key(cx, place, stamp),
@@ -165,7 +171,7 @@ impl Engine {
         let (Event::PlaceKept { place, .. } | Event::PlaceEnded { place, .. }) = event else { return Ok(()) };
         let number = place.lobby;
         self.emit(cx, event);
-        self.count_outcome(number, TokenOutcome::Disconnected);
+        self.count_token(number, TokenOutcome::Disconnected);
         Ok(())
     }
 
@@ -189,13 +195,7 @@ impl Engine {
             Refusal::PlayerTokenExpired => TokenOutcome::Expired,
             _ => TokenOutcome::Removed,
         };
-        self.count_outcome(number, outcome);
+        self.count_token(number, outcome);
         refuse(refusal, wait)
-    }
-
-    fn count_outcome(&mut self, number: u32, outcome: TokenOutcome) {
-        if let Some(namespace) = self.namespace_of_lobby(number) {
-            self.ledger.count_token(namespace, outcome, 1);
-        }
     }
 }

@@ -1,11 +1,11 @@
 //! What must hold after every command: the answer under the credit it had, what it waits for, and every count that the
 //! engine shows, against the model's.
 
-use hosting_core::{Credit, Id, LobbyView, NamespaceCounts, Refusal};
+use hosting_core::{Credit, Id, LobbyView, Ms, NamespaceCounts, Refusal};
 
 use crate::commands::{Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
-use crate::naive::Model;
+use crate::naive::{Lobby, Model};
 use crate::surface::{Called, Surface};
 
 type Checked = Result<(), String>;
@@ -134,6 +134,8 @@ fn check_namespace(model: &Model, surface: &Surface, namespace: Id, versions: &[
     ensure(seen == expected, || format!("player_counts() shows {seen:?}, expected {expected:?}"))?;
     let mut seen = base.since_start(engine.namespace_counts(), namespace);
     let expected = counts(model, namespace);
+    check_lobby_states(model, namespace, seen.lobbies)?;
+    seen.lobbies = expected.lobbies;
     // A place that was overdue when its lobby ended may be counted as gone with it.
     let late = seen.ends[3].saturating_sub(expected.ends[3]);
     if late <= model.late_ends.get(&namespace).copied().unwrap_or_default()
@@ -151,18 +153,32 @@ fn counts(model: &Model, namespace: Id) -> NamespaceCounts {
         ..NamespaceCounts::default()
     };
     for (index, lobby) in model.live_lobbies(namespace) {
-        let state = match lobby {
-            _ if !lobby.is_ready => 0,
-            _ if lobby.is_closed => 2,
-            _ if lobby.is_silent(model.now) => 3,
-            _ => 1,
-        };
-        counts.lobbies[state] += 1;
+        counts.lobbies[states(lobby, model.now).iter().position(|is_it| *is_it).unwrap_or_default()] += 1;
         let players = model.players_by_stage(index);
         counts.slots[0] += lobby.slots.len() as u64 - u64::from(players.iter().sum::<u32>());
         players.iter().enumerate().for_each(|(stage, count)| counts.slots[stage + 1] += u64::from(*count));
     }
     counts
+}
+
+/// What may be said of a lobby: starting, ready (open and findable), closed or stopping, silent.
+fn states(lobby: &Lobby, now: Ms) -> [bool; 4] {
+    let is_shut = lobby.is_closed || lobby.is_stopping;
+    [!lobby.is_ready, lobby.is_listed(now), is_shut, lobby.is_silent(now)]
+}
+
+/// Each lobby is counted once; one that is two things at a time is counted as either.
+fn check_lobby_states(model: &Model, namespace: Id, seen: [u64; 4]) -> Checked {
+    let all: Vec<[bool; 4]> = model.live_lobbies(namespace).map(|(_, lobby)| states(lobby, model.now)).collect();
+    for (state, seen) in seen.into_iter().enumerate() {
+        let most = all.iter().filter(|states| states[state]).count() as u64;
+        let sure = all.iter().filter(|states| states[state] && states.iter().filter(|is_it| **is_it).count() == 1);
+        let least = sure.count() as u64;
+        ensure((least..=most).contains(&seen), || {
+            format!("namespace_counts() shows {seen} lobbies in state {state}, expected {least} to {most}")
+        })?;
+    }
+    ensure(seen.iter().sum::<u64>() == all.len() as u64, || format!("{seen:?} are not {} lobbies", all.len()))
 }
 
 /// Counters are since the start of the process: what recovery left on them does not count.

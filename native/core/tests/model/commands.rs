@@ -95,6 +95,14 @@ impl Command {
         }
     }
 
+    pub fn player_token(&self) -> Option<&String> {
+        match self {
+            Command::Connected { token, .. } | Command::Disconnected { token, .. } => Some(token),
+            Command::Join(args, _) => args.rejoin_token.as_ref(),
+            _ => None,
+        }
+    }
+
     /// New places are refused first when the journal runs out (design, Journal).
     pub fn is_new_place(&self) -> bool {
         matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..) | Command::Ready { .. })

@@ -89,23 +89,26 @@ pub enum Seen {
 
 impl Model {
     pub fn decide(&self, command: &Command) -> Decision {
-        self.decide_by(command, |key| self.now < key.until)
+        self.decide_by(command, |key| self.must_recall(key))
     }
 
-    /// As [`Model::decide`], with keys whose least life is over still known.
+    /// As [`Model::decide`], with keys still known that may be forgotten.
     pub fn decide_recalling(&self, command: &Command) -> Decision {
         self.decide_by(command, |_| true)
     }
 
     fn decide_by(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Decision {
-        if let Some(lobby) = self.asking_lobby(command)
-            && let Some(refusal) = self.refuse_asking(lobby, command)
-        {
-            return refusal;
-        }
-        if let Some(replay) = self.decide_by_key(command, is_known) {
-            return replay;
-        }
+        let asking = self.asking_lobby(command);
+        let refused = asking.and_then(|lobby| self.refuse_asking(lobby, command));
+        let decision = refused
+            .or_else(|| self.decide_by_key(command, is_known))
+            .unwrap_or_else(|| self.decide_afresh(command));
+        // Noticed late, forgotten late: in between either is right.
+        let is_lapsing = asking.and_then(|lobby| self.lobby_index(lobby)).is_some_and(|index| self.is_forgotten(index));
+        if is_lapsing { decision.or(Refusal::LobbyTokenExpired) } else { decision }
+    }
+
+    fn decide_afresh(&self, command: &Command) -> Decision {
         match command {
             Command::Attach(args, _) => self.decide_attach(args),
             Command::Ready { lobby } => self.decide_ready(*lobby),
@@ -145,13 +148,10 @@ impl Model {
         if self.lobbies[index].is_live() {
             return None;
         }
-        let is_player_call = matches!(command, Command::Connected { .. } | Command::Disconnected { .. });
-        if self.is_forgotten(index) {
-            let expired = refuse(Refusal::LobbyTokenExpired, Wait::Any);
-            // Noticed late, forgotten late: in between either is right.
-            let between = if is_player_call { Refusal::PlayerRemoved } else { Refusal::LobbyStopped };
-            return Some(if self.is_perhaps_known(index) { expired.or(between) } else { expired });
+        if self.is_forgotten(index) && !self.is_perhaps_known(index) {
+            return Some(refuse(Refusal::LobbyTokenExpired, Wait::Any));
         }
+        let is_player_call = matches!(command, Command::Connected { .. } | Command::Disconnected { .. });
         (!is_player_call).then(|| refuse(Refusal::LobbyStopped, Wait::Lobby(index)))
     }
 
@@ -182,18 +182,25 @@ impl Model {
                 let done = Decision::new(Verdict::Done, Wait::Lobby(one.lobby), "replayed").repeat();
                 is_connected.then_some(done)
             }
-            Remembered::Disconnected(index) => {
-                Some(Decision::new(Verdict::Done, Wait::Lobby(self.uses[*index].lobby), "replayed").repeat())
+            Remembered::Disconnected(lobby) => {
+                Some(Decision::new(Verdict::Done, Wait::Lobby(*lobby), "replayed").repeat())
             }
         }
     }
 
-    /// "at least 10 min": a key may be known for longer, where that is of no harm: of an attach and of a connected for as
-    /// long as what they made, of a reservation until there is credit to write that it is forgotten.
-    pub fn may_recall_lapsed(&self, command: &Command, credit: Credit) -> bool {
-        let key = command.key().and_then(|number| self.keys.get(&number));
-        let is_reservation = |key: &Key| matches!(key.success, Remembered::Placed(_));
-        key.is_some_and(|key| self.now >= key.until && (!is_reservation(key) || credit != Credit::UNLIMITED))
+    /// A key may be known for longer than it must, where that is of no harm: of an attach and of a connected for as long
+    /// as what they made, of a reservation until its deadline or the end of its uses, or until there is credit to write
+    /// that it is forgotten.
+    pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
+        let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
+        let has_ended = match &key.success {
+            Remembered::Placed(uses) => {
+                let is_seen = !self.lobbies[self.uses[uses[0]].lobby].has_overdue;
+                is_seen && uses.iter().all(|index| !self.uses[*index].stage.is_live())
+            }
+            _ => false,
+        };
+        !has_ended || self.now < key.until || credit != Credit::UNLIMITED
     }
 
     /// "A repeated find or join gives the same tokens whether or not they have ended, and 410 once the lobby has."

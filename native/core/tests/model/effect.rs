@@ -65,11 +65,18 @@ impl Model {
         let freed_at = (now, self.order);
         if let Command::ReleaseHold { hold } = command {
             // "dropped when the last request waiting for it goes away".
-            self.holds.iter_mut().filter(|one| one.id == *hold).for_each(|one| one.waiters -= 1);
+            let settled = self.settled.iter_mut().map(|settled| &mut settled.hold);
+            let all = self.holds.iter_mut().chain(settled);
+            all.filter(|one| one.id == *hold).for_each(|one| one.waiters = one.waiters.saturating_sub(1));
             self.holds.retain(|one| one.waiters > 0);
         }
         if let Command::Stop { lobby, .. } | Command::End { lobby, .. } | Command::Detach { lobby, .. } = command {
             self.stop_or_end(*lobby, command, decision, lsns);
+        }
+        if let Command::Disconnected { lobby, key, .. } = command
+            && let Some(index) = self.lobby_index(*lobby).filter(|_| decision.label != "replayed")
+        {
+            self.remember(*key, command.message(), Remembered::Disconnected(index));
         }
         let (Command::Ready { lobby: id }
         | Command::Connected { lobby: id, .. }
@@ -88,16 +95,14 @@ impl Model {
         match command {
             Command::Ready { .. } => self.make_ready(index),
             Command::Connected { token, key, .. } => self.connect(token, *key, command.message(), decision),
-            Command::Disconnected { token, hold_ms, key, .. } => {
-                self.disconnect(token, *hold_ms, *key, command.message(), decision);
-            }
+            Command::Disconnected { token, hold_ms, .. } => self.disconnect(token, *hold_ms, decision),
             Command::SetClosed { is_closed, .. } => self.lobbies[index].is_closed = *is_closed,
             Command::SetState { state, .. } => self.lobbies[index].state.clone_from(state),
             Command::Heartbeat { tokens: Some(list), .. } => {
                 for missing in self.missing_in(index, list) {
                     self.end_use(missing, Ending::Consumed, freed_at);
                 }
-                self.lobbies[index].list_at = Some(now);
+                self.lobbies[index].listed_by = Some(self.order);
             }
             _ => {}
         }
@@ -153,7 +158,7 @@ impl Model {
             end: None,
             started_at: self.now,
             spoke_at: self.now,
-            list_at: None,
+            listed_by: None,
             slots: vec![Slot::default(); capacity],
             changed_lsn: lsns.after,
             has_overdue: false,
@@ -171,8 +176,9 @@ impl Model {
             Remembered::Placed(uses) => self.now + self.lobbies[self.uses[uses[0]].lobby].ttl_ms,
             _ => 0,
         };
-        let until = reserved_until.max(self.now + KEY_LIFE_MS);
-        self.keys.insert(number, Key { message, success, until });
+        let least_until = self.now + KEY_LIFE_MS;
+        let until = reserved_until.max(least_until);
+        self.keys.insert(number, Key { message, success, least_until, until });
     }
 
     fn begin_uses(
@@ -240,12 +246,13 @@ impl Model {
 
     fn connect(&mut self, token: &str, key: Option<u8>, message: u128, decision: &Decision) {
         let Some(index) = self.use_of(token).filter(|_| !decision.is_repeat) else { return };
-        self.uses[index].stage = Stage::Connected { since: self.now };
+        self.uses[index].stage = Stage::Connected { since: self.now, order: self.order };
         self.count_token(self.uses[index].lobby, 1);
         self.remember(key, message, Remembered::Connected(index));
     }
 
-    fn disconnect(&mut self, token: &str, hold_ms: Option<u64>, key: Option<u8>, message: u128, decision: &Decision) {
+    /// "Repeats are `{}`", and a success like any other: their key is remembered.
+    fn disconnect(&mut self, token: &str, hold_ms: Option<u64>, decision: &Decision) {
         let Some(index) = self.use_of(token).filter(|_| !decision.is_repeat) else { return };
         let freed_at = (self.now, self.order);
         match (self.uses[index].stage, hold_ms) {
@@ -256,7 +263,6 @@ impl Model {
             _ => self.end_use(index, Ending::Consumed, freed_at),
         }
         self.count_token(self.uses[index].lobby, 7);
-        self.remember(key, message, Remembered::Disconnected(index));
     }
 
     fn count_refusal(&mut self, command: &Command, said: &Said) {
@@ -305,7 +311,9 @@ impl Model {
                 (_, outcome) => return Err(format!("expected {outcome:?} for {hold:?}, resolved {one:?}")),
             }
         }
-        let late = self.settled.iter().find(|settled| !self.lobbies[settled.hold.lobby].has_overdue);
+        // One whose last waiter went before the engine noticed the end may be told to nobody.
+        let is_late = |settled: &&Settled| settled.hold.waiters > 0 && !self.lobbies[settled.hold.lobby].has_overdue;
+        let late = self.settled.iter().find(is_late);
         late.map_or(Ok(()), |settled| Err(format!("not resolved: {settled:?}")))
     }
 
@@ -313,15 +321,8 @@ impl Model {
     /// what is due in the lobbies that it touches; find first drains what is due).
     pub fn notice_touched(&mut self, command: &Command, decision: &Decision) {
         let by_key = command.key().is_some() && decision.is_repeat;
-        // What does not depend on places need not look at them.
-        let looks_at_places = matches!(
-            command,
-            Command::Join(..)
-                | Command::Connected { .. }
-                | Command::Disconnected { .. }
-                | Command::Heartbeat { tokens: Some(_), .. }
-                | Command::Stop { only_if_idle: true, .. }
-        );
+        // What does not depend on the number of players need not look at other places than its own.
+        let looks_at_places = matches!(command, Command::Join(..) | Command::Stop { only_if_idle: true, .. });
         for index in 0..self.lobbies.len() {
             let is_touched = match (command, decision.wait) {
                 (Command::Advance, _) => true,

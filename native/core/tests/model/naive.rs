@@ -27,7 +27,8 @@ pub enum Ending {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     Reserved { deadline: Ms },
-    Connected { since: Ms },
+    /// Since when, and by which command.
+    Connected { since: Ms, order: u64 },
     Kept { deadline: Ms },
     Ended(Ending),
 }
@@ -59,11 +60,22 @@ pub struct Use {
 /// When a slot became free: time, then order within that time. Equal ranks are freed together, and any order is right.
 pub type FreedAt = (Ms, u64);
 
+/// Not noticed yet.
+const LATER: FreedAt = (Ms::MAX, u64::MAX);
+
 #[derive(Clone, Debug, Default)]
 pub struct Slot {
     /// Uses in order, as indexes into [`Model::uses`].
     pub uses: Vec<usize>,
     pub freed_at: FreedAt,
+    /// The latest moment at which the engine may have noticed.
+    pub noticed_at: FreedAt,
+}
+
+impl Slot {
+    pub fn is_overdue(&self) -> bool {
+        self.noticed_at == LATER
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +109,8 @@ pub struct Lobby {
     pub end: Option<End>,
     pub started_at: Ms,
     pub spoke_at: Ms,
-    pub list_at: Option<Ms>,
+    /// The command that brought the previous heartbeat list.
+    pub listed_by: Option<u64>,
     pub slots: Vec<Slot>,
     /// Its last event is not older than this LSN.
     pub changed_lsn: u64,
@@ -114,8 +127,9 @@ impl Lobby {
         self.end.is_none()
     }
 
+    /// "a lobby silent for longer is not found".
     pub fn is_silent(&self, now: Ms) -> bool {
-        self.heartbeat_timeout_ms > 0 && now >= self.spoke_at + self.heartbeat_timeout_ms
+        self.heartbeat_timeout_ms > 0 && now > self.spoke_at + self.heartbeat_timeout_ms
     }
 
     /// Found and listed: ready, open, not stopping, not silent.
@@ -155,6 +169,7 @@ pub enum Remembered {
     Attached(usize),
     Placed(Vec<usize>),
     Connected(usize),
+    /// By this lobby.
     Disconnected(usize),
 }
 
@@ -162,7 +177,9 @@ pub enum Remembered {
 pub struct Key {
     pub message: u128,
     pub success: Remembered,
-    /// Remembered at least until then.
+    /// Remembered at least until then, and as long as what it reserved is reserved.
+    pub least_until: Ms,
+    /// Forgotten then, if it reserved something: its deadline has passed.
     pub until: Ms,
 }
 
@@ -214,6 +231,13 @@ impl Model {
     /// The engine may have noticed the end late, and then forgets late.
     pub fn is_perhaps_known(&self, lobby: usize) -> bool {
         self.lobbies[lobby].end.is_some_and(|end| self.now < end.noticed.saturating_add(TOMBSTONE_MS))
+    }
+
+    /// "lives as long as the reservation, at least 10 minutes": it must be known.
+    pub fn must_recall(&self, key: &Key) -> bool {
+        let is_reserved = |index: &usize| matches!(self.uses[*index].stage, Stage::Reserved { .. });
+        let has_reserved = matches!(&key.success, Remembered::Placed(uses) if uses.iter().any(is_reserved));
+        self.now < key.least_until || has_reserved
     }
 
     pub fn live_uses(&self, lobby: usize) -> impl Iterator<Item = &Use> {
@@ -271,8 +295,9 @@ impl Model {
         }
         let is_free = |slot: &Slot| slot.uses.last().is_none_or(|last| !self.uses[*last].stage.is_live());
         let free: Vec<usize> = (0..slots.len()).filter(|index| is_free(&slots[*index])).collect();
-        let oldest = free.iter().map(|index| slots[*index].freed_at).min();
-        free.into_iter().filter(|index| Some(slots[*index].freed_at) == oldest).collect()
+        // One that became free by time may count from its deadline or from when that was noticed.
+        let oldest = free.iter().map(|index| slots[*index].noticed_at).min().unwrap_or(LATER);
+        free.into_iter().filter(|index| slots[*index].freed_at <= oldest).collect()
     }
 
     /// Starts a use of a slot under the token that the engine gave.
@@ -289,7 +314,8 @@ impl Model {
     pub fn end_use(&mut self, index: usize, ending: Ending, freed_at: FreedAt) {
         self.uses[index].stage = Stage::Ended(ending);
         let (lobby, slot) = (self.uses[index].lobby, self.uses[index].slot);
-        self.lobbies[lobby].slots[slot].freed_at = freed_at;
+        let slot = &mut self.lobbies[lobby].slots[slot];
+        (slot.freed_at, slot.noticed_at) = (freed_at, freed_at);
         self.ends.entry(self.lobbies[lobby].namespace).or_default()[ending as usize] += 1;
     }
 
@@ -336,6 +362,7 @@ impl Model {
                     self.end_use(index, if is_kept { Ending::Consumed } else { Ending::Expired }, (at, 0));
                     self.owe(lobby);
                     self.lobbies[lobby].overdue_uses += 1;
+                    self.lobbies[lobby].slots[self.uses[index].slot].noticed_at = LATER;
                 }
             }
             if let Some((at, reason)) = end {
@@ -352,8 +379,11 @@ impl Model {
 
     /// The engine has looked at this lobby: what was overdue is written down now.
     pub fn notice(&mut self, lobby: usize) {
-        let now = self.now;
+        let (now, order) = (self.now, self.order);
         let lobby = &mut self.lobbies[lobby];
+        for slot in &mut lobby.slots {
+            slot.noticed_at = slot.noticed_at.min((now, order));
+        }
         lobby.has_overdue = false;
         lobby.overdue_uses = 0;
         if let Some(lsn) = lobby.owed_after.take() {
@@ -371,10 +401,12 @@ impl Model {
         self.ends.clear();
         self.late_ends.clear();
         self.tokens.clear();
-        for lobby in self.lobbies.iter_mut().filter(|lobby| lobby.is_live()) {
+        for lobby in &mut self.lobbies {
+            // What was recovered is durable: nothing has to wait for it.
+            lobby.changed_lsn = 0;
             lobby.spoke_at = now;
             lobby.started_at = now;
-            lobby.list_at = None;
+            lobby.listed_by = None;
         }
     }
 
@@ -391,7 +423,7 @@ impl Model {
                 all.push(lobby.spoke_at + lobby.heartbeat_timeout_ms);
             }
         }
-        all.extend(self.keys.values().map(|key| key.until));
+        all.extend(self.keys.values().flat_map(|key| [key.least_until, key.until]));
         all.retain(|at| *at >= self.now);
         all
     }

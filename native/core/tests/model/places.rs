@@ -70,6 +70,13 @@ impl Model {
     }
 
     pub fn decide_join(&self, args: &JoinArgs) -> Decision {
+        // "`rejoin_token` in join, … same `lobby_id`" is about the body: it is said before anything about the lobby.
+        let asking = self.lobby_index(args.lobby).unwrap_or(usize::MAX);
+        match args.rejoin_token.as_ref().map(|token| self.see(asking, token)) {
+            Some(Seen::Forged) => return refuse(Refusal::PlayerTokenInvalid, Wait::Any),
+            Some(Seen::OtherLobby) => return refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
+            _ => {}
+        }
         let Some(index) = self.lobby_index(args.lobby).filter(|i| self.lobbies[*i].namespace == args.namespace) else {
             return refuse(Refusal::LobbyNotFound, Wait::Any);
         };
@@ -92,13 +99,12 @@ impl Model {
             return self.decide_new_place(args, index);
         };
         match self.see(index, token) {
-            Seen::Forged | Seen::NeverGiven => refuse(Refusal::PlayerTokenInvalid, Wait::Any),
-            Seen::OtherLobby => refuse(Refusal::PlayerTokenWrongLobby, Wait::Any),
             Seen::Mine(old) => match self.uses[old].stage {
                 Stage::Kept { .. } => self.decide_same_place(args, old, "kept place again"),
                 Stage::Reserved { .. } => self.decide_same_place(args, old, "reserved anew"),
                 _ => self.decide_new_place(args, index),
             },
+            _ => refuse(Refusal::PlayerTokenInvalid, Wait::Any),
         }
     }
 

@@ -39,26 +39,38 @@ impl Model {
         match self.uses[index].stage {
             Stage::Reserved { .. } => Decision::new(Verdict::Done, Wait::Lobby(asking), "connected"),
             Stage::Connected { .. } | Stage::Kept { .. } => refuse(Refusal::PlayerTokenConsumed, Wait::Lobby(asking)),
-            Stage::Ended(ending) => refuse(self.remembered(index, ending), Wait::Lobby(asking)),
+            Stage::Ended(ending) => self.decide_ended(index, ending),
         }
     }
 
-    /// 32 later uses of the slot have ended since.
-    pub fn is_beyond_memory(&self, index: usize) -> bool {
+    /// Uses of the slot that ended after this one.
+    fn later_ends(&self, index: usize) -> usize {
         let one = &self.uses[index];
         let slot = &self.lobbies[one.lobby].slots[one.slot];
-        let later = slot.uses.iter().filter(|other| **other > index && !self.uses[**other].stage.is_live());
-        later.count() >= REMEMBERED_USES
+        slot.uses.iter().filter(|other| **other > index && !self.uses[**other].stage.is_live()).count()
+    }
+
+    pub fn is_beyond_memory(&self, index: usize) -> bool {
+        self.later_ends(index) >= REMEMBERED_USES
     }
 
     /// How an ended token ended, as far as its slot remembers.
-    fn remembered(&self, index: usize, ending: Ending) -> Refusal {
-        match ending {
-            _ if self.is_beyond_memory(index) => Refusal::PlayerRemoved,
+    fn decide_ended(&self, index: usize, ending: Ending) -> Decision {
+        let truth = match ending {
             Ending::Expired => Refusal::PlayerTokenExpired,
             Ending::Consumed => Refusal::PlayerTokenConsumed,
             Ending::Released | Ending::LobbyGone => Refusal::PlayerRemoved,
+        };
+        let one = &self.uses[index];
+        let wait = Wait::Lobby(one.lobby);
+        if !self.is_beyond_memory(index) {
+            return refuse(truth, wait);
         }
+        // The slot may not have noticed yet that its latest use has ended too.
+        let is_last_in = self.later_ends(index) == REMEMBERED_USES;
+        let has_overdue = self.lobbies[one.lobby].slots[one.slot].is_overdue();
+        let removed = refuse(Refusal::PlayerRemoved, wait);
+        if is_last_in && has_overdue { removed.or(truth) } else { removed }
     }
 
     pub fn decide_disconnected(&self, lobby: Id, token: &str, hold_ms: Option<u64>) -> Decision {
@@ -105,10 +117,10 @@ impl Model {
     /// "a connected slot is freed only if it is missing from this list, became connected before the lobby's previous
     /// list arrived, and did so at least 10 s ago".
     pub fn missing_in(&self, lobby: usize, list: &[String]) -> Vec<usize> {
-        let Some(previous) = self.lobbies[lobby].list_at else { return Vec::new() };
+        let Some(previous) = self.lobbies[lobby].listed_by else { return Vec::new() };
         let grace = self.lobbies[lobby].heartbeat_grace_ms;
         let is_missing = |one: &Use| match one.stage {
-            Stage::Connected { since } => since < previous && self.now - since >= grace && !list.contains(&one.token),
+            Stage::Connected { since, order } => order < previous && self.now - since >= grace && !list.contains(&one.token),
             _ => false,
         };
         (0..self.uses.len()).filter(|i| self.uses[*i].lobby == lobby && is_missing(&self.uses[*i])).collect()

@@ -96,8 +96,11 @@ impl World {
         let has_overdue = self.model.lobbies.iter().any(|lobby| lobby.has_overdue);
         let may_meet_overdue = matches!(command, Command::Connected { .. } | Command::Join(..) | Command::Find(..))
             && self.model.lobbies.iter().all(|lobby| lobby.is_live() || !lobby.has_overdue);
-        if credit != Credit::UNLIMITED && has_overdue && !may_meet_overdue {
-            // What a lack of credit puts off must not be more than slots, or nobody can tell what is right.
+        let key = command.key();
+        let meets_ended_hold = key.is_some() && self.model.settled.iter().any(|settled| settled.hold.key == key);
+        if meets_ended_hold || credit != Credit::UNLIMITED && has_overdue && !may_meet_overdue {
+            // A hold that is over and not told yet; or what a lack of credit puts off is more than slots: nobody could
+            // tell what is right.
             self.send(Command::Advance, Credit::UNLIMITED)?;
             self.model.advance_to(self.now);
         }
@@ -107,8 +110,11 @@ impl World {
         self.commands += 1;
         let called = self.surface.call(&command, self.now, credit);
         self.story.tell_command(&command, credit, &called, self.now);
-        if !self.model.agrees(&decision, &called.said) && self.model.may_recall_lapsed(&command, credit) {
-            decision = self.model.decide_recalling(&command);
+        if !self.model.agrees(&decision, &called.said) && self.model.may_recall(&command, credit) {
+            let recalled = self.model.decide_recalling(&command);
+            if self.model.agrees(&recalled, &called.said) {
+                decision = recalled;
+            }
         }
         checks::check_answer(&self.model, &command, &decision, &called, credit)?;
         checks::check_credit(&called, credit)?;
@@ -224,8 +230,9 @@ impl World {
             let newest = ids.last().copied().unwrap_or_default();
             ids.push(newest + 1);
             // Nothing was given under the new key yet, so nothing of a fork may pass for what is given from now on.
+            let foreign = std::mem::take(&mut self.foreign);
+            self.keyed.retain(|command| command.player_token().is_none_or(|token| !foreign.contains(token)));
             self.model.never_given.clear();
-            self.foreign.clear();
             self.coverage.count("restart", "with a new key");
         }
         let newest = ids.last().copied();
@@ -246,7 +253,7 @@ impl World {
         let model = &self.model;
         let uses = model.uses.iter().filter(|one| one.stage.is_live()).map(|one| one.token.as_str());
         let lobbies = model.lobbies.iter().filter(|lobby| lobby.is_live()).map(|lobby| lobby.lobby_token.as_str());
-        let known = model.keys.values().filter(|key| model.now < key.until);
+        let known = model.keys.values().filter(|key| model.must_recall(key));
         let remembered = known.filter_map(|key| match &key.success {
             Remembered::Placed(uses) if model.lobbies[model.uses[uses[0]].lobby].is_live() => {
                 Some(model.uses[uses[0]].token.as_str())

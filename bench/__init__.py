@@ -1,0 +1,1 @@
+"""Measurements of the service, each with a baseline beside it (`make bench`)."""

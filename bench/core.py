@@ -1,0 +1,90 @@
+"""The engine alone: cycles per second beside the naive version, find by number of lobbies, memory.
+Closed loop, one thread, on the service's core; each run is a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bench.machine import Bench
+from bench.results import Figure, Result, Run, interleaved, median
+
+NAME = "core"
+Runs = Mapping[str, Sequence[Run]]
+
+
+def run(bench: Bench) -> Result:
+    """All measurements of the engine without a journal."""
+    cycles = interleaved(
+        {
+            "engine": lambda: bench.native("bench-core", "cycles"),
+            "engine with keys": lambda: bench.native("bench-core", "cycles", "--keys"),
+            "naive": lambda: bench.native("bench-core", "naive"),
+        }
+    )
+    finds = interleaved(
+        {
+            f"{wish} {lobbies}": _find(bench, wish, lobbies)
+            for wish in ("plain", "picky")
+            for lobbies in (100, 100_000)
+        }
+    )
+    growth = {
+        "growth": [bench.native("bench-core", "growth")],
+        "growth with keys": [bench.native("bench-core", "growth", "--keys")],
+    }
+    runs: Runs = {**cycles, **finds, **growth}
+    return Result(NAME, [*_cycles(runs), *_finds(runs), *_growth(runs)], runs)
+
+
+def _find(bench: Bench, wish: str, lobbies: int) -> Callable[[], Run]:
+    return lambda: bench.native("bench-core", "find", "--wish", wish, "--lobbies", str(lobbies))
+
+
+def _cycles(runs: Runs) -> list[Figure]:
+    engine = median(runs["engine"], "cycles_per_s")
+    with_keys = median(runs["engine with keys"], "cycles_per_s")
+    naive = median(runs["naive"], "cycles_per_s")
+    per_cpu_s = median(runs["engine"], "cycles_per_cpu_s")
+    return [
+        Figure(
+            "reserve + connected + disconnected",
+            engine,
+            "cycles/s",
+            at_least=1_000_000,
+            note=f"{engine / naive:.1f} × naive ({naive:,.0f}); {per_cpu_s:,.0f} per CPU second",
+        ),
+        Figure(
+            "the same with idempotency keys",
+            with_keys,
+            "cycles/s",
+            note="three keys a cycle, all remembered",
+        ),
+    ]
+
+
+def _finds(runs: Runs) -> list[Figure]:
+    figures = []
+    for wish, what, limit in (
+        ("plain", "find, 100,000 lobbies against 100", 1.5),
+        ("picky", "find, tag of 1 %, two modes, party of 4", 3.0),
+    ):
+        few, many = (median(runs[f"{wish} {lobbies}"], "ns_per_find") for lobbies in (100, 100_000))
+        work_few, work_many = (
+            median(runs[f"{wish} {lobbies}"], "candidates_per_find") for lobbies in (100, 100_000)
+        )
+        note = f"{few:.0f} ns → {many:.0f} ns; candidates a find {work_few:.1f} → {work_many:.1f}"
+        figures.append(Figure(what, many / few, "×", at_most=limit, note=note))
+    return figures
+
+
+def _growth(runs: Runs) -> list[Figure]:
+    figures = []
+    for name, what, limit in (
+        ("growth", "RSS of 1,000,000 reservations", 128),
+        ("growth with keys", "the same, with an idempotency key each", 208),
+    ):
+        (one,) = runs[name]
+        note = f"peak {one['peak_growth_mb']:.0f} MB; {one['bytes_per_reservation']:.0f} bytes each"
+        figures.append(Figure(what, one["growth_mb"], "MB", at_most=limit, note=note))
+    return figures

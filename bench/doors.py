@@ -1,0 +1,109 @@
+"""`connected` through both doors, durable, beside bare servers of the same kind that parse and
+answer the same. Closed loop for the rate; open loop at half of that rate for the latency.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench.load import GRPC, HTTP, Shape, Tokens, ask, window
+from bench.machine import ROOT, SERVER_CORE, Bench, on_core, python
+from bench.results import ROUNDS, Figure, Result, Run, interleaved, median
+from bench.service import Service, end, running, wait_for
+
+NAME = "doors"
+TOKENS = {"http": 49_152, "grpc": 16_384}
+OPEN_SHARE = 0.5
+Runs = Mapping[str, Sequence[Run]]
+
+
+def run(bench: Bench) -> Result:
+    """HTTP, then gRPC."""
+    runs: dict[str, list[Run]] = {}
+    with running(bench.scratch("doors")) as service:
+        probe = bench.scratch("probe")
+        runs["disk"] = [bench.native("bench-journal", "disk", "--folder", str(probe))]
+        for shape, peer in ((HTTP, "bare_uvicorn"), (GRPC, "bare_grpc")):
+            runs.update(_door(bench, service, shape, peer))
+    figures = [
+        *_figures(runs, HTTP, "bare uvicorn", 0.5),
+        *_figures(runs, GRPC, "bare grpcio", 0.7),
+    ]
+    return Result(NAME, figures, runs)
+
+
+def _door(bench: Bench, service: Service, shape: Shape, peer: str) -> dict[str, list[Run]]:
+    door, count = shape.door, TOKENS[shape.door]
+    with _peer(bench, peer) as (address, pid):
+        # The bare server looks at no token: a spent plan serves it all the time.
+        spent = bench.scratch(f"{door}.plan")
+        tokens = Tokens.make(service, spent, count)
+        tokens.end()
+        runs = interleaved(
+            {
+                f"{door} bare": lambda: ask(bench, shape, address, spent, pid),
+                f"{door} service": lambda: window(bench, service, shape, count),
+            }
+        )
+        spent.unlink()
+    rate = OPEN_SHARE * median(runs[f"{door} service"], "answers_per_s")
+    runs[f"{door} open"] = [
+        window(bench, service, shape, count // 2, round(rate)) for _ in range(ROUNDS)
+    ]
+    return runs
+
+
+@contextlib.contextmanager
+def _peer(bench: Bench, name: str) -> Iterator[tuple[str, int]]:
+    ready: Path = bench.scratch(f"{name}.ready")
+    ready.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        python("-m", f"bench.peers.{name}", str(ready)), cwd=ROOT, preexec_fn=on_core(SERVER_CORE)
+    )
+    try:
+        wait_for(ready, process)
+        yield ready.read_text(), process.pid
+    finally:
+        end(process)
+        ready.unlink(missing_ok=True)
+
+
+def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
+    door = shape.door
+    bare, ours = runs[f"{door} bare"], runs[f"{door} service"]
+    rate, bare_rate = median(ours, "answers_per_s"), median(bare, "answers_per_s")
+    (disk,) = runs["disk"]
+    at_once = f"{shape.connections} connections × {shape.streams}"
+    per_sync = sum(run["answers"] for run in ours) / sum(run["syncs"] for run in ours)
+    opened = runs[f"{door} open"]
+    return [
+        Figure(
+            f"`connected`, {door} door, durable, against {peer}",
+            rate / bare_rate,
+            "of its rate",
+            at_least=share,
+            note=f"{rate:,.0f}/s against {bare_rate:,.0f}/s, {at_once}; CPU an answer "
+            f"{median(ours, 'server_cpu_us_per_answer'):.0f} µs against "
+            f"{median(bare, 'server_cpu_us_per_answer'):.0f} µs",
+        ),
+        Figure(
+            f"{door} door, closed loop, p99",
+            median(ours, "p99_us") / 1e3,
+            "ms",
+            note=f"p50 {median(ours, 'p50_us') / 1e3:.1f} ms, "
+            f"max {median(ours, 'max_us') / 1e3:.1f} ms; {disk['file_system']}, "
+            f"fdatasync {disk['fdatasync_us']:.0f} µs, "
+            f"{sum(run['syncs'] for run in ours):.0f} syncs, {per_sync:.0f} answers each; "
+            f"generator {median(bare, 'load_cpu_share'):.0%} of its core against the bare server",
+        ),
+        Figure(
+            f"{door} door, open loop at {opened[0]['asked_per_s']:,.0f}/s, p99",
+            median(opened, "p99_us") / 1e3,
+            "ms",
+            note=f"p50 {median(opened, 'p50_us') / 1e3:.2f} ms, "
+            f"max {median(opened, 'max_us') / 1e3:.1f} ms, errors 0",
+        ),
+    ]

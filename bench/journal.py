@@ -1,0 +1,102 @@
+"""Engine and journal without doors: durable transitions beside bare writes of the same bytes, and
+recovery of a large folder. Closed loop; program and journal threads on the service's core.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+
+from bench.machine import Bench
+from bench.results import Figure, Result, Run, interleaved, median
+
+NAME = "journal"
+OUTSTANDING = 256
+Runs = Mapping[str, Sequence[Run]]
+
+
+def run(bench: Bench) -> Result:
+    """Durable transitions, then recovery."""
+    runs = {**_transitions(bench), **_recovery(bench)}
+    return Result(NAME, [*_rates(runs), *_recovered(runs)], runs)
+
+
+def _transitions(bench: Bench) -> dict[str, list[Run]]:
+    folder = bench.scratch("journal")
+
+    def measure(what: str, *words: str) -> Run:
+        shutil.rmtree(folder, ignore_errors=True)
+        return bench.native("bench-journal", what, "--folder", str(folder), *words)
+
+    runs = interleaved(
+        {
+            "engine and journal": lambda: measure(
+                "transitions", "--outstanding", str(OUTSTANDING), "--seconds", "4"
+            ),
+            "sync for each": lambda: measure("raw", "--together", "1", "--seconds", "2"),
+            "bare group": lambda: measure("raw", "--together", str(OUTSTANDING), "--seconds", "2"),
+        }
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    return runs
+
+
+def _recovery(bench: Bench) -> dict[str, list[Run]]:
+    folder = bench.scratch("recovery")
+    shutil.rmtree(folder, ignore_errors=True)
+    where = ("--folder", str(folder))
+    built = bench.native("bench-journal", "build", *where)
+    runs = interleaved(
+        {
+            "recovery warm": lambda: bench.native("bench-journal", "recover", *where),
+            "recovery cold": lambda: bench.native("bench-journal", "recover", *where, "--cold"),
+        }
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    return {"build": [built], **runs}
+
+
+def _rates(runs: Runs) -> list[Figure]:
+    ours = runs["engine and journal"]
+    rate = median(ours, "transitions_per_s")
+    each = median(runs["sync for each"], "transitions_per_s")
+    group = median(runs["bare group"], "transitions_per_s")
+    disk = f"{ours[0]['file_system']}, fdatasync {median(ours, 'fdatasync_us'):.0f} µs"
+    return [
+        Figure(
+            f"durable transitions, {OUTSTANDING} outstanding",
+            rate,
+            "/s",
+            at_least=100_000,
+            note=f"{disk}, {median(ours, 'syncs'):,.0f} syncs; "
+            f"p50 {median(ours, 'p50_us'):.0f} µs, p99 {median(ours, 'p99_us'):.0f} µs",
+        ),
+        Figure(
+            "transitions per sync",
+            median(ours, "transitions_per_sync"),
+            "",
+            at_least=20,
+            note=f"{rate / each:.0f} × a sync for each ({each:,.0f}/s); "
+            f"{rate / group:.2f} × bare groups of {OUTSTANDING} ({group:,.0f}/s)",
+        ),
+    ]
+
+
+def _recovered(runs: Runs) -> list[Figure]:
+    figures = []
+    for name, limit in (("warm", 2_000.0), ("cold", None)):
+        of = runs[f"recovery {name}"]
+        parts = ", ".join(
+            f"{word} {median(of, figure):.0f}"
+            for word, figure in (
+                ("image read", "image_read_ms"),
+                ("load", "image_load_ms"),
+                ("log read", "log_read_ms"),
+                ("apply", "apply_ms"),
+                ("derive", "derive_ms"),
+            )
+        )
+        note = f"{parts} ms; {of[0]['events']:,} events, {of[0]['file_system']}"
+        what = f"recovery of 1,000,000 reservations + 256 MiB, {name} cache"
+        figures.append(Figure(what, median(of, "ready_ms"), "ms", at_most=limit, note=note))
+    return figures

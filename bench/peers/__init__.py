@@ -1,0 +1,1 @@
+"""Baselines: the least that a server of the same kind can do for the same request."""

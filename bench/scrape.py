@@ -1,0 +1,102 @@
+"""Scrapes of a service with 1,000 namespaces: how long one takes, and what one each second does to
+`connected`. Open loop at a fixed rate, so that a pause is seen by everybody who should have asked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench.load import HTTP, window
+from bench.machine import Bench
+from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.service import Service, running
+
+NAME = "scrape"
+NAMESPACES = 1_000
+SCRAPES = 21
+RATE = 3_000
+TOKENS = 8 * RATE // 64 * 64
+
+
+def run(bench: Bench) -> Result:
+    """Single scrapes, then windows of load with and without scrapes."""
+    with running(bench.scratch("scrape"), namespaces=NAMESPACES) as service:
+        for namespace in service.namespaces:
+            lobby = service.attach(namespace)
+            service.reserve(lobby, 1)
+        scrapes = [_scrape(service) for _ in range(SCRAPES)]
+        runs = interleaved(
+            {
+                "without scrapes": lambda: window(bench, service, HTTP, TOKENS, RATE),
+                "with scrapes": lambda: _window_with_scrapes(bench, service),
+            }
+        )
+    runs["scrapes"] = scrapes
+    return Result(NAME, _figures(runs), runs)
+
+
+def _scrape(service: Service) -> Run:
+    took_s, text = service.scrape()
+    labels = {line.split('namespace="')[1].split('"')[0] for line in _slots(text)}
+    if len(labels) < NAMESPACES:
+        raise WrongAnswer(f"{len(labels)} namespaces in a scrape, not {NAMESPACES}")
+    return {"took_ms": took_s * 1e3, "bytes": len(text)}
+
+
+def _slots(text: bytes) -> list[str]:
+    lines = text.decode().splitlines()
+    return [line for line in lines if line.startswith("hosting_slots{") and 'namespace="' in line]
+
+
+def _window_with_scrapes(bench: Bench, service: Service) -> Run:
+    with _scraping(service) as took_ms:
+        run = window(bench, service, HTTP, TOKENS, RATE)
+    run["scrapes"] = len(took_ms)
+    run["slowest_scrape_ms"] = max(took_ms)
+    return run
+
+
+@contextmanager
+def _scraping(service: Service) -> Iterator[list[float]]:
+    """A scrape each second in a thread of its own; yields how long they took."""
+    took_ms: list[float] = []
+    stop = threading.Event()
+
+    def scrape() -> None:
+        while True:
+            took_ms.append(service.scrape()[0] * 1e3)
+            if stop.wait(1.0):
+                return
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield took_ms
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
+    scrapes, quiet, scraped = runs["scrapes"], runs["without scrapes"], runs["with scrapes"]
+    before, after = (median(one, "p99_us") / 1e3 for one in (quiet, scraped))
+    return [
+        Figure(
+            f"one scrape with {NAMESPACES:,} namespaces",
+            median(scrapes, "took_ms"),
+            "ms",
+            at_most=50,
+            note=f"slowest of {SCRAPES} {max(run['took_ms'] for run in scrapes):.0f} ms, "
+            f"{scrapes[0]['bytes'] / 1e6:.1f} MB",
+        ),
+        Figure(
+            "growth of p99 of `connected` by a scrape each second",
+            after - before,
+            "ms",
+            at_most=5,
+            note=f"{before:.2f} ms → {after:.2f} ms, open loop at {RATE:,}/s; slowest scrape "
+            f"meanwhile {max(run['slowest_scrape_ms'] for run in scraped):.0f} ms",
+        ),
+    ]

@@ -1,0 +1,171 @@
+"""What one call through `pyservice._native` costs: single calls of the hot operations without a
+journal, a refusal, and the cheapest call that there is as a baseline.
+
+Run by `python -m bench.run boundary`. A round is a batch of calls on fresh tokens, so that the
+clock costs nothing; the answers are checked first and last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from pyservice import _native
+
+CALLS = 1_000
+"""In a round. `bench/boundary.py` divides by it."""
+ROUNDS = 200
+PLACES = 4 * CALLS
+NAMESPACE = bytes([1] * 16)
+VERSION = bytes([2] * 16)
+MODES = ["duel"]
+REGIONS = ["local"]
+
+
+def timed(benchmark: BenchmarkFixture, call: Any, setup: Any = None) -> Any:
+    """Times `ROUNDS` batches."""
+    pedantic: Any = benchmark.pedantic
+    return pedantic(call, setup=setup, rounds=ROUNDS, iterations=1)
+
+
+class Hall:
+    """An engine with one large lobby."""
+
+    def __init__(self) -> None:
+        assert _native.build_profile == "release"
+        self.engine = _native.Engine.open(
+            None, mac_keys=[(1, bytes([3] * 32))], current_key=1, hash_key=bytes([4] * 32)
+        )
+        self.lobby, self.lobby_token, _ = self.engine.attach(
+            NAMESPACE,
+            VERSION,
+            MODES[0],
+            REGIONS[0],
+            [("game", "127.0.0.1", 7777, False)],
+            max_players=(PLACES, PLACES, PLACES),
+            player_token_ttl_ms=3_600_000,
+            heartbeat_timeout_ms=0,
+            heartbeat_grace_ms=10_000,
+            is_join_enabled=True,
+            create_ts_ms=0,
+            lobby_count_max=10,
+        )
+        self.engine.ready(self.lobby)
+        self.source = self.engine.source(NAMESPACE, bytes([127, 0, 0, 1]))
+
+    def fresh_tokens(self) -> list[str]:
+        return [self._join() for _ in range(CALLS)]
+
+    def _join(self) -> str:
+        return self.engine.join(NAMESPACE, self.lobby, source=self.source).tokens[0]
+
+    def connected_tokens(self) -> list[str]:
+        tokens = self.fresh_tokens()
+        for token in tokens:
+            self.engine.connected(self.lobby, token)
+        return tokens
+
+    def empty(self, tokens: list[str]) -> None:
+        for token in tokens:
+            self.engine.disconnected(self.lobby, token)
+
+    def players(self) -> tuple[int, int, int, int]:
+        lobby = self.engine.lobby(self.lobby)
+        assert lobby is not None
+        return lobby.players
+
+
+@pytest.fixture
+def hall() -> Hall:
+    return Hall()
+
+
+def test_connected_with_fresh_tokens(hall: Hall, benchmark: BenchmarkFixture) -> None:
+    connected, lobby = hall.engine.connected, hall.lobby
+    used: list[list[str]] = []
+
+    def fresh() -> tuple[tuple[list[str]], dict[str, object]]:
+        while used:
+            hall.empty(used.pop())
+        used.append(hall.fresh_tokens())
+        assert hall.players() == (0, CALLS, 0, 0)
+        return (used[0],), {}
+
+    def call(tokens: list[str]) -> None:
+        for token in tokens:
+            connected(lobby, token)
+
+    timed(benchmark, call, setup=fresh)
+    assert hall.players() == (0, 0, CALLS, 0)
+
+
+def test_disconnected(hall: Hall, benchmark: BenchmarkFixture) -> None:
+    disconnected, lobby = hall.engine.disconnected, hall.lobby
+
+    def connected() -> tuple[tuple[list[str]], dict[str, object]]:
+        assert hall.players() == (0, 0, 0, 0)
+        return (hall.connected_tokens(),), {}
+
+    def call(tokens: list[str]) -> None:
+        for token in tokens:
+            disconnected(lobby, token)
+
+    timed(benchmark, call, setup=connected)
+    assert hall.players() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("operation", ["join", "find"])
+def test_places(hall: Hall, benchmark: BenchmarkFixture, operation: str) -> None:
+    join, find, lobby, source = hall.engine.join, hall.engine.find, hall.lobby, hall.source
+    given: list[_native.Placed] = []
+
+    def empty() -> None:
+        hall.empty([placed.tokens[0] for placed in given])
+        given.clear()
+        assert hall.players() == (0, 0, 0, 0)
+
+    def call_join() -> None:
+        for _ in range(CALLS):
+            given.append(join(NAMESPACE, lobby, source=source))
+
+    def call_find() -> None:
+        for _ in range(CALLS):
+            given.append(find(NAMESPACE, VERSION, MODES, REGIONS, (), source=source))
+
+    call = call_join if operation == "join" else call_find
+    timed(benchmark, call, setup=empty)
+    assert hall.players() == (0, CALLS, 0, 0)
+    assert len({placed.tokens[0] for placed in given}) == CALLS
+
+
+def test_refusal(hall: Hall, benchmark: BenchmarkFixture) -> None:
+    connected, lobby = hall.engine.connected, hall.lobby
+    (token, *_) = hall.connected_tokens()
+    with pytest.raises(_native.Refused) as refused:
+        connected(lobby, token)
+    assert refused.value.slug == "PLAYER_TOKEN_CONSUMED"
+
+    def call() -> int:
+        count = 0
+        for _ in range(CALLS):
+            try:
+                connected(lobby, token)
+            except _native.Refused:
+                count += 1
+        return count
+
+    assert timed(benchmark, call) == CALLS
+
+
+def test_nothing(hall: Hall, benchmark: BenchmarkFixture) -> None:
+    """The baseline: a call that reads one number and takes no argument."""
+    wake_fd = hall.engine.wake_fd
+    assert wake_fd() == -1
+
+    def call() -> None:
+        for _ in range(CALLS):
+            wake_fd()
+
+    timed(benchmark, call)

@@ -1,0 +1,128 @@
+"""Writes docs/errors.md from proto/errors.toml, so that the page and the table are one thing.
+
+`python docs/generate.py` writes, `--check` writes nothing and fails when the page is out of date.
+The other pages are written by hand; tests/test_docs.py holds them against the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "errors.md"
+MEND: Final = "python docs/generate.py"
+# Run as a script, only this folder would be searched.
+sys.path.insert(0, str(ROOT))
+
+from pyservice.dataplane.engine import refusal_slugs  # noqa: E402
+from pyservice.errors import ServiceError  # noqa: E402
+from pyservice.pb.errors import TABLE, WORDS  # noqa: E402
+
+_RAY_ID: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
+_EXAMPLE: Final = json.dumps(ServiceError("MATCHMAKER_LOBBY_FULL").problem(_RAY_ID), indent=2)
+
+HEAD: Final = f"""\
+# Errors
+
+<!-- Written by `{MEND}` from proto/errors.toml. -->
+
+An answer that is not a success has the type `application/problem+json` and this body:
+
+```json
+{_EXAMPLE}
+```
+
+Decide by `code`. It is stable; the other texts may change. `detail` says what to do, and `message`
+repeats it for older clients. `ray_id` is also in the header `x-ray-id`: name it when you ask the
+operator. `metadata` (strings by name) and `errors` (every problem of the input at once) are there
+when there is something to say.
+
+gRPC tells the same: the status of the table, `google.rpc.ErrorInfo` with the code as reason,
+`BadRequest` for `errors`, `RetryInfo` where HTTP has `Retry-After`, and `x-ray-id` in the trailing
+metadata.
+
+Who has to act: the caller (*client*), this service or its operator (*server*), or somebody whom the
+service asked (*upstream*). *Retry* is what `Retry-After` says, in seconds, when nothing better is
+known. A 401 over HTTP carries `WWW-Authenticate: Bearer`, a 405 `Allow`.
+"""
+
+
+def page() -> str:
+    """The page as it has to be."""
+    named = _codes_named_in_code()
+    parts = [HEAD, "## Codes", "", *_code_table(code for code in TABLE if code in named), ""]
+    reserved = [code for code in TABLE if code not in named]
+    if reserved:
+        parts += [
+            "## Reserved codes",
+            "",
+            "Kept for operations that this version does not have. Nothing answers with them.",
+            "",
+            *_code_table(reserved),
+            "",
+        ]
+    parts += [
+        "## Words in `errors`",
+        "",
+        "The `path` of a problem is the field names as sent, map keys and list indexes as strings,",
+        'and then one of these words, such as `["tags", "map", "too-long"]`.',
+        "",
+        "| word | the field |",
+        "|---|---|",
+        *(f"| `{word}` | {_cell(text)} |" for word, text in WORDS.items()),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _code_table(codes: Iterator[str] | list[str]) -> list[str]:
+    lines = [
+        "| code | HTTP | gRPC | who | retry | what, and what to do |",
+        "|---|---|---|---|---|---|",
+    ]
+    for code in codes:
+        row = TABLE[code]
+        retry = "" if row.retry_after_s is None else f"{row.retry_after_s} s"
+        lines.append(
+            f"| `{code}` | {row.http} | {row.grpc or '–'} | {row.fault} | {retry} "
+            f"| {_cell(row.title)}. {_cell(row.detail)} |"
+        )
+    return lines
+
+
+def _codes_named_in_code() -> frozenset[str]:
+    """What something here answers with: codes of the engine, and those that our modules name."""
+    found = set(refusal_slugs())
+    for path in sorted((ROOT / "pyservice").rglob("*.py")):
+        if "pb" in path.relative_to(ROOT).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return frozenset(found & TABLE.keys())
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail when the page is out of date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+        return 0
+    if PAGE.exists() and PAGE.read_text() == page():
+        return 0
+    print(f"{PAGE.relative_to(ROOT)} is out of date; mend: {MEND}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,212 @@
+//! Stories of idempotency keys (decisions 1.8; design, "Idempotency").
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+use world::*;
+
+use hosting_core::Refusal::*;
+use hosting_core::*;
+
+const LIFE_MS: u64 = 600_000;
+
+#[test]
+fn a_repeated_find_or_join_gives_the_same_tokens_whether_or_not_they_have_ended() {
+    let mut w = World::new();
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (3, 3, 3));
+    let found = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2));
+    let joined = w.join_with(lobby, |c| c.idempotency = key(2));
+    let again = |w: &mut World| {
+        let find = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2));
+        assert_eq!((find.result, w.written), (found.result.clone(), 0));
+        let join = w.join_with(lobby, |c| c.idempotency = key(2));
+        assert_eq!((join.result, w.written), (joined.result.clone(), 0));
+        assert_eq!(join.wait, w.engine.lobby_lsn(lobby));
+    };
+    again(&mut w);
+    assert_eq!(w.players(lobby), [0, 3, 0, 0]);
+    let token = one_token(joined.result.clone().unwrap());
+    w.connect(lobby, &token).unwrap();
+    again(&mut w);
+    w.disconnect(lobby, &token, None).unwrap();
+    again(&mut w);
+    let party = reservation(found.result.clone().unwrap()).tokens;
+    w.disconnect(lobby, &party[1], None).unwrap();
+    w.join_with(lobby, |c| c.party_size = 2).result.unwrap();
+    again(&mut w);
+    w.pass(TTL_MS);
+    again(&mut w);
+    w.detach(lobby).unwrap();
+    assert_eq!(w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2)).result, Err(LobbyStopped));
+    assert_eq!(w.join_with(lobby, |c| c.idempotency = key(2)).result, Err(LobbyStopped));
+}
+
+#[test]
+fn the_same_key_with_another_message_is_refused_and_changes_nothing() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let token = one_token(w.join_with(lobby, |c| c.idempotency = key(1)).result.unwrap());
+    let reused = w.find_with(|c| c.idempotency = same_key_other_message(1));
+    assert_eq!((reused.result, reused.wait), (Err(IdempotencyKeyReused), w.engine.lobby_lsn(lobby)));
+    assert_eq!(w.join_with(lobby, |c| c.idempotency = same_key_other_message(1)).result, Err(IdempotencyKeyReused));
+    let attach = w.attach_with(|c| c.idempotency = same_key_other_message(1));
+    assert_eq!(attach.result, Err(IdempotencyKeyReused));
+    assert_eq!(w.connect_with(lobby, &token, same_key_other_message(1)).result, Err(IdempotencyKeyReused));
+    assert_eq!(w.disconnect_with(lobby, &token, None, same_key_other_message(1)).result, Err(IdempotencyKeyReused));
+    assert_eq!(w.players(lobby), [0, 1, 0, 0]);
+}
+
+#[test]
+fn a_failure_is_tried_afresh() {
+    let mut w = World::new();
+    assert_eq!(w.find_with(|c| c.idempotency = key(1)).result, Err(NoAvailableLobbies));
+    let lobby = w.lobby(|_| {});
+    assert!(w.find_with(|c| c.idempotency = key(1)).result.is_ok());
+    let token = w.join(lobby).unwrap();
+    assert_eq!(w.connect_with(lobby, "player_x", key(2)).result, Err(PlayerTokenInvalid));
+    assert_eq!(w.connect_with(lobby, &token, same_key_other_message(2)).result, Ok(()));
+    let full = w.attach_with(|c| (c.idempotency, c.lobby_count_max) = (key(3), 1));
+    assert_eq!(full.result, Err(TooManyLobbies));
+    assert!(w.attach_with(|c| c.idempotency = key(3)).result.is_ok());
+}
+
+#[test]
+fn a_hold_in_flight_is_shared_or_refused_and_its_key_forgotten_when_it_fails() {
+    let mut w = World::new();
+    let lobby = w.starting(|_| {});
+    let first = hold(w.join_with(lobby, |c| c.idempotency = key(1)).result.unwrap());
+    let again = hold(w.join_with(lobby, |c| c.idempotency = key(1)).result.unwrap());
+    assert_eq!(first, again);
+    assert_eq!(w.find_with(|c| c.idempotency = same_key_other_message(1)).result, Err(IdempotencyKeyReused));
+    assert_eq!(w.players(lobby), [1, 0, 0, 0]);
+    w.detach(lobby).unwrap();
+    assert_eq!(w.resolved().len(), 1);
+    assert_eq!(w.join_with(lobby, |c| c.idempotency = key(1)).result, Err(LobbyStopped), "tried afresh");
+    assert_eq!(w.find_with(|c| c.idempotency = same_key_other_message(1)).result, Err(NoAvailableLobbies));
+}
+
+#[test]
+fn the_key_of_a_hold_is_remembered_once_the_lobby_is_ready() {
+    let mut w = World::new();
+    let lobby = w.starting(|_| {});
+    w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 3)).result.unwrap();
+    w.ready(lobby).unwrap();
+    let tokens = w.resolved().remove(0).answer.result.unwrap().tokens;
+    let again = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 3));
+    assert_eq!(reservation(again.result.unwrap()).tokens, tokens);
+    assert_eq!(w.players(lobby), [0, 3, 0, 0]);
+}
+
+#[test]
+fn an_entry_lives_ten_minutes_and_is_then_forgotten() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let first = w.find_with(|c| c.idempotency = key(1)).result.unwrap();
+    w.pass(LIFE_MS - 1);
+    assert_eq!(w.find_with(|c| c.idempotency = key(1)).result.unwrap(), first);
+    w.pass_unnoticed(1);
+    let second = w.find_with(|c| c.idempotency = key(1)).result.unwrap();
+    assert_ne!(first, second, "over at its time, forgotten or not");
+    w.pass(LIFE_MS + 5_000);
+    assert_ne!(w.join_with(lobby, |c| c.idempotency = same_key_other_message(1)).result, Err(IdempotencyKeyReused));
+}
+
+#[test]
+fn an_entry_lives_as_long_as_its_reservation() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let placed = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2)).result.unwrap();
+    let tokens = reservation(placed.clone()).tokens;
+    w.connect_with(lobby, &tokens[1], key(2)).result.unwrap();
+    w.pass(5 * LIFE_MS);
+    assert_eq!(w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2)).result.unwrap(), placed);
+    assert_eq!(w.connect_with(lobby, &tokens[1], key(2)).result, Ok(()), "still connected");
+    assert_eq!(w.connect_with(lobby, &tokens[1], same_key_other_message(2)).result, Err(IdempotencyKeyReused));
+    w.disconnect(lobby, &tokens[1], None).unwrap();
+    let fresh = w.find_with(|c| (c.idempotency, c.party_size) = (key(1), 2)).result.unwrap();
+    assert_ne!(fresh, placed, "its last use has ended, and its ten minutes long ago");
+}
+
+#[test]
+fn connected_repeats_under_its_key_only_while_that_use_is_connected() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let token = w.join(lobby).unwrap();
+    assert_eq!(w.connect_with(lobby, &token, key(1)).result, Ok(()));
+    let again = w.connect_with(lobby, &token, key(1));
+    assert_eq!((again.result, again.wait, w.written), (Ok(()), w.engine.lobby_lsn(lobby), 0));
+    assert_eq!(w.connect_with(lobby, &token, key(2)).result, Err(PlayerTokenConsumed), "another socket");
+    assert_eq!(w.connect(lobby, &token), Err(PlayerTokenConsumed), "no key");
+    w.disconnect(lobby, &token, Some(1_000)).unwrap();
+    assert_eq!(w.connect_with(lobby, &token, key(1)).result, Err(PlayerTokenConsumed), "kept is not connected");
+    w.pass(1_000);
+    assert_eq!(w.connect_with(lobby, &token, key(1)).result, Err(PlayerTokenConsumed));
+    let next = w.join(lobby).unwrap();
+    w.connect(lobby, &next).unwrap();
+    assert_eq!(w.connect_with(lobby, &token, key(1)).result, Err(PlayerTokenConsumed), "the slot went on");
+    w.detach(lobby).unwrap();
+    assert_eq!(w.connect_with(lobby, &token, key(1)).result, Err(PlayerRemoved));
+}
+
+#[test]
+fn a_repeated_disconnect_does_nothing_twice() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let token = w.join(lobby).unwrap();
+    w.connect(lobby, &token).unwrap();
+    assert_eq!(w.disconnect_with(lobby, &token, Some(60_000), key(1)).result, Ok(()));
+    assert_eq!(w.disconnect_with(lobby, &token, Some(60_000), key(1)).result, Ok(()));
+    assert_eq!(w.written, 0);
+    assert_eq!(w.disconnect_with(lobby, &token, None, key(2)).result, Ok(()));
+    assert_eq!(w.players(lobby), [0; 4]);
+    assert_eq!(w.disconnect_with(lobby, &token, None, key(3)).result, Ok(()), "a repeat under a new key");
+    assert_eq!(w.disconnect_with(lobby, &token, None, same_key_other_message(3)).result, Err(IdempotencyKeyReused));
+    w.detach(lobby).unwrap();
+    assert_eq!(w.disconnect_with(lobby, &token, None, key(4)).result, Ok(()), "also when the lobby has ended");
+    assert_eq!(w.disconnect_with(lobby, &token, None, same_key_other_message(4)).result, Err(IdempotencyKeyReused));
+}
+
+#[test]
+fn a_repeated_attach_is_the_same_lobby_while_it_lives_and_410_afterwards() {
+    let mut w = World::new();
+    let first = w.attach_with(|c| c.idempotency = key(1)).result.unwrap();
+    assert_eq!(w.attach_with(|c| c.idempotency = key(1)).result, Ok(first.clone()));
+    w.ready(first.lobby).unwrap();
+    w.pass(10 * LIFE_MS);
+    assert_eq!(w.attach_with(|c| c.idempotency = key(1)).result, Ok(first.clone()), "as long as the lobby");
+    let second = w.attach_with(|c| c.idempotency = key(2)).result.unwrap();
+    w.detach(second.lobby).unwrap();
+    assert_eq!(w.attach_with(|c| c.idempotency = key(2)).result, Err(LobbyStopped));
+    w.pass(LIFE_MS);
+    assert!(w.attach_with(|c| c.idempotency = key(2)).result.is_ok());
+}
+
+#[test]
+fn a_tombstone_stays_while_an_entry_names_it() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let token = w.join(lobby).unwrap();
+    w.detach(lobby).unwrap();
+    w.pass(86_400_000 - 1_000);
+    assert_eq!(w.disconnect_with(lobby, &token, None, key(1)).result, Ok(()));
+    w.pass(10_000);
+    let other = w.lobby(|_| {});
+    assert_eq!(w.disconnect_with(lobby, &token, None, key(1)).result, Err(LobbyTokenExpired), "its day is over");
+    w.pass(LIFE_MS + 10_000);
+    assert_eq!(w.find(), Ok(other));
+    w.lobby(|_| {});
+}
+
+#[test]
+fn keys_and_messages_that_run_together_are_hashed_apart() {
+    let hash = HashKey::new([3; 32]);
+    let one = hash.idempotency(b"caller", b"key", "join", b"message");
+    assert_eq!(one, hash.idempotency(b"caller", b"key", "join", b"message"));
+    assert_ne!(one.key, hash.idempotency(b"callerk", b"ey", "join", b"message").key);
+    assert_ne!(one.message, hash.idempotency(b"caller", b"key", "joinm", b"essage").message);
+    assert_ne!(one.key, HashKey::new([4; 32]).idempotency(b"caller", b"key", "join", b"message").key);
+    let long = vec![7u8; 100_000];
+    assert_ne!(hash.idempotency(b"c", b"k", "j", &long).message, hash.idempotency(b"c", b"k", "j", &long[1..]).message);
+    assert_ne!(hash.source(NAMESPACE, b"10.0.0.1"), hash.source(OTHER_NAMESPACE, b"10.0.0.1"));
+    assert_ne!(hash.source(NAMESPACE, b"10.0.0.1"), hash.source(NAMESPACE, b"10.0.0.2"));
+}

@@ -1,0 +1,122 @@
+"""The lower half of a connection: who is at its other end, and how long he may take.
+
+What is said on it is `http_protocol`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pyservice import addresses
+from pyservice.edge.asgi import Edge
+
+
+class Connection(HttpToolsProtocol):
+    """A transport with a peer and a deadline.
+
+    The client has to do something until `_deadline`; it is None while it is our turn. A timer runs
+    ahead of the deadline and looks again when it fires: moving a deadline costs no timer.
+    """
+
+    app: Edge
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._on_close = on_close
+        self._receive_timeout_s = self.app.door.receive_timeout_ms / 1000
+        self._keep_alive_timeout_s = self.app.door.keep_alive_timeout_ms / 1000
+        self._peer: addresses.Address = addresses.LOCAL
+        self._source = addresses.pack(self._peer)
+        self._awaits_proxy_header = False
+        self._proxy_bytes = b""
+        self._is_write_paused = False
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.connections.add(self)
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self._set_peer(addresses.parse(peer[0]))
+        door, proxies = self.app.door, self.app.proxies
+        self._awaits_proxy_header = door.proxy_protocol and proxies.trusts(self._peer)
+        self._expect_within(self._receive_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.discard(self)
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.transport.close()
+        self.parser = None  # type: ignore[assignment]
+        if self._on_close is not None:
+            self._on_close()
+
+    # The peer
+
+    def _set_peer(self, peer: addresses.Address | None) -> None:
+        self._peer = peer or self._peer
+        self._source = addresses.pack(self._peer)
+
+    def _read_proxy_header(self, data: bytes) -> bytes:
+        """What follows the proxy header; empty while it is not whole, or when it is not right."""
+        self._proxy_bytes += data
+        try:
+            header = addresses.read_proxy_header(self._proxy_bytes)
+        except ValueError:
+            self.transport.close()
+            return b""
+        if header is None:
+            return b""
+        rest, self._proxy_bytes = self._proxy_bytes[header.length_bytes :], b""
+        self._set_peer(header.source)
+        self._awaits_proxy_header = False
+        return rest
+
+    # Time
+
+    def _expect_within(self, seconds: float) -> None:
+        """Give the client so long. The timer is moved only when it would be late: seldom."""
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self._on_timer)
+        elif self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = self.loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._deadline is None:
+            return
+        left_s = self._deadline - self.loop.time()
+        if left_s > 0:
+            self._timer = self.loop.call_later(left_s, self._on_timer)
+        elif self._is_write_paused:
+            # What it does not read would keep a polite close waiting for ever.
+            self.transport.abort()
+        else:
+            self._on_deadline()
+
+    def _on_deadline(self) -> None:
+        """The client did not do its part in time."""
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers; nothing more is answered until it does."""
+        self._is_write_paused = True
+        self._expect_within(self._receive_timeout_s)

@@ -1,0 +1,224 @@
+"""How a page for users is read: its blocks, its tables, a shell that runs its examples in order.
+
+Shell blocks of a page run one after the other in one shell. A `text` or `json` block right after
+one is what it printed, where `...` stands for anything and numbers in JSON may differ. Comments
+before a block (`<!-- file: x -->`, `serve`, `stopped`, `until`) say what a reader does with it.
+Port numbers of the defaults stand for the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyservice.errors import ServiceError
+from pyservice.settings import PREFIX
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = ("game-developer.md", "lobby-server.md", "operator.md", "errors.md")
+HTTP, GRPC, METRICS, ARENA, ROOM = "8080", "8081", "8090", "8100", "8200"
+TIMEOUT_S = 30.0
+
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<note>[^>]+) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One example of a page."""
+
+    language: str
+    text: str
+    note: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        """The file that a reader saves it as."""
+        return self.note.removeprefix("file: ") if self.note.startswith("file: ") else None
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def blocks_of(name: str) -> list[Block]:
+    text = page(name)
+    return [
+        Block(
+            found["language"],
+            found["text"],
+            found["note"] or "",
+            text[: found.start()].count("\n") + 1,
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def table_of(name: str, table: str) -> list[list[str]]:
+    """The cells of the table after its comment, without its head."""
+    after = page(name).split(f"<!-- table: {table} -->\n", 1)[1]
+    lines = after.split("\n\n", 1)[0].splitlines()
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+def code(cell: str) -> str:
+    return cell.removeprefix("`").removesuffix("`")
+
+
+class Shell:
+    """A reader's shell: what one block sets, the next one has. A command that fails ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        self._bash = subprocess.Popen(
+            ["/bin/bash", "--norc", "-eu", "-o", "pipefail"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, text: str) -> str:
+        """What the block printed."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._count += 1
+        files = [self._folder / f".{kind}-{self._count}" for kind in ("block", "out", "err")]
+        block, output, errors = files
+        block.write_text(text)
+        self._bash.stdin.write(f"source {block} >{output} 2>{errors} </dev/null; echo done\n")
+        self._bash.stdin.flush()
+        assert self._bash.stdout.readline() == "done\n", (
+            f"failed:\n{text}\n{output.read_text()}\n{errors.read_text()}"
+        )
+        return output.read_text()
+
+    def close(self) -> None:
+        """Ends it and everything that it left behind."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGTERM)
+        self._bash.wait(timeout=TIMEOUT_S)
+        self._bash.stdout.close()
+
+
+@dataclass
+class Reader:
+    """Follows a page. `ports` are the real ones by those that the page prints."""
+
+    folder: Path
+    shell: Shell
+    ports: dict[str, str]
+    serve: Callable[[Reader, str], None] | None = None
+    wait_stopped: Callable[[], None] | None = None
+    done: list[Block] = field(default_factory=list)
+
+    def follow(self, name: str) -> None:
+        blocks = blocks_of(name)
+        for index, block in enumerate(blocks):
+            follower = blocks[index + 1] if index + 1 < len(blocks) else None
+            try:
+                self._take(block, follower)
+            except AssertionError as error:
+                raise AssertionError(f"{name}:{block.line}: {error}") from None
+            self.done.append(block)
+
+    def _take(self, block: Block, follower: Block | None) -> None:
+        if block.file:
+            (self.folder / block.file).write_text(self._real(block.text))
+        elif block.language == "sh" and block.note == "serve":
+            assert self.serve is not None
+            self.serve(self, block.text)
+        elif block.language == "sh":
+            if block.note == "stopped":
+                assert self.wait_stopped is not None
+                self.wait_stopped()
+            self._run(block, follower)
+        elif block.language == "json" and not (self.done and self.done[-1].language == "sh"):
+            check_problem(json.loads(block.text))
+
+    def _run(self, block: Block, follower: Block | None) -> None:
+        end = time.monotonic() + (TIMEOUT_S if block.note == "until" else 0.0)
+        while True:
+            output = self.shell.run(self._real(block.text))
+            try:
+                if follower is not None:
+                    check_output(output, follower, self._real(follower.text))
+                return
+            except AssertionError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+
+    def _real(self, text: str) -> str:
+        return re.sub(r"\b8\d\d\d\b", lambda found: self.ports.get(found[0], found[0]), text)
+
+
+def check_output(output: str, follower: Block, expected: str) -> None:
+    if follower.file or follower.language not in ("text", "json"):
+        return
+    if follower.language == "text":
+        pattern = re.escape(expected.strip()).replace(r"\.\.\.", ".*?")
+        assert re.fullmatch(pattern, output.strip()), f"printed:\n{output}\nexpected:\n{expected}"
+        return
+    printed, wanted = list(documents(output)), list(documents(expected))
+    assert len(printed) == len(wanted), f"printed:\n{output}\nexpected:\n{expected}"
+    for one, other in zip(printed, wanted, strict=True):
+        assert is_like(one, other), f"printed:\n{output}\nexpected:\n{expected}"
+
+
+def documents(text: str) -> Iterator[Any]:
+    """The JSON values of a text, one after the other."""
+    decoder = json.JSONDecoder()
+    rest = text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        yield value
+        rest = rest[end:].strip()
+
+
+def is_like(printed: Any, expected: Any) -> bool:
+    """The same shape and the same words; numbers may differ."""
+    if isinstance(expected, dict):
+        return (
+            isinstance(printed, dict)
+            and printed.keys() == expected.keys()
+            and all(is_like(printed[key], expected[key]) for key in expected)
+        )
+    if isinstance(expected, list):
+        return (
+            isinstance(printed, list)
+            and len(printed) == len(expected)
+            and all(map(is_like, printed, expected))
+        )
+    if isinstance(expected, str) and isinstance(printed, str):
+        return bool(re.fullmatch(re.escape(expected).replace(r"\.\.\.", ".+"), printed))
+    if isinstance(expected, bool) or expected is None:
+        return printed is expected
+    return type(printed) is type(expected)
+
+
+def check_problem(shown: dict[str, Any]) -> None:
+    """An error that a page shows without a request is the one of the table."""
+    error = ServiceError(shown["code"], metadata=shown.get("metadata"))
+    assert shown == error.problem(shown["ray_id"])

@@ -1,0 +1,259 @@
+"""What only HTTP has: paths and methods, media types, browsers' preflights, status codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from pyservice.doors import DoorSettings
+from pyservice.limits import Limits, Rate
+from tests.small_service import (
+    GOOD,
+    LOBBY_ID,
+    HttpConnection,
+    HttpDoor,
+    Response,
+    SmallService,
+    code_of,
+    open_door,
+)
+
+pytestmark = pytest.mark.anyio
+
+CONNECTED_PATH = "/matchmaker/players/connected"
+ATTACH_PATH = "/cloud/games/arena/namespaces/prod/lobbies/attach"
+BODY = b'{"player_token":"some token"}'
+ORIGIN = "https://game.example.com"
+CONSOLE = "https://console.example.com"
+
+
+@pytest.fixture(params=("http", "asgi"))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def service() -> SmallService:
+    return SmallService()
+
+
+@pytest.fixture
+async def connection(kind: str, service: SmallService) -> AsyncIterator[HttpConnection]:
+    settings = DoorSettings(cors_origins=(CONSOLE,), body_limit_bytes=1000)
+    async with open_door(kind, service, settings) as door:
+        assert isinstance(door, HttpDoor)
+        opened = await HttpConnection.open(door.address)
+        yield opened
+        await opened.close()
+
+
+async def test_an_answer_is_json_with_its_length(connection: HttpConnection) -> None:
+    response = await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)
+    assert (response.status, response.body) == (200, b"{}")
+    assert response.headers["content-type"] == "application/json"
+
+
+async def test_a_problem_says_everything_of_decisions_2(connection: HttpConnection) -> None:
+    response = await connection.ask("POST", CONNECTED_PATH, b'{"player_token":"used"}', GOOD)
+    assert response.status == 409
+    problem = response.json
+    assert problem.pop("ray_id") == response.headers["x-ray-id"]
+    assert problem.pop("detail") == problem.pop("message")
+    assert problem.pop("title")
+    assert problem == {
+        "type": "urn:hosting:problem:player-token-consumed",
+        "status": 409,
+        "code": "PLAYER_TOKEN_CONSUMED",
+        "metadata": {"since_ms": "5"},
+    }
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/", "/matchmaker/players/connected/", "/%2e%2e", "/%ff"]
+)
+async def test_a_path_that_is_not_there_is_not_found(connection: HttpConnection, path: str) -> None:
+    response = await connection.ask("POST", path, BODY, GOOD)
+    assert (response.status, code_of(response)) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_another_method_is_told_which_ones_there_are(
+    connection: HttpConnection, method: str
+) -> None:
+    response = await connection.ask(method, CONNECTED_PATH)
+    assert (response.status, code_of(response)) == (405, "METHOD_NOT_ALLOWED")
+    assert response.headers["allow"] == "POST"
+
+
+async def test_a_refused_token_is_told_the_scheme(connection: HttpConnection) -> None:
+    response = await connection.ask("POST", CONNECTED_PATH, BODY)
+    assert (response.status, code_of(response)) == (401, "TOKEN_MISSING")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json", "application/json; charset=utf-8", "Application/JSON"]
+)
+async def test_json_may_be_named_in_several_ways(
+    connection: HttpConnection, media_type: str
+) -> None:
+    headers = {**GOOD, "content-type": media_type}
+    assert (await connection.ask("POST", CONNECTED_PATH, BODY, headers)).status == 200
+
+
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""]
+)
+async def test_what_is_not_json_is_refused(connection: HttpConnection, media_type: str) -> None:
+    headers = {**GOOD, "content-type": media_type}
+    response = await connection.ask("POST", CONNECTED_PATH, BODY, headers)
+    assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
+
+
+async def test_two_tokens_are_none(connection: HttpConnection, service: SmallService) -> None:
+    connection.writer.write(
+        f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer good\r\n"
+        f"Authorization: Bearer good\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
+        + BODY
+    )
+    assert code_of(await connection.read()) == "TOKEN_INVALID"
+    assert service.calls == []
+
+
+async def test_a_body_over_the_limit_is_refused(connection: HttpConnection) -> None:
+    response = await connection.ask("POST", CONNECTED_PATH, b" " * 1001, GOOD)
+    assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"{", "not-json"),
+        (b"[]", "wrong-type"),
+        (b'{"player_token":NaN}', "not-json"),
+        (b"{} {}", "not-json"),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_refused(
+    connection: HttpConnection, body: bytes, word: str
+) -> None:
+    response = await connection.ask("POST", CONNECTED_PATH, body, GOOD)
+    assert (response.status, code_of(response)) == (400, "BODY_INVALID")
+    assert [word] in [problem["path"] for problem in response.json["errors"]]
+
+
+async def test_the_query_is_read(connection: HttpConnection) -> None:
+    path = "/matchmaker/lobbies/list?include_state="
+    response = await connection.ask("GET", path + "true", None, GOOD)
+    assert response.json["lobbies"][0]["state"] == {"big": 2**64 - 1}
+    response = await connection.ask("GET", path + "yes&other=1", None, GOOD)
+    assert (response.status, code_of(response)) == (400, "QUERY_INVALID")
+    paths = [problem["path"] for problem in response.json["errors"]]
+    assert ["include_state", "wrong-type"] in paths
+    assert ["other", "unknown-parameter"] in paths
+
+
+async def test_the_path_is_read(connection: HttpConnection) -> None:
+    response = await connection.ask("GET", "/matchmaker/lobbies/nonsense/state", None, GOOD)
+    assert (response.status, code_of(response)) == (400, "ID_INVALID")
+    response = await connection.ask("GET", f"/matchmaker/lobbies/{LOBBY_ID}/state", None, GOOD)
+    assert (response.status, response.body) == (200, b"null")
+
+
+async def test_the_operation_is_told_the_path_before_the_body(
+    connection: HttpConnection, service: SmallService
+) -> None:
+    body = b'{"game_mode":"duel"}'
+    response = await connection.ask("POST", ATTACH_PATH, body, {"authorization": "Bearer env-1"})
+    assert response.status == 200
+    assert service.calls[0].path == {"game_id": "arena", "namespace_id": "prod"}
+
+
+async def test_the_user_agent_and_origin_are_passed_on(
+    connection: HttpConnection, service: SmallService
+) -> None:
+    headers = {**GOOD, "user-agent": "engine/1.0", "origin": ORIGIN}
+    await connection.ask("POST", CONNECTED_PATH, BODY, headers)
+    assert (service.calls[0].user_agent, service.calls[0].origin) == ("engine/1.0", ORIGIN)
+
+
+# Browsers
+
+
+def cors_of(response: Response) -> dict[str, str]:
+    prefix = "access-control-"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in response.headers.items()
+        if name.startswith(prefix)
+    }
+
+
+def preflight(method: str, origin: str) -> Mapping[str, str]:
+    wanted = "authorization,content-type"
+    return {
+        "origin": origin,
+        "access-control-request-method": method,
+        "access-control-request-headers": wanted,
+    }
+
+
+async def test_any_page_may_use_the_matchmaker(connection: HttpConnection) -> None:
+    answer = await connection.ask("OPTIONS", CONNECTED_PATH, None, preflight("POST", ORIGIN))
+    assert (answer.status, answer.body) == (204, b"")
+    assert "content-length" not in answer.headers
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-ray-id"])
+    assert cors_of(answer) == {
+        "allow-origin": "*",
+        "allow-methods": "POST",
+        "allow-headers": "authorization, content-type, idempotency-key, traceparent",
+        "expose-headers": "x-ray-id, retry-after",
+        "max-age": "7200",
+    }
+    answer = await connection.ask("POST", CONNECTED_PATH, BODY, {**GOOD, "origin": ORIGIN})
+    assert cors_of(answer) == {"allow-origin": "*", "expose-headers": "x-ray-id, retry-after"}
+
+
+@pytest.mark.parametrize("path", [CONNECTED_PATH, "/matchmaker/nowhere"])
+async def test_a_page_can_read_what_went_wrong(connection: HttpConnection, path: str) -> None:
+    answer = await connection.ask("POST", path, BODY, {"origin": ORIGIN})
+    assert answer.status in (401, 404)
+    assert cors_of(answer)["allow-origin"] == "*"
+
+
+async def test_the_rest_is_for_the_pages_of_the_operator(connection: HttpConnection) -> None:
+    for origin, allowed in ((CONSOLE, CONSOLE), (ORIGIN, None), ("null", None)):
+        answer = await connection.ask("OPTIONS", ATTACH_PATH, None, preflight("POST", origin))
+        assert answer.status == 204
+        assert cors_of(answer).get("allow-origin") == allowed
+        assert ("allow-methods" in cors_of(answer)) == (allowed is not None)
+        assert answer.headers["vary"] == "origin"
+        answer = await connection.ask("POST", ATTACH_PATH, b"{}", {"origin": origin})
+        assert cors_of(answer).get("allow-origin") == allowed
+        assert answer.headers["vary"] == "origin"
+
+
+async def test_who_is_no_browser_gets_no_headers_for_browsers(connection: HttpConnection) -> None:
+    answer = await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)
+    assert cors_of(answer) == {}
+
+
+async def test_a_preflight_for_a_path_that_is_not_there_is_not_found(
+    connection: HttpConnection,
+) -> None:
+    answer = await connection.ask("OPTIONS", "/nowhere", None, preflight("POST", ORIGIN))
+    assert (answer.status, code_of(answer)) == (404, "NOT_FOUND")
+
+
+async def test_a_limit_is_told_as_429_with_retry_after(kind: str, service: SmallService) -> None:
+    limits = Limits(Rate(0.5, 1), Rate(0.5, 1))
+    async with open_door(kind, service, limits=limits) as door:
+        assert isinstance(door, HttpDoor)
+        connection = await HttpConnection.open(door.address)
+        first = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
+        second = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
+        await connection.close()
+    assert (first.status, second.status) == (200, 429)
+    assert second.headers["retry-after"] == "2"

@@ -1,0 +1,106 @@
+"""Logs: one JSON object a line, readable on a terminal, and never a token."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyservice.observability.logging import configure_logging, fingerprint, get_logger, scrubbed
+
+KINDS = ("cloud", "env", "pub", "dev", "lobby", "player", "link")
+# Put together here: no token literal may stand in the tree.
+TOKENS = {kind: f"{kind}_" + "Ab9-" * 12 for kind in KINDS}
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    made = io.StringIO()
+    configure_logging(format="json", stream=made)
+    yield made
+    configure_logging(format="json")
+
+
+def lines(stream: io.StringIO) -> list[Any]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_an_object_with_time_level_and_name(stream: io.StringIO) -> None:
+    get_logger("pyservice.test").info("something happened", count=3)
+    (line,) = lines(stream)
+    assert line["timestamp"].endswith("Z")
+    del line["timestamp"]
+    assert line == {
+        "event": "something happened",
+        "level": "info",
+        "logger": "pyservice.test",
+        "count": 3,
+    }
+
+
+def test_libraries_log_in_the_same_form(stream: io.StringIO) -> None:
+    logging.getLogger("uvicorn.error").warning("%s connections", 5)
+    (line,) = lines(stream)
+    assert (line["event"], line["level"]) == ("5 connections", "warning")
+
+
+def test_an_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("inside")
+    except ValueError:
+        get_logger("pyservice.test").exception("failed", ray_id="abc")
+    (line,) = lines(stream)
+    assert "Traceback" in line["exception"]
+    assert "ValueError: inside" in line["exception"]
+
+
+def test_less_than_the_level_is_not_logged() -> None:
+    made = io.StringIO()
+    configure_logging(level="warning", format="json", stream=made)
+    get_logger("pyservice.test").info("chatter")
+    configure_logging(format="json")
+    assert made.getvalue() == ""
+
+
+def test_a_terminal_gets_text() -> None:
+    made = io.StringIO()
+    configure_logging(format="console", stream=made)
+    get_logger("pyservice.test").info("something happened", count=3)
+    configure_logging(format="json")
+    assert "something happened" in made.getvalue()
+    assert not made.getvalue().startswith("{")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_never_gets_into_a_log(stream: io.StringIO, kind: str) -> None:
+    token = TOKENS[kind]
+    log = get_logger("pyservice.test")
+    log.info(f"got Bearer {token}", token=token, nested={token: [token, (token, {"t": token})]})
+    logging.getLogger("asyncio").error("in a library: %s", token)
+    log.info("an object", thing=Exception(token), raw=token.encode())
+    try:
+        raise RuntimeError(token)
+    except RuntimeError:
+        log.exception("failed")
+    assert token not in stream.getvalue()
+    assert len(lines(stream)) == 4
+    assert fingerprint(token) in stream.getvalue()
+
+
+def test_a_fingerprint_tells_tokens_apart_and_their_kind() -> None:
+    first, second = TOKENS["pub"], TOKENS["pub"] + "x"
+    assert fingerprint(first).startswith("pub#")
+    assert fingerprint(first) != fingerprint(second)
+    assert fingerprint(first) == fingerprint(first)
+    assert fingerprint("anything else").startswith("token#")
+
+
+@pytest.mark.parametrize(
+    "text", ["player_token", "max_players_direct", "lobby_id", "players_connected", "env_x"]
+)
+def test_names_that_look_a_little_like_tokens_stay(text: str) -> None:
+    assert scrubbed(text) == text

@@ -1,0 +1,118 @@
+"""Calls between our own processes, over a socket that nobody else can open."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pyservice.errors import FieldProblem, ServiceError
+from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
+from pyservice.rpc import InternalClient, InternalServer, Unreachable
+
+pytestmark = pytest.mark.anyio
+
+CREATE_TOKEN = "hosting.internal.v1.Admin.CreateToken"
+
+
+async def create_token(request: pb.CreateTokenRequest) -> pb.CreateTokenResponse:
+    """Answers by the namespace that it is asked for."""
+    if request.namespace == "broken":
+        raise RuntimeError("secret of the inside")
+    if request.namespace == "slow":
+        await asyncio.Event().wait()
+    if request.namespace != "arena/prod":
+        problem = FieldProblem(("namespace", "not-found"), "namespace is not there")
+        raise ServiceError(
+            "NAMESPACE_NOT_FOUND", errors=(problem,), metadata={"namespace": request.namespace}
+        )
+    return pb.CreateTokenResponse(token="the token", token_id="its id")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "admin.sock"
+
+
+@pytest.fixture
+async def client(path: Path) -> AsyncIterator[InternalClient]:
+    server = InternalServer({CREATE_TOKEN: create_token}, path)
+    await server.start()
+    async with InternalClient(path) as opened:
+        yield opened
+    await server.stop(0.0)
+
+
+async def test_a_call_is_answered(client: InternalClient) -> None:
+    answer = await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="arena/prod"))
+    assert answer == pb.CreateTokenResponse(token="the token", token_id="its id")
+
+
+async def test_an_error_arrives_as_it_was_raised(client: InternalClient) -> None:
+    with pytest.raises(ServiceError) as raised:
+        await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="other"))
+    error = raised.value
+    assert error.code == "NAMESPACE_NOT_FOUND"
+    assert error.errors == (FieldProblem(("namespace", "not-found"), "namespace is not there"),)
+    assert error.metadata == {"namespace": "other"}
+
+
+async def test_an_unexpected_exception_tells_nothing(client: InternalClient) -> None:
+    with pytest.raises(ServiceError) as raised:
+        await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="broken"))
+    assert raised.value.code == "INTERNAL"
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_call_has_an_end(client: InternalClient) -> None:
+    with pytest.raises(Unreachable):
+        await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="slow"), timeout_s=0.05)
+
+
+async def test_nobody_else_can_open_the_socket(client: InternalClient, path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_without_a_server_it_is_unreachable(path: Path) -> None:
+    async with InternalClient(path) as client:
+        with pytest.raises(Unreachable, match=r"admin\.sock"):
+            await client.call(CREATE_TOKEN, pb.CreateTokenRequest())
+
+
+async def test_a_socket_that_a_killed_run_left_is_replaced(path: Path) -> None:
+    first = InternalServer({CREATE_TOKEN: create_token}, path)
+    await first.start()
+    left = path.with_suffix(".left")
+    path.rename(left)  # so that stopping does not take it away
+    await first.stop(0.0)
+    left.rename(path)
+    second = InternalServer({CREATE_TOKEN: create_token}, path)
+    await second.start()
+    async with InternalClient(path) as client:
+        await client.call(CREATE_TOKEN, pb.CreateTokenRequest(namespace="arena/prod"))
+    await second.stop(0.0)
+    assert not path.exists()
+
+
+async def test_a_path_that_no_socket_can_have_is_named(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 120)
+    with pytest.raises(OSError, match="107"):
+        await InternalServer({CREATE_TOKEN: create_token}, path).start()
+
+
+async def test_a_method_that_does_not_exist_is_a_mistake(path: Path) -> None:
+    with pytest.raises(KeyError):
+        InternalServer({"hosting.internal.v1.Admin.Nonsense": create_token}, path)
+
+
+async def test_bytes_that_are_no_message_are_refused(client: InternalClient, path: Path) -> None:
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        call = channel.unary_unary("/hosting.internal.v1.Admin/CreateToken")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(b"\xff\xff")
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,277 @@
+"""What only gRPC has: details of errors, deadlines, health, reflection, bytes of no message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from pyservice.doors import DoorSettings
+from pyservice.limits import Limits, Rate
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.rpc import RpcServer
+from tests.small_service import CONNECTED, LOBBY_ID, MATCHMAKER, GrpcDoor, SmallService, open_door
+
+pytestmark = pytest.mark.anyio
+
+AUTHORIZED = (("authorization", "Bearer good"),)
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def service() -> SmallService:
+    return SmallService()
+
+
+@pytest.fixture
+def metrics() -> RequestMetrics:
+    return RequestMetrics()
+
+
+@pytest.fixture
+async def door(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[GrpcDoor]:
+    limits = Limits(Rate(0.001, 1), Rate(1, 1))
+    async with open_door("grpc", service, metrics=metrics, limits=limits) as opened:
+        assert isinstance(opened, GrpcDoor)
+        yield opened
+
+
+def raw_call(door: GrpcDoor, name: str) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
+    """Bytes out, bytes in."""
+    return door.channel.unary_unary(f"/{MATCHMAKER}/{name}")
+
+
+async def failure_of(
+    door: GrpcDoor, name: str, data: bytes, metadata: Any = AUTHORIZED, timeout: float | None = None
+) -> grpc.aio.AioRpcError:
+    """The failure of a call that sends these bytes."""
+    call = raw_call(door, name)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call(data, metadata=metadata, timeout=timeout)
+    return raised.value
+
+
+def details_of(failure: grpc.aio.AioRpcError) -> dict[str, Any]:
+    """The details by the names of their messages."""
+    trailers = dict(failure.trailing_metadata() or ())
+    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    assert status.code == failure.code().value[0]
+    assert status.message == failure.details()
+    found = {}
+    for kind in (
+        error_details_pb2.ErrorInfo,
+        error_details_pb2.BadRequest,
+        error_details_pb2.RetryInfo,
+    ):
+        for detail in status.details:
+            if detail.Is(kind.DESCRIPTOR):
+                found[kind.DESCRIPTOR.name] = kind.FromString(detail.value)
+    return found
+
+
+async def test_an_error_is_a_status_with_its_code_as_reason(door: GrpcDoor) -> None:
+    data = pb.PlayerConnectedRequest(player_token="used").SerializeToString()
+    failure = await failure_of(door, "PlayerConnected", data)
+    assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+    info = details_of(failure)["ErrorInfo"]
+    assert (info.reason, info.domain) == ("PLAYER_TOKEN_CONSUMED", "hosting")
+    assert dict(info.metadata) == {"since_ms": "5"}
+    assert set(details_of(failure)) == {"ErrorInfo"}
+
+
+async def test_every_problem_of_a_message_is_a_field_violation(door: GrpcDoor) -> None:
+    data = pb.FindLobbyRequest(max_players=0).SerializeToString()
+    failure = await failure_of(door, "FindLobby", data)
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    violations = details_of(failure)["BadRequest"].field_violations
+    found = {(violation.field, violation.reason) for violation in violations}
+    assert found == {("game_modes", "REQUIRED"), ("max_players", "TOO_LOW")}
+    assert all(violation.description for violation in violations)
+
+
+async def test_more_problems_than_fit_are_counted(door: GrpcDoor) -> None:
+    modes = [f"mode number {number}!" for number in range(32)]
+    regions = [f"Region {number}!" for number in range(64)]
+    data = pb.FindLobbyRequest(game_modes=modes, regions=regions).SerializeToString()
+    failure = await failure_of(door, "FindLobby", data)
+    *_, last = details_of(failure)["BadRequest"].field_violations
+    assert last.description.startswith("and ")
+    assert last.description.endswith(" more problems")
+
+
+async def test_a_limit_tells_when_to_come_again(door: GrpcDoor) -> None:
+    first = await door.call("ListLobbies")
+    assert first.code == "OK"
+    failure = await failure_of(door, "ListLobbies", b"")
+    assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert 900 < details_of(failure)["RetryInfo"].retry_delay.seconds <= 1000
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", b"\x0a\x02\xff\xfe"], ids=["framing", "utf-8"])
+async def test_bytes_that_are_no_message_are_refused(door: GrpcDoor, data: bytes) -> None:
+    failure = await failure_of(door, "PlayerConnected", data)
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details_of(failure)["ErrorInfo"].reason == "BODY_INVALID"
+
+
+async def test_a_token_is_asked_for_before_the_message_is_read(door: GrpcDoor) -> None:
+    failure = await failure_of(door, "PlayerConnected", b"\xff\xff", ())
+    assert failure.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_fields_that_nobody_knows_are_ignored(door: GrpcDoor) -> None:
+    data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
+    call = raw_call(door, "PlayerConnected")
+    assert await call(data + b"\xfa\x3f\x03new", metadata=AUTHORIZED) == b""
+
+
+async def test_a_message_over_the_limit_is_refused(service: SmallService) -> None:
+    settings = DoorSettings(message_limit_bytes=1000)
+    async with open_door("grpc", service, settings) as door:
+        assert isinstance(door, GrpcDoor)
+        data = pb.PlayerConnectedRequest(player_token="x" * 1000).SerializeToString()
+        failure = await failure_of(door, "PlayerConnected", data)
+        assert details_of(failure)["ErrorInfo"].reason == "BODY_TOO_LARGE"
+        # Far over it grpcio itself does not take it.
+        failure = await failure_of(door, "PlayerConnected", b"x" * 5000)
+        assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert service.calls == []
+
+
+async def test_a_method_that_is_not_served_is_unimplemented(door: GrpcDoor) -> None:
+    failure = await failure_of(door, "Nonsense", b"")
+    assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_deadline_reaches_the_operation(door: GrpcDoor, service: SmallService) -> None:
+    call = raw_call(door, "PlayerConnected")
+    data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
+    before = asyncio.get_running_loop().time()
+    await call(data, metadata=AUTHORIZED, timeout=30)
+    await call(data, metadata=AUTHORIZED)
+    deadline = service.calls[0].deadline
+    assert deadline is not None
+    assert before + 29 < deadline < before + 31
+    assert service.calls[1].deadline is None
+
+
+async def test_an_operation_past_its_deadline_is_given_up(
+    door: GrpcDoor, service: SmallService, metrics: RequestMetrics
+) -> None:
+    data = pb.JoinLobbyRequest(lobby_id=LOBBY_ID).SerializeToString()
+    failure = await failure_of(door, "JoinLobby", data, timeout=0.2)
+    assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await asyncio.wait_for(service.left.wait(), 5)
+    codes = metrics.grpc.meters["join"].codes
+    while sum(codes.values()) == 0:
+        await asyncio.sleep(0)
+    assert codes["DEADLINE_EXCEEDED"] == 1
+
+
+async def test_a_port_that_is_taken_is_named(service: SmallService) -> None:
+    parts = (service.operations(), DoorSettings(), RequestMetrics(), Limits())
+    first = RpcServer(*parts, "127.0.0.1:0")
+    port = await first.start()
+    second = RpcServer(*parts, f"127.0.0.1:{port}")
+    with pytest.raises(OSError, match=str(port)):
+        await second.start()
+    await second.stop(0.0)
+    await first.stop(0.0)
+
+
+async def test_a_unix_socket_will_do(service: SmallService, tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/door"
+    server = RpcServer(service.operations(), DoorSettings(), RequestMetrics(), Limits(), address)
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        assert (await GrpcDoor(channel, server).call("PlayerConnected", CONNECTED)).code == "OK"
+    await server.stop(0.0)
+    assert service.calls[0].address == bytes([127, 0, 0, 1])
+
+
+# Health
+
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_health_is_told_of_the_server_and_each_service(door: GrpcDoor) -> None:
+    stub = health_pb2_grpc.HealthStub(door.channel)
+    for name in ("", MATCHMAKER):
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+        assert answer.status == SERVING
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.Check(health_pb2.HealthCheckRequest(service="other"))
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_watch_sees_every_change_and_the_end(door: GrpcDoor) -> None:
+    stub = health_pb2_grpc.HealthStub(door.channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service=MATCHMAKER))
+    other = stub.Watch(health_pb2.HealthCheckRequest(service="other"))
+    assert (await other.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    assert (await watch.read()).status == SERVING
+    door.server.health.set_serving(False)
+    assert (await watch.read()).status == NOT_SERVING
+    door.server.health.set_serving(True)
+    assert (await watch.read()).status == SERVING
+    stopping = asyncio.create_task(door.stop(60))
+    assert (await watch.read()).status == NOT_SERVING
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await watch.read()
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    # A watch keeps nobody from stopping.
+    await asyncio.wait_for(stopping, 10)
+
+
+# Reflection
+
+
+async def reflect(door: GrpcDoor, **request: str) -> Any:
+    call = door.channel.stream_stream(
+        REFLECTION,
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )()
+    await call.write(reflection_pb2.ServerReflectionRequest(**request))
+    await call.done_writing()
+    return await call.read()
+
+
+async def test_reflection_v1_lists_the_services(door: GrpcDoor) -> None:
+    answer = await reflect(door, list_services="")
+    names = {service.name for service in answer.list_services_response.service}
+    assert {MATCHMAKER, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= names
+
+
+@pytest.mark.parametrize("symbol", [MATCHMAKER, "grpc.reflection.v1.ServerReflection"])
+async def test_reflection_v1_describes_what_it_lists(door: GrpcDoor, symbol: str) -> None:
+    answer = await reflect(door, file_containing_symbol=symbol)
+    files = [
+        descriptor_pb2.FileDescriptorProto.FromString(data)
+        for data in answer.file_descriptor_response.file_descriptor_proto
+    ]
+    package, _, name = symbol.rpartition(".")
+    assert any(
+        file.package == package and name in {service.name for service in file.service}
+        for file in files
+    )
+    # Whoever reads it gets everything that it imports.
+    names = {file.name for file in files}
+    assert all(set(file.dependency) <= names for file in files)

@@ -1,0 +1,387 @@
+"""The pages for users are true: every shell, Python and JSON example of them runs against a real
+service, and their tables say what the code says. How a page is read is in `doc_pages`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+from websockets.sync.client import connect
+
+from docs import generate
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import configuration_pb2
+from pyservice.settings import PREFIX, Region, Settings
+from tests.doc_pages import (
+    ARENA,
+    DOCS,
+    GRPC,
+    HTTP,
+    METRICS,
+    PAGES,
+    ROOM,
+    ROOT,
+    TIMEOUT_S,
+    Reader,
+    Shell,
+    blocks_of,
+    code,
+    is_like,
+    page,
+    table_of,
+)
+from tests.e2e.conftest import Run, StartRun
+from tests.e2e.conftest import start_run as start_run
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    opened = Shell(tmp_path)
+    yield opened
+    opened.close()
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2].partition("/")[0]
+
+
+def free_port() -> str:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return str(unused.getsockname()[1])
+
+
+def wait_until_open(run: Run) -> dict[str, str]:
+    """The ports of a running `make run`."""
+    run.wait_for("Ctrl-C ends all of it.")
+    ready = json.loads((run.data_dir / "ready.json").read_text())
+    arena = re.search(r"http://\S+?:(\d+)/#api", run.page)
+    assert arena
+    return {
+        HTTP: port_of(ready["http"]),
+        GRPC: port_of(ready["grpc"]),
+        METRICS: port_of(ready["metrics"]),
+        ARENA: arena[1],
+        ROOM: free_port(),
+    }
+
+
+def call(run: Run, method: str, path: str, kind: str, body: Any = None) -> Any:
+    """The answer of the service of a `make run`, once it gives one, with its token of this kind."""
+    token = (run.data_dir / f"{kind}.token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(run.api_url + path, content, headers, method=method)
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from None
+        except OSError:
+            assert time.monotonic() < end, run.output()
+            time.sleep(0.05)
+
+
+def wait_for_players(run: Run, count: int) -> None:
+    """Returns when so many are in the game: numbers by region are told of regions with players."""
+    end = time.monotonic() + TIMEOUT_S
+    statistics = "/matchmaker/players/statistics"
+    while call(run, "GET", statistics, "public")["player_count"] < count:
+        assert time.monotonic() < end, run.output()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["game-developer.md", "lobby-server.md"])
+def test_the_examples_of_a_page_run_beside_make_run(
+    name: str, start_run: StartRun, shell: Shell, tmp_path: Path
+) -> None:
+    run = start_run(bots=2)
+    reader = Reader(tmp_path, shell, wait_until_open(run))
+    wait_for_players(run, 2)
+    reader.follow(name)
+    assert sum(block.language == "sh" for block in reader.done) > 8
+    run.stop()
+
+
+def test_the_examples_for_operators_run(shell: Shell, tmp_path: Path) -> None:
+    services: list[subprocess.Popen[bytes]] = []
+    log = tmp_path / "service.log"
+
+    def serve(reader: Reader, text: str) -> None:
+        ready_file = tmp_path / "ready.json"
+        ready_file.unlink(missing_ok=True)
+        command = text.split()
+        assert command[:2] == ["pyservice", "serve"]
+        with log.open("ab") as errors:
+            services.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", *command], cwd=tmp_path, stdout=errors, stderr=errors
+                )
+            )
+        end = time.monotonic() + TIMEOUT_S
+        while not ready_file.exists():
+            assert services[-1].poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+        ready = json.loads(ready_file.read_text())
+        reader.ports = {
+            HTTP: port_of(ready["http"]),
+            GRPC: port_of(ready["grpc"]),
+            METRICS: port_of(ready["metrics"]),
+        }
+
+    def wait_stopped() -> None:
+        assert services[-1].wait(timeout=TIMEOUT_S) == 0, log.read_text()
+
+    try:
+        # Before a service says which they are, any port will do.
+        unbound = dict.fromkeys((HTTP, GRPC, METRICS), "0")
+        Reader(tmp_path, shell, unbound, serve, wait_stopped).follow("operator.md")
+        assert len(services) == 2
+        services[-1].terminate()
+        wait_stopped()
+    finally:
+        for service in services:
+            if service.poll() is None:
+                service.kill()
+                service.wait()
+
+
+def test_examples_have_languages_that_are_checked() -> None:
+    known = {"sh", "json", "text", "python", "toml", "yaml", "ini", "js"}
+    for name in PAGES:
+        for block in blocks_of(name):
+            assert block.language in known, f"{name}:{block.line}"
+            if block.language in ("python", "toml", "yaml"):
+                assert block.file, f"{name}:{block.line}: a reader cannot tell where to put it"
+
+
+def test_the_complete_lobby_server_has_less_than_60_lines_of_code() -> None:
+    (server,) = (block for block in blocks_of("lobby-server.md") if block.file == "room.py")
+    assert sum(bool(line) for line in server.text.splitlines()) < 60
+
+
+def test_the_complete_lobby_server_outlives_the_service(
+    start_run: StartRun, tmp_path: Path
+) -> None:
+    run = start_run()
+    port = wait_until_open(run)[ROOM]
+    (server,) = (block for block in blocks_of("lobby-server.md") if block.file == "room.py")
+    (tmp_path / "room.py").write_text(server.text)
+    address = {"address": "127.0.0.1", "port": int(port)}
+    path = "/cloud/games/arena/namespaces/prod/lobbies/attach"
+    body = {"game_mode": "arena", "ports": {"game": address}}
+    lobby = call(run, "POST", path, "environment", body)
+    environment = {
+        "HOSTING_API_URL": run.api_url,
+        "HOSTING_LOBBY_TOKEN": lobby["lobby_token"],
+        "PORT": port,
+    }
+    room = subprocess.Popen([sys.executable, tmp_path / "room.py"], env=os.environ | environment)
+
+    def url_of_a_place() -> str:
+        wish = {"lobby_id": lobby["lobby_id"]}
+        joined = call(run, "POST", "/matchmaker/lobbies/join", "public", wish)
+        return f"ws://127.0.0.1:{port}/?token={joined['player']['token']}"
+
+    try:
+        with connect(url_of_a_place()) as first:
+            first.send("before")
+            assert first.recv(timeout=TIMEOUT_S) == "before"
+            os.kill(run.service_pid(), signal.SIGKILL)
+            first.send("meanwhile")
+            assert first.recv(timeout=TIMEOUT_S) == "meanwhile"
+            with connect(url_of_a_place()) as second:
+                second.send("after")
+                assert first.recv(timeout=TIMEOUT_S) == "after"
+        path = f"/cloud/games/arena/matchmaker/lobbies/{lobby['lobby_id']}"
+        assert call(run, "DELETE", path, "environment") == {"did_remove": True}
+        assert room.wait(timeout=TIMEOUT_S) == 0
+    finally:
+        room.kill()
+        room.wait()
+    run.stop()
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "is_same"),
+    [
+        ({"a": "xyz", "n": 1}, {"a": "x...", "n": 7}, True),
+        ({"a": "xyz", "n": 1}, {"a": "y...", "n": 1}, False),
+        ({"a": "xyz"}, {"a": "xyz", "b": 1}, False),
+        ({"a": "xyz", "b": 1}, {"a": "xyz"}, False),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"a": True}, {"a": False}, False),
+        ({"a": None}, {"a": 1}, False),
+        ({"a": 1}, {"a": "..."}, False),
+    ],
+)
+def test_an_answer_that_differs_from_the_page_is_seen(
+    printed: Any, expected: Any, is_same: bool
+) -> None:
+    assert is_like(printed, expected) is is_same
+
+
+def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
+    """TOML name, environment variable, flag and default of every setting."""
+    flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "metrics")}}
+    flags["data_dir"] = "--data-dir"
+    for name, setting in model.model_fields.items():
+        full = prefix + name
+        default = setting.get_default()
+        if isinstance(default, BaseModel):
+            yield from settings_rows(type(default), f"{full}.")
+            continue
+        variable = PREFIX + full.upper().replace(".", "__")
+        yield [full, variable, flags.get(full, "--set"), shown_default(default)]
+
+
+def shown_default(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple) and isinstance(value[0], Region):
+        return ", ".join(region.name_id for region in value)
+    return str(value)
+
+
+def test_the_table_of_settings_is_the_settings() -> None:
+    rows = table_of("operator.md", "settings")
+    assert [[code(cell) for cell in row[:4]] for row in rows] == list(settings_rows(Settings))
+    assert all(row[4] for row in rows)
+
+
+def test_the_table_of_a_region_is_its_fields() -> None:
+    shown = {code(name): code(default) for name, default, _ in table_of("operator.md", "regions")}
+    assert shown == {
+        name: "" if setting.is_required() else str(setting.default)
+        for name, setting in Region.model_fields.items()
+    }
+
+
+def test_every_flag_of_the_table_is_one_of_serve() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "pyservice", "serve", "--help"],
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for row in table_of("operator.md", "settings"):
+        assert re.search(rf"{code(row[2])}\b", told), row
+
+
+def families_of(text: str) -> dict[str, tuple[str, set[str]]]:
+    """Type and labels of the families of ours on a /metrics page, by the name in its TYPE line."""
+    found = {}
+    names = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        if name.startswith("hosting_"):
+            found[name] = (names[name], labels)
+    return found
+
+
+def test_the_table_of_metrics_is_the_metrics_page(start_run: StartRun) -> None:
+    run = start_run(bots=2)
+    wait_until_open(run)
+    with urllib.request.urlopen(run.metrics_url, timeout=TIMEOUT_S) as answer:
+        live = families_of(answer.read().decode())
+    run.stop()
+    shown = {
+        code(name): (kind, set(re.findall(r"\w+", labels)))
+        for name, kind, labels, meaning in table_of("operator.md", "metrics")
+        if meaning
+    }
+    assert shown == live
+
+
+def alerts() -> str:
+    (block,) = (block for block in blocks_of("operator.md") if block.file == "alerts.yml")
+    return block.text
+
+
+def test_alerts_name_families_that_there_are() -> None:
+    families = {code(row[0]) for row in table_of("operator.md", "metrics")}
+    named = set(re.findall(r"\bhosting_\w+", alerts()))
+    assert len(named) > 8
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} <= families
+
+
+def test_alerts_are_rules_that_prometheus_takes(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is missing: apt-get install prometheus")
+    rules = tmp_path / "alerts.yml"
+    rules.write_text(alerts())
+    checked = subprocess.run(
+        [promtool, "check", "rules", rules], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        configuration_pb2.NamespaceConfiguration,
+        configuration_pb2.MatchmakerLimits,
+        configuration_pb2.Access,
+        configuration_pb2.EnvironmentToken,
+        configuration_pb2.MatchmakerConfig,
+        configuration_pb2.GameMode,
+    ],
+)
+def test_every_field_of_the_feed_is_told(message: Any) -> None:
+    told = page("operator.md")
+    # The source of a file is always 0; nobody writes it.
+    missing = {name for name in message.DESCRIPTOR.fields_by_name if name not in told}
+    assert missing <= {"source_epoch", "dev_hostname"}
+
+
+def test_the_environment_of_a_lobby_is_what_the_arena_reads() -> None:
+    names = re.compile(r"\bHOSTING_[A-Z_]+")
+    read = set(names.findall((ROOT / "examples/arena/settings.py").read_text()))
+    assert read <= set(names.findall(page("lobby-server.md")))
+
+
+def test_the_page_of_errors_is_fresh() -> None:
+    assert generate.PAGE.read_text() == generate.page(), f"mend: {generate.MEND}"
+
+
+def test_codes_that_pages_name_are_in_the_table() -> None:
+    shown = re.compile(r"`((?:MATCHMAKER|PLAYER|TOKEN|BODY|HEADERS|URI|REQUEST|STORAGE)_[A-Z_]+)`")
+    for name in PAGES:
+        for slug in shown.findall(page(name)):
+            ServiceError(slug)
+
+
+def links() -> Iterable[tuple[str, str]]:
+    for name in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page(name)):
+            yield name, target
+
+
+def test_links_of_the_pages_lead_somewhere() -> None:
+    broken = [(name, target) for name, target in links() if not (DOCS / target).exists()]
+    assert not broken

@@ -1,0 +1,154 @@
+"""Rate limits on a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyservice.contract import METHODS
+from pyservice.limits import CLIENT_OPERATIONS, CONTROL_OPERATIONS, Buckets, Gate, Limits, Rate
+
+ADDRESS = bytes([203, 0, 113, 9])
+TOKEN = b"t" * 16
+
+
+def take(buckets: Buckets, times: int, now: float, key: bytes = b"k") -> int:
+    """How many of so many attempts are let through."""
+    return sum(buckets.take(key, now) == 0.0 for _ in range(times))
+
+
+def test_a_burst_is_let_through_and_then_the_rate() -> None:
+    buckets = Buckets(Rate(20, 100))
+    assert take(buckets, 200, 0.0) == 100
+    assert take(buckets, 200, 1.0) == 20
+    assert take(buckets, 200, 1.05) == 1
+    assert take(buckets, 200, 1000.0) == 100
+
+
+def test_who_is_refused_is_told_when_there_is_a_token() -> None:
+    buckets = Buckets(Rate(2, 1))
+    assert buckets.take(b"k", 10.0) == 0.0
+    assert buckets.take(b"k", 10.1) == pytest.approx(0.4)
+    assert buckets.take(b"k", 10.5) == 0.0
+
+
+def test_being_refused_costs_nothing() -> None:
+    buckets = Buckets(Rate(1, 1))
+    assert take(buckets, 1000, 0.0) == 1
+    assert take(buckets, 1, 1.0) == 1
+
+
+def test_keys_count_each_for_itself() -> None:
+    buckets = Buckets(Rate(1, 2))
+    assert take(buckets, 5, 0.0, b"a") == 2
+    assert take(buckets, 5, 0.0, b"b") == 2
+
+
+@given(
+    rate=st.integers(1, 50),
+    burst=st.integers(1, 50),
+    gaps=st.lists(st.integers(0, 3000), min_size=1, max_size=200),
+)
+def test_buckets_agree_with_tokens_counted_one_by_one(
+    rate: int, burst: int, gaps: list[int]
+) -> None:
+    # In whole units of 1 / (1000 · rate) seconds, where nothing is rounded.
+    buckets = Buckets(Rate(rate, burst))
+    tokens, now_ms = burst * 1000, 0
+    for gap_ms in gaps:
+        now_ms += gap_ms
+        tokens = min(burst * 1000, tokens + gap_ms * rate)
+        is_allowed = buckets.take(b"k", now_ms / 1000) == 0.0
+        assert is_allowed == (tokens >= 1000)
+        tokens -= 1000 * is_allowed
+
+
+def test_memory_is_bounded_by_those_who_came_lately() -> None:
+    buckets = Buckets(Rate(20, 100), max_keys=1000)
+    for number in range(100_000):
+        buckets.take(number.to_bytes(4, "big"), number * 1e-6)
+        assert len(buckets) <= 1000
+    buckets.take(b"k", 100.0)
+    buckets.take(b"k", 200.0)
+    assert len(buckets) <= 2
+
+
+def test_forgetting_never_gives_a_token_away() -> None:
+    buckets = Buckets(Rate(1, 10))
+    now = 0.0
+    assert take(buckets, 20, now) == 10
+    # Others come all the time, so that generations change as often as they can.
+    for step in range(1, 100):
+        now = step * 0.5
+        buckets.take(step.to_bytes(4, "big"), now)
+        assert take(buckets, 20, now) == (1 if step % 2 == 0 else 0)
+
+
+def test_a_rate_of_zero_is_no_limit() -> None:
+    assert take(Buckets(Rate(0, 1)), 1000, 0.0) == 1000
+
+
+@pytest.mark.parametrize(("per_second", "burst"), [(-1, 1), (1, 0)])
+def test_a_rate_that_means_nothing_is_refused(per_second: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        Rate(per_second, burst)
+
+
+def test_a_changed_rate_holds_at_once() -> None:
+    limits = Limits(Rate(1, 1), Rate(1, 1))
+    gate = limits.gate("find")
+    assert gate is not None
+    assert admitted(gate, 5) == 1
+    limits.change(Rate(1, 4), Rate(1, 1))
+    assert admitted(gate, 5) == 3
+    limits.change(Rate(0, 1), Rate(1, 1))
+    assert admitted(gate, 5) == 5
+
+
+def admitted(
+    gate: Gate,
+    times: int,
+    address: bytes = ADDRESS,
+    token: bytes = TOKEN,
+    is_back_end: bool = False,
+) -> int:
+    waits = [gate.wait_s(address, token, 0.0, is_back_end=is_back_end) for _ in range(times)]
+    return waits.count(0.0)
+
+
+def test_client_operations_share_the_bucket_of_an_address() -> None:
+    limits = Limits(Rate(1, 3), Rate(1, 3))
+    find, lobbies = limits.gate("find"), limits.gate("list")
+    assert find is not None
+    assert lobbies is not None
+    assert admitted(find, 2) + admitted(lobbies, 2) == 3
+    assert admitted(find, 1, token=b"other") == 0
+    assert admitted(find, 1, address=b"else") == 1
+
+
+def test_a_back_end_counts_by_its_token() -> None:
+    gate = Limits(Rate(1, 2), Rate(1, 2)).gate("find")
+    assert gate is not None
+    addresses = [bytes([1, 1, 1, number]) for number in range(3)]
+    assert [admitted(gate, 1, address, is_back_end=True) for address in addresses] == [1, 1, 0]
+    assert admitted(gate, 1) == 1
+
+
+def test_attach_counts_by_token_whoever_it_is() -> None:
+    gate = Limits(Rate(1, 2), Rate(1, 3)).gate("attach")
+    assert gate is not None
+    assert admitted(gate, 5) == 3
+    assert admitted(gate, 5, token=b"other") == 3
+
+
+def test_lobby_operations_have_no_limit() -> None:
+    limits = Limits()
+    for slug in ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat"):
+        assert limits.gate(slug) is None
+
+
+def test_every_limited_operation_exists() -> None:
+    slugs = {method.slug for method in METHODS.values()}
+    # create comes with the runtime.
+    assert slugs | {"create"} >= CLIENT_OPERATIONS | CONTROL_OPERATIONS

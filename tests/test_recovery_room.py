@@ -1,0 +1,72 @@
+"""A start on a disk without room waits for room; it does not give up and it can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pyservice import app
+from pyservice.dataplane import engine
+from pyservice.listener import bound
+from pyservice.process import StopSignals
+from pyservice.settings import load
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> app.DataPlane:
+    free = dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0")
+    return app.DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
+
+
+def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first openings find no room."""
+    real = engine.open_engine
+    left = times
+
+    def open_engine(*given: Any) -> engine.Engine:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*given)
+
+    monkeypatch.setattr(engine, "open_engine", open_engine)
+    monkeypatch.setattr(app, "_RETRY_MS", 10)
+
+
+async def test_recovery_is_tried_until_there_is_room(
+    plane: app.DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _full(3, monkeypatch)
+    signals = StopSignals()
+    assert await plane.recover(signals)
+    addresses = await plane.start()
+    async with httpx.AsyncClient() as client:
+        ready = await client.get(f"http://{addresses['metrics']}/readyz")
+    assert ready.status_code == 200
+    await plane.stop(signals)
+
+
+async def test_while_it_waits_it_is_alive_not_ready_and_can_be_stopped(
+    plane: app.DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _full(1_000_000, monkeypatch)
+    signals = StopSignals()
+    recovering = asyncio.create_task(plane.recover(signals))
+    base = f"http://{bound(plane._probes_socket)}"
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"{base}/livez")).status_code == 200
+        ready = await client.get(f"{base}/readyz")
+        assert (ready.status_code, "recovering" in ready.text) == (503, True)
+        assert (await client.get(f"{base}/metrics")).status_code == 200
+    signals.stop.set()
+    assert not await asyncio.wait_for(recovering, 5)
+    plane._http_socket.close()
+    await plane._client.close()

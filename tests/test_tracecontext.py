@@ -1,0 +1,48 @@
+"""Ray ids, from traceparent and of our own making."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pyservice.tracecontext import continued, new_ray_id, ray_id
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = "00f067aa0ba902b7"
+
+
+def test_new_ids_are_32_digits_and_never_twice_the_same() -> None:
+    ids = [new_ray_id() for _ in range(5000)]
+    assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids)
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-what-comes-later"],
+)
+def test_a_trace_is_continued(traceparent: str) -> None:
+    assert continued(traceparent) == TRACE
+    assert ray_id(traceparent) == TRACE
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        TRACE,
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{TRACE}-{SPAN}-01, 00-{TRACE}-{SPAN}-01",
+        f" 00-{TRACE}-{SPAN}-01",
+    ],
+)
+def test_what_is_no_trace_is_replaced(traceparent: str) -> None:
+    assert continued(traceparent) is None
+    assert ray_id(traceparent) != TRACE
+    assert re.fullmatch("[0-9a-f]{32}", ray_id(traceparent))
