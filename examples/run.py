@@ -105,7 +105,7 @@ class Child:
                 code = await self._process.wait()
                 self.started.clear()
                 if not self._is_stopping:
-                        print(f"{self.name} ended ({code}); starting it again", flush=True)
+                    print(f"{self.name} ended ({code}); starting it again", flush=True)
             pause_s = (
                 RESTART_PAUSE_S
                 if loop.time() - began > 5

@@ -8,6 +8,7 @@ same for any ASGI server.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from time import perf_counter
 from typing import Any, Final
@@ -34,6 +35,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "DELETE", "PATCH")}
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 log = get_logger("pyservice.edge")
@@ -167,7 +169,7 @@ class Edge:
         headers: Headers | None = None
         try:
             if b"origin" in fields:
-                path = unquote(request.path.decode("latin-1"))
+                path = _decoded(request.path)
                 headers = self._cors.headers(path, fields[b"origin"])
                 if request.method == b"OPTIONS" and b"access-control-request-method" in fields:
                     answer = self._cors.preflight(headers, self._methods_of(path), ray_id)
@@ -203,9 +205,7 @@ class Edge:
         known: tuple[Endpoint, dict[str, str]] | None = request.found
         if known is not None:
             return known
-        path = request.path.decode("latin-1")
-        if "%" in path:
-            path = unquote(path)
+        path = _decoded(request.path)
         method = _METHOD_NAMES.get(request.method) or request.method.decode("latin-1")
         found, parameters = self._routes.match(method, path)
         request.found = known = (self._endpoints[found.name], parameters)
@@ -280,6 +280,12 @@ class Edge:
             if not event.get("more_body", False):
                 request.body = bytes(body)
                 return request
+
+
+def _decoded(path: bytes) -> str:
+    """A path as its segments mean it: an encoded slash is part of a segment and divides nothing."""
+    text = path.decode("latin-1")
+    return unquote(_ENCODED_SLASH.sub("%252F", text)) if "%" in text else text
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:

@@ -78,6 +78,16 @@ async def test_a_path_that_is_not_there_is_not_found(connection: HttpConnection,
     assert (response.status, code_of(response)) == (404, "NOT_FOUND")
 
 
+async def test_an_encoded_path_is_the_same_path_but_for_slashes(connection: HttpConnection) -> None:
+    response = await connection.ask("POST", "/%6datchmaker/players/%63onnected", BODY, GOOD)
+    assert response.status == 200
+    for slash in ("%2F", "%2f"):
+        path = f"/matchmaker{slash}players/connected"
+        assert (await connection.ask("POST", path, BODY, GOOD)).status == 404
+        path = f"/matchmaker/lobbies/a{slash}b/state"
+        assert code_of(await connection.ask("GET", path, None, GOOD)) == "ID_INVALID"
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_another_method_is_told_which_ones_there_are(
     connection: HttpConnection, method: str

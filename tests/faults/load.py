@@ -186,13 +186,27 @@ class Player:
         world, chance = self.world, self.world.random
         server = world.ledger.lobbies[ticket.lobby_id].token
         body: dict[str, object] = {"player_token": ticket.token}
-        if chance.random() < 0.1:
-            body["hold_ms"] = 500
+        hold_ms = chance.choice((500, 60_000)) if chance.random() < 0.1 else None
+        if hold_ms is not None:
+            body["hold_ms"] = hold_ms
         ticket.freed_at = time.monotonic()
         key = world.new_key() if chance.random() < 0.5 else None
         answer, _ = await world.insist("disconnected", body, server, key)
         assert answer.code == "OK", answer
         world.ledger.counts["disconnected"] += 1
+        if hold_ms == 60_000:
+            await self._come_back(ticket)
+
+    async def _come_back(self, ticket: Ticket) -> None:
+        """A place that is kept is there for its player, however full or closed the lobby is."""
+        world = self.world
+        body = {"lobby_id": ticket.lobby_id, "rejoin_token": ticket.token}
+        asked_at = time.monotonic()
+        answer, _ = await world.insist("join", body, world.client_token, world.new_key())
+        assert answer.code == "OK", answer
+        tickets = world.ledger.record(answer.tokens, ticket.lobby_id, world.ttl_s, asked_at)
+        world.ledger.counts["rejoined"] += 1
+        await self._use(tickets[0])
 
 
 class Server:

@@ -219,7 +219,11 @@ class Plane:
         return GrpcDoor(self.addresses["grpc"], channels)
 
     async def public_token(self) -> str:
-        """A fresh pub_ token, from the admin socket as `pyservice token create` gets it."""
+        """A fresh pub_ token."""
+        return (await self.new_public_token())[0]
+
+    async def new_public_token(self) -> tuple[str, str]:
+        """Token and id, from the admin socket as `pyservice token create` gets them."""
         kind = admin_pb2.TOKEN_KIND_PUBLIC
         request = admin_pb2.CreateTokenRequest(kind=kind, namespace=f"{GAME}/{NAMESPACE}")
         async with grpc.aio.insecure_channel(f"unix:{self.data_dir}/admin.sock") as channel:
@@ -228,7 +232,8 @@ class Plane:
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=admin_pb2.CreateTokenResponse.FromString,
             )
-            return str((await create(request, timeout=30)).token)
+            answer = await create(request, timeout=30)
+            return answer.token, answer.token_id
 
     async def look(self, path: str) -> tuple[int, str]:
         """GET on the metrics listener: status and text."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -109,7 +109,7 @@ async def step_over_a_restart(plane: Plane, open_doors: OpenDoors, step_s: int) 
 async def test_a_step_of_the_wall_clock_by_a_day_changes_no_deadline(
     make_plane: MakePlane,
     open_doors: OpenDoors,
-    scene: Callable[[Plane, OpenDoors, int], Awaitable[None]],
+    scene: Callable[[Plane, OpenDoors, int], Coroutine[None, None, None]],
 ) -> None:
     # Two services at once, one a day ahead and one a day behind: most of the time is waiting.
     async with asyncio.TaskGroup() as group:

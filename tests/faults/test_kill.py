@@ -18,10 +18,12 @@ pytestmark = pytest.mark.anyio
 SEED = 20_251_120
 
 
-def kill_within(chance: random.Random, longest_s: float) -> Fate:
+def within(longest_s: float, chance: random.Random, end: Fate) -> Fate:
+    """Lets it live for a while and then ends it."""
+
     async def fate(plane: Plane) -> None:
         await asyncio.sleep(chance.random() * longest_s)
-        await plane.kill()
+        await end(plane)
 
     return fate
 
@@ -33,9 +35,10 @@ async def test_kills_at_random_moments_lose_nothing_that_was_answered(
     make_plane: MakePlane, kills: int
 ) -> None:
     chance = random.Random(SEED)
-    plane = make_plane(settings={"journal": {"segment_bytes": 1 << 20}})
-    fates = [kill_within(chance, 1.5) for _ in range(kills)]
-    world = await besiege(plane, fates, seed=SEED)
+    plane = make_plane()
+    fates = [within(1.5, chance, Plane.kill) for _ in range(kills)]
+    # In the long form the log grows fast enough for images to be written in between.
+    world = await besiege(plane, fates, seed=SEED, state_bytes=10_000 if kills > 10 else 0)
     counts = world.ledger.counts
     assert counts["restarts"] == kills
     # A load that met no kill would prove nothing.
@@ -44,6 +47,19 @@ async def test_kills_at_random_moments_lose_nothing_that_was_answered(
     for wanted in ("http answers", "grpc answers", "connected", "disconnected"):
         assert counts[wanted] > 10, counts
     if kills > 10:
-        for wanted in ("lost find", "lost join", "lost connected", "lost disconnected"):
+        for wanted in ("lost find", "lost join", "lost connected", "lost disconnected", "rejoined"):
             assert counts[wanted] > 0, counts
+        assert list(plane.commanded.journal_folder.glob("image-*.img"))
     await plane.stop()
+
+
+async def test_a_stop_in_the_middle_of_everything_is_clean_and_loses_nothing(
+    make_plane: MakePlane,
+) -> None:
+    chance = random.Random(SEED)
+    plane = make_plane()
+    fates = [within(1.0, chance, Plane.stop) for _ in range(2)]
+    world = await besiege(plane, fates, seed=SEED)
+    assert world.ledger.counts["restarts"] == 2
+    await plane.stop()
+    assert "Traceback" not in plane.log.read_text()

@@ -141,6 +141,7 @@ def role(step: Step) -> tuple[str, str]:
     return step.kind, re.sub(r"\d{6,}", "*", step.name)
 
 
+@pytest.mark.proof
 async def test_the_table_has_every_step_that_the_journal_makes(make_plane: MakePlane) -> None:
     plane = make_plane(settings={"journal": {"segment_bytes": SEGMENT_BYTES}})
     shim = plane.commanded

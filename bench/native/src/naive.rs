@@ -4,12 +4,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
-use std::time::Instant;
 
 use crate::chance::Chance;
 use crate::cycles::{ADDRESSES, Scene};
 use crate::figures::Figures;
-use crate::host::cpu_ns;
 use crate::{Failure, wrong};
 
 struct Lobby {
@@ -107,10 +105,7 @@ pub fn run(scene: &Scene) -> Result<Figures, Failure> {
         matchmaker.connected(lobby, &token)?;
         matchmaker.disconnected(lobby, &token)
     };
-    (0..scene.warm_up).try_for_each(&mut cycle)?;
-    let (cpu_before_ns, began) = (cpu_ns(), Instant::now());
-    (scene.warm_up..scene.warm_up + scene.cycles).try_for_each(&mut cycle)?;
-    let figures = scene.figures(began, cpu_before_ns);
+    let figures = scene.measure(&mut cycle)?;
     let is_half_full = |lobby: &Lobby| lobby.players.len() == scene.places as usize / 2;
     if !matchmaker.with(|tables| tables.lobbies.values().all(is_half_full) && tables.deadlines.is_empty()) {
         return Err(wrong("the naive lobbies are not half full"));

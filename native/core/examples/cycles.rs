@@ -61,11 +61,8 @@ impl Bench {
     }
 
     fn lobby(&mut self, number: u64, players: u32, tags: &[(&str, &str)], mode: &str) -> Id {
-        let mut id = [0u8; 16];
-        id[1] = 1;
-        id[8..].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
         let command = Attach {
-            id: Id(id),
+            id: lobby_id(number),
             namespace: NAMESPACE,
             version: VERSION,
             mode,
@@ -125,6 +122,13 @@ impl Bench {
         let command = Disconnect { lobby, player_token: token, hold_ms: None, idempotency };
         self.run(|e, cx| e.disconnected(cx, &command));
     }
+}
+
+fn lobby_id(number: u64) -> Id {
+    let mut id = [0u8; 16];
+    id[1] = 1;
+    id[8..].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    Id(id)
 }
 
 fn new_engine() -> Engine {
@@ -277,46 +281,28 @@ fn memory(is_keyed: bool) {
     println!("1,000,000 reservations keyed={is_keyed}: grew {} MB, peak {} MB", (after - before) / 1_000, peak / 1_000);
 }
 
+/// An image of 500,000 reservations and as many slots that were in use before, and 256 MiB of mixed events after it.
 fn recovery() {
     let mut bench = Bench::new();
     reserve_all(&mut bench, 10_000, false);
+    bench.now += 120_000;
+    let mut cx = Context { now: bench.now, credit: Credit::UNLIMITED, events: &mut bench.events };
+    while bench.engine.advance(&mut cx) > 0 {}
+    let mut random = Random(5);
+    let lobbies: Vec<Id> = (0..10_000).map(lobby_id).collect();
+    for _ in 0..50 {
+        for lobby in &lobbies {
+            let number = random.below(SOURCES);
+            let source = bench.source(number);
+            bench.join(*lobby, source, false);
+        }
+    }
     let mut image = Vec::new();
     bench.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
-    let mut random = Random(5);
-    let ids: Vec<Id> = (0..10_000)
-        .map(|number: u64| {
-            let mut id = [0u8; 16];
-            id[1] = 1;
-            id[8..].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-            Id(id)
-        })
-        .collect();
-    bench.now += 120_000;
-    bench.run(|e, cx| {
-        let n = e.advance(cx);
-        while e.advance(cx) > 0 {}
-        Answer { result: Ok(n), wait: 1 }
-    });
-    image.clear();
-    // Half of the places are taken again and connected, so that the events after the image are mixed.
-    reserve_half(&mut bench, &ids, &mut random);
-    bench.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
     let first_lsn = bench.engine.last_lsn() + 1;
-    let (mut log, mut count) = (Vec::new(), 0u32);
-    while log.len() < 256 << 20 {
-        let at = random.below(10_000) as usize;
-        let number = random.below(SOURCES);
-        let source = bench.source(number);
-        let lobby = ids[at];
-        let token = bench.join(lobby, source, false);
-        log.extend_from_slice(&bench.events.bytes);
-        bench.connect(lobby, &token, false);
-        log.extend_from_slice(&bench.events.bytes);
-        bench.disconnect(lobby, &token, false);
-        log.extend_from_slice(&bench.events.bytes);
-        count += 3;
-    }
-    let expected = bench.engine.durable_hash();
+    let log = mixed_events(&mut bench, &lobbies, &mut random);
+    let count = (bench.engine.last_lsn() + 1 - first_lsn) as u32;
+
     let mut engine = new_engine();
     let started = Stopwatch::start();
     engine.load_image(&image).expect("our image");
@@ -325,24 +311,28 @@ fn recovery() {
     let applied = started.seconds() - loaded;
     engine.recovered(bench.now);
     let all = started.seconds();
-    assert_eq!(engine.durable_hash(), expected);
-    println!(
-        "recovery: image of {} MB in {loaded:.3} s, {count} events ({} MiB) in {applied:.3} s ({:.1} M/s), derived in {:.3} s, all {all:.3} s",
-        image.len() / 1_000_000,
-        log.len() >> 20,
-        f64::from(count) / applied / 1e6,
-        all - loaded - applied,
-    );
+    assert_eq!(engine.durable_hash(), bench.engine.durable_hash());
+    let (image_mb, log_mib) = (image.len() / 1_000_000, log.len() >> 20);
+    println!("recovery: image of {image_mb} MB in {loaded:.3} s, {count} events ({log_mib} MiB) in {applied:.3} s");
+    let (rate, derived) = (f64::from(count) / applied / 1e6, all - loaded - applied);
+    println!("recovery: {rate:.1} M events/s, derived in {derived:.3} s, all in {all:.3} s");
 }
 
-fn reserve_half(bench: &mut Bench, ids: &[Id], random: &mut Random) {
-    for _ in 0..50 {
-        for lobby in ids {
-            let number = random.below(SOURCES);
-            let source = bench.source(number);
-            bench.join(*lobby, source, false);
-        }
+/// 256 MiB of events of join, connected and disconnected, visited at random.
+fn mixed_events(bench: &mut Bench, lobbies: &[Id], random: &mut Random) -> Vec<u8> {
+    let mut log = Vec::new();
+    while log.len() < 256 << 20 {
+        let lobby = lobbies[random.below(lobbies.len() as u64) as usize];
+        let number = random.below(SOURCES);
+        let source = bench.source(number);
+        let token = bench.join(lobby, source, false);
+        log.extend_from_slice(&bench.events.bytes);
+        bench.connect(lobby, &token, false);
+        log.extend_from_slice(&bench.events.bytes);
+        bench.disconnect(lobby, &token, false);
+        log.extend_from_slice(&bench.events.bytes);
     }
+    log
 }
 
 fn main() {

@@ -1,5 +1,5 @@
 //! Keyed hashes. [`HashKey`] hides what must not be kept in the clear (client addresses, idempotency keys);
-//! [`TableSeed`] places strings and ids in tables, so that nobody outside can aim at one bucket.
+//! `TableSeed` places strings and ids in tables, so that nobody outside can aim at one bucket.
 
 use core::hash::Hasher;
 

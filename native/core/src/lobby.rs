@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 
 use crate::command::{EndReason, HoldId, Id, Lsn, Ms, Port};
 use crate::deadline::{Links, NONE, Timed};
+use crate::event::LobbyMade;
 use crate::hash::TableSeed;
 use crate::slot::SlotTable;
 
@@ -108,6 +109,53 @@ pub(crate) struct Lobby {
 }
 
 impl Lobby {
+    /// As it is when it was just made, before anything is derived. Mode, region and tags are symbols.
+    pub(crate) fn new(made: &LobbyMade<'_>, lsn: Lsn, mode: u32, region: u32, tags: Box<[u32]>) -> Lobby {
+        let mut ports = made.ports.clone();
+        ports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Lobby {
+            number: made.lobby,
+            namespace: 0,
+            tally: 0,
+            group: 0,
+            lsn,
+            counts: Counts::default(),
+            slots: SlotTable::new(),
+            limits: made.limits,
+            capacity: made.limits.into_iter().max().unwrap_or(0),
+            ttl_ms: made.ttl_ms,
+            is_ready: false,
+            is_closed: false,
+            is_stopping: false,
+            is_public: made.is_public,
+            is_join_enabled: made.is_join_enabled,
+            is_silent: false,
+            is_dirty: false,
+            indexed: None,
+            class: LobbyClass::Starting,
+            spoke_at: 0,
+            start_by: 0,
+            timer_at: Ms::MAX,
+            timer: Links::UNLINKED,
+            holds: Vec::new(),
+            heartbeat_timeout_ms: made.heartbeat_timeout_ms,
+            heartbeat_grace_ms: made.heartbeat_grace_ms,
+            id: made.id,
+            version: made.version,
+            namespace_id: made.namespace,
+            made: lsn,
+            mode,
+            region,
+            tags,
+            ports: ports.into(),
+            create_ts_ms: made.create_ts_ms,
+            key_id: made.key_id,
+            state: None,
+            attach_entry: NO_ENTRY,
+            entries: 0,
+        }
+    }
+
     /// True when `places` more players stay within the limit.
     pub(crate) fn fits(&self, limit: Limit, places: u32) -> bool {
         let limit = self.limits[limit as usize].min(self.capacity - self.slots.worn);

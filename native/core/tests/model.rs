@@ -4,6 +4,8 @@
 
 #[path = "model/checks.rs"]
 mod checks;
+#[path = "model/clock.rs"]
+mod clock;
 #[path = "model/commands.rs"]
 mod commands;
 #[path = "model/coverage.rs"]
@@ -30,6 +32,8 @@ mod steps;
 mod story;
 #[path = "model/surface.rs"]
 mod surface;
+#[path = "model/trials.rs"]
+mod trials;
 #[path = "model/world.rs"]
 mod world;
 

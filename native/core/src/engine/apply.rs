@@ -4,11 +4,10 @@
 use super::Engine;
 use crate::codec::Reader;
 use crate::command::{EndReason, Lsn, Ms, Source};
-use crate::deadline::Links;
 use crate::event::{ApplyError, Event, LobbyMade, Place, Uses};
 use crate::idempotency::{Entry, Purpose, Stamp};
-use crate::lobby::{Counts, Lobby, LobbyClass, NO_ENTRY};
-use crate::slot::{End, LARGEST_CAPACITY, NO_SLOT, SlotState, SlotTable};
+use crate::lobby::{Lobby, NO_ENTRY};
+use crate::slot::{End, LARGEST_CAPACITY, NO_SLOT, SlotState};
 use crate::symbol::tag_symbol;
 
 /// Events that are read ahead.
@@ -139,49 +138,9 @@ impl Engine {
             tag_symbol(&mut name, tag, value);
             tags.push(self.symbols.acquire(&self.seed, &name));
         }
-        let mut ports = made.ports.clone();
-        ports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let lobby = Lobby {
-            number: made.lobby,
-            namespace: 0,
-            tally: 0,
-            group: 0,
-            lsn,
-            counts: Counts::default(),
-            slots: SlotTable::new(),
-            limits: made.limits,
-            capacity,
-            ttl_ms: made.ttl_ms,
-            is_ready: false,
-            is_closed: false,
-            is_stopping: false,
-            is_public: made.is_public,
-            is_join_enabled: made.is_join_enabled,
-            is_silent: false,
-            is_dirty: false,
-            indexed: None,
-            class: LobbyClass::Starting,
-            spoke_at: 0,
-            start_by: 0,
-            timer_at: Ms::MAX,
-            timer: Links::UNLINKED,
-            holds: Vec::new(),
-            heartbeat_timeout_ms: made.heartbeat_timeout_ms,
-            heartbeat_grace_ms: made.heartbeat_grace_ms,
-            id: made.id,
-            version: made.version,
-            namespace_id: made.namespace,
-            made: lsn,
-            mode: self.symbols.acquire(&self.seed, made.mode.as_bytes()),
-            region: self.symbols.acquire(&self.seed, made.region.as_bytes()),
-            tags: tags.into(),
-            ports: ports.into(),
-            create_ts_ms: made.create_ts_ms,
-            key_id: made.key_id,
-            state: None,
-            attach_entry: NO_ENTRY,
-            entries: 0,
-        };
+        let mode = self.symbols.acquire(&self.seed, made.mode.as_bytes());
+        let region = self.symbols.acquire(&self.seed, made.region.as_bytes());
+        let lobby = Lobby::new(made, lsn, mode, region, tags.into());
         self.lobbies.insert(&self.seed, lobby)
     }
 

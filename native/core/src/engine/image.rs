@@ -10,7 +10,7 @@ use crate::codec::{Reader, Writer};
 use crate::event::{ApplyError, LobbyMade, Place, Uses, decode_made, decode_reason, encode_made, encode_reason};
 use crate::idempotency::{Entry, Purpose, Stamp};
 use crate::lobby::{Known, Lobby, Tombstone};
-use crate::slot::SlotState;
+use crate::slot::{Slot, SlotState};
 use crate::symbol::split_tag_symbol;
 
 const MAGIC: &[u8; 8] = b"hostimg\0";
@@ -161,13 +161,7 @@ impl Engine {
         for _ in 0..used {
             let at = lobby.slots.extend(&mut self.slots, number);
             let slot = self.slots.get_mut(at);
-            slot.generation = r.u32()?;
-            slot.key_id = r.u16()?;
-            slot.state = SlotState::from_byte(r.u8()?).ok_or(BAD_LOBBY)?;
-            slot.next_free = r.u16()?;
-            slot.source = r.u64()?;
-            slot.time = r.u64()?;
-            slot.history = r.u64()?;
+            load_slot(r, slot)?;
             match slot.state {
                 SlotState::Reserved => lobby.counts.reserved += 1,
                 SlotState::Connected => lobby.counts.connected += 1,
@@ -266,6 +260,17 @@ impl Engine {
             }
         }
     }
+}
+
+fn load_slot(r: &mut Reader<'_>, slot: &mut Slot) -> Result<(), ApplyError> {
+    slot.generation = r.u32()?;
+    slot.key_id = r.u16()?;
+    slot.state = SlotState::from_byte(r.u8()?).ok_or(BAD_LOBBY)?;
+    slot.next_free = r.u16()?;
+    slot.source = r.u64()?;
+    slot.time = r.u64()?;
+    slot.history = r.u64()?;
+    Ok(())
 }
 
 fn write_tombstone(number: u32, tombstone: &Tombstone, bytes: &mut Vec<u8>) {

@@ -222,3 +222,14 @@ fn accept<T>(value: T, wait: Lsn) -> Answer<T> {
 fn refuse<T>(refusal: Refusal, wait: Lsn) -> Answer<T> {
     Answer { result: Err(refusal), wait }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_can_be_handed_to_another_thread() {
+        fn is_send<T: Send>() {}
+        is_send::<Engine>();
+    }
+}

@@ -100,9 +100,8 @@ impl Model {
     fn decide_by(&self, command: &Command, is_known: impl Fn(&Key) -> bool) -> Decision {
         let asking = self.asking_lobby(command);
         let refused = asking.and_then(|lobby| self.refuse_asking(lobby, command));
-        let decision = refused
-            .or_else(|| self.decide_by_key(command, is_known))
-            .unwrap_or_else(|| self.decide_afresh(command));
+        let decision =
+            refused.or_else(|| self.decide_by_key(command, is_known)).unwrap_or_else(|| self.decide_afresh(command));
         // Noticed late, forgotten late: in between either is right.
         let is_lapsing = asking.and_then(|lobby| self.lobby_index(lobby)).is_some_and(|index| self.is_forgotten(index));
         if is_lapsing { decision.or(Refusal::LobbyTokenExpired) } else { decision }

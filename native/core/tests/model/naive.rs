@@ -26,10 +26,17 @@ pub enum Ending {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    Reserved { deadline: Ms },
+    Reserved {
+        deadline: Ms,
+    },
     /// Since when, and by which command.
-    Connected { since: Ms, order: u64 },
-    Kept { deadline: Ms },
+    Connected {
+        since: Ms,
+        order: u64,
+    },
+    Kept {
+        deadline: Ms,
+    },
     Ended(Ending),
 }
 
@@ -39,7 +46,7 @@ impl Stage {
     }
 
     /// When time alone ends this use.
-    fn deadline(self) -> Option<Ms> {
+    pub fn deadline(self) -> Option<Ms> {
         match self {
             Stage::Reserved { deadline } | Stage::Kept { deadline } => Some(deadline),
             _ => None,
@@ -61,7 +68,7 @@ pub struct Use {
 pub type FreedAt = (Ms, u64);
 
 /// Not noticed yet.
-const LATER: FreedAt = (Ms::MAX, u64::MAX);
+pub const LATER: FreedAt = (Ms::MAX, u64::MAX);
 
 #[derive(Clone, Debug, Default)]
 pub struct Slot {
@@ -138,7 +145,7 @@ impl Lobby {
     }
 
     /// The moment and reason at which time alone ends this lobby.
-    fn end_by_time(&self) -> Option<(Ms, EndReason)> {
+    pub fn end_by_time(&self) -> Option<(Ms, EndReason)> {
         let start = (!self.is_ready).then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
         let silence = (self.heartbeat_timeout_ms > 0)
             .then_some((self.spoke_at + 3 * self.heartbeat_timeout_ms, EndReason::Silent));
@@ -340,99 +347,6 @@ impl Model {
 
     pub fn count_token(&mut self, lobby: usize, outcome: usize) {
         self.tokens.entry(self.lobbies[lobby].namespace).or_default()[outcome] += 1;
-    }
-
-    /// Moves time: all that ends by time until `now` ends, each at its own moment.
-    pub fn advance_to(&mut self, now: Ms) {
-        for lobby in self.lobbies.iter_mut().filter(|lobby| lobby.is_live()) {
-            lobby.has_overdue |= lobby.is_silent(now) && !lobby.is_silent(self.now);
-        }
-        self.now = now;
-        self.order += 1;
-        for lobby in 0..self.lobbies.len() {
-            if !self.lobbies[lobby].is_live() {
-                continue;
-            }
-            let end = self.lobbies[lobby].end_by_time().filter(|(at, _)| *at <= now);
-            let horizon = end.map_or(now, |(at, _)| at);
-            for index in 0..self.uses.len() {
-                let due = self.uses[index].stage.deadline().filter(|at| *at <= horizon);
-                if let Some(at) = due.filter(|_| self.uses[index].lobby == lobby) {
-                    let is_kept = matches!(self.uses[index].stage, Stage::Kept { .. });
-                    self.end_use(index, if is_kept { Ending::Consumed } else { Ending::Expired }, (at, 0));
-                    self.owe(lobby);
-                    self.lobbies[lobby].overdue_uses += 1;
-                    self.lobbies[lobby].slots[self.uses[index].slot].noticed_at = LATER;
-                }
-            }
-            if let Some((at, reason)) = end {
-                self.end_lobby(lobby, at, reason);
-                self.owe(lobby);
-            }
-        }
-    }
-
-    fn owe(&mut self, lobby: usize) {
-        self.lobbies[lobby].has_overdue = true;
-        self.lobbies[lobby].owed_after.get_or_insert(self.last_lsn);
-    }
-
-    /// The engine has looked at this lobby: what was overdue is written down now.
-    pub fn notice(&mut self, lobby: usize) {
-        let (now, order) = (self.now, self.order);
-        let lobby = &mut self.lobbies[lobby];
-        for slot in &mut lobby.slots {
-            slot.noticed_at = slot.noticed_at.min((now, order));
-        }
-        lobby.has_overdue = false;
-        lobby.overdue_uses = 0;
-        if let Some(lsn) = lobby.owed_after.take() {
-            lobby.changed_lsn = lobby.changed_lsn.max(lsn + 1);
-        }
-        if let Some(end) = lobby.end.as_mut() {
-            end.noticed = end.noticed.min(now);
-        }
-    }
-
-    /// The process died and came back: what was memory only is gone or begins anew (design, Service time, hold).
-    pub fn restart(&mut self, now: Ms) {
-        self.holds.clear();
-        self.settled.clear();
-        self.ends.clear();
-        self.late_ends.clear();
-        self.tokens.clear();
-        for lobby in &mut self.lobbies {
-            // What was recovered is durable: nothing has to wait for it.
-            lobby.changed_lsn = 0;
-            lobby.spoke_at = now;
-            lobby.started_at = now;
-            lobby.listed_by = None;
-        }
-    }
-
-    /// Every moment at which something changes by time alone.
-    pub fn deadlines(&self) -> Vec<Ms> {
-        let mut all: Vec<Ms> = self.uses.iter().filter_map(|one| one.stage.deadline()).collect();
-        for lobby in &self.lobbies {
-            if let Some(end) = lobby.end {
-                all.push(end.at + TOMBSTONE_MS);
-                continue;
-            }
-            all.extend(lobby.end_by_time().map(|(at, _)| at));
-            if lobby.heartbeat_timeout_ms > 0 {
-                all.push(lobby.spoke_at + lobby.heartbeat_timeout_ms);
-            }
-        }
-        all.extend(self.keys.values().flat_map(|key| [key.least_until, key.until]));
-        all.retain(|at| *at >= self.now);
-        all
-    }
-
-    /// The first moment at which the engine must be woken to write an end down.
-    pub fn next_end(&self) -> Option<Ms> {
-        let slots = self.uses.iter().filter_map(|one| one.stage.deadline());
-        let lobbies = self.lobbies.iter().filter(|lobby| lobby.is_live());
-        slots.chain(lobbies.filter_map(|lobby| lobby.end_by_time().map(|(at, _)| at))).min()
     }
 
     /// Connected players by (mode, region), those without players left out.

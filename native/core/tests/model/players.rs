@@ -120,7 +120,9 @@ impl Model {
         let Some(previous) = self.lobbies[lobby].listed_by else { return Vec::new() };
         let grace = self.lobbies[lobby].heartbeat_grace_ms;
         let is_missing = |one: &Use| match one.stage {
-            Stage::Connected { since, order } => order < previous && self.now - since >= grace && !list.contains(&one.token),
+            Stage::Connected { since, order } => {
+                order < previous && self.now - since >= grace && !list.contains(&one.token)
+            }
             _ => false,
         };
         (0..self.uses.len()).filter(|i| self.uses[*i].lobby == lobby && is_missing(&self.uses[*i])).collect()

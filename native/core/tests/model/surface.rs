@@ -201,6 +201,12 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Said, u
     }
 }
 
+/// Asks an engine that is not under comparison; nobody keeps what it writes.
+pub fn ask_aside(engine: &mut Engine, command: &Command, now: Ms) -> Said {
+    let mut events = EventBuffer::default();
+    ask(engine, &mut Context { now, credit: Credit::UNLIMITED, events: &mut events }, command).0
+}
+
 fn pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
     tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
