@@ -44,8 +44,9 @@ lint: build ## Format, types, layers, proto, stub and generated code
 bench: build ## Measure, with a baseline beside each figure; JSON and tables in bench/results
 	$(BIN)/python -m bench.run
 
-generate: $(BIN)/.installed ## Write the code that is derived from proto/
+generate: $(BIN)/.installed ## Write the code and the page that are derived from proto/
 	$(BIN)/python proto/generate.py
+	$(BIN)/python docs/generate.py
 
 lock: $(BIN)/.installed ## Resolve requirements/*.in anew into requirements/*.lock
 	./scripts/lock

@@ -14,8 +14,8 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// The decision under this credit (design, Journal: no credit is 503 with nothing applied; new places are refused first;
-/// a replay needs none; without any, `connected` still answers `EXPIRED`).
+/// The decision under this credit (design, Journal: no credit is 503 with nothing applied; new places are refused
+/// first; a replay needs none; without any, `connected` still answers `EXPIRED`).
 pub fn check_answer(model: &Model, command: &Command, decision: &Decision, called: &Called, credit: Credit) -> Checked {
     let agrees = model.agrees(decision, &called.said);
     let is_full = called.said == Said::Refused(Refusal::StorageFull);

@@ -187,9 +187,9 @@ impl Model {
         }
     }
 
-    /// A key may be known for longer than it must, where that is of no harm: of an attach and of a connected for as long
-    /// as what they made, of a reservation until its deadline or the end of its uses, or until there is credit to write
-    /// that it is forgotten.
+    /// A key may be known for longer than it must, where that is of no harm: of an attach and of a connected for as
+    /// long as what they made, of a reservation until its deadline or the end of its uses, or until there is credit to
+    /// write that it is forgotten.
     pub fn may_recall(&self, command: &Command, credit: Credit) -> bool {
         let Some(key) = command.key().and_then(|number| self.keys.get(&number)) else { return false };
         let has_ended = match &key.success {

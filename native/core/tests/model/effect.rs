@@ -1,7 +1,7 @@
 //! What an answered command changes in the model. It takes tokens, slots and hold ids from the engine's answer and
 //! checks that the engine was free to choose them.
 
-use hosting_core::{EndReason, Id, Refusal, Resolved, Source};
+use hosting_core::{EndReason, HoldId, Id, Refusal, Resolved, Source};
 
 use crate::commands::{AttachArgs, Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
@@ -61,54 +61,60 @@ impl Model {
     }
 
     fn effect_done(&mut self, command: &Command, decision: &Decision, lsns: Lsns) {
-        let now = self.now;
-        let freed_at = (now, self.order);
-        if let Command::ReleaseHold { hold } = command {
-            // "dropped when the last request waiting for it goes away".
-            let settled = self.settled.iter_mut().map(|settled| &mut settled.hold);
-            let all = self.holds.iter_mut().chain(settled);
-            all.filter(|one| one.id == *hold).for_each(|one| one.waiters = one.waiters.saturating_sub(1));
-            self.holds.retain(|one| one.waiters > 0);
+        match command {
+            Command::ReleaseHold { hold } => self.release(*hold),
+            Command::Stop { lobby, .. } | Command::End { lobby, .. } | Command::Detach { lobby, .. } => {
+                self.stop_or_end(*lobby, command, decision, lsns);
+            }
+            Command::Ready { lobby }
+            | Command::Connected { lobby, .. }
+            | Command::Disconnected { lobby, .. }
+            | Command::SetClosed { lobby, .. }
+            | Command::SetState { lobby, .. }
+            | Command::Heartbeat { lobby, .. } => self.speak(*lobby, command, decision, lsns),
+            _ => {}
         }
-        if let Command::Stop { lobby, .. } | Command::End { lobby, .. } | Command::Detach { lobby, .. } = command {
-            self.stop_or_end(*lobby, command, decision, lsns);
-        }
-        if let Command::Disconnected { lobby, key, .. } = command
-            && let Some(index) = self.lobby_index(*lobby).filter(|_| decision.label != "replayed")
+    }
+
+    /// "dropped when the last request waiting for it goes away".
+    fn release(&mut self, id: HoldId) {
+        let settled = self.settled.iter_mut().map(|settled| &mut settled.hold);
+        let all = self.holds.iter_mut().chain(settled);
+        all.filter(|hold| hold.id == id).for_each(|hold| hold.waiters = hold.waiters.saturating_sub(1));
+        self.holds.retain(|hold| hold.waiters > 0);
+    }
+
+    /// What a lobby server said; "any successful call with its `lobby_` token counts as speaking".
+    fn speak(&mut self, id: Id, command: &Command, decision: &Decision, lsns: Lsns) {
+        let Some(index) = self.lobby_index(id) else { return };
+        if let Command::Disconnected { key, .. } = command
+            && decision.label != "replayed"
         {
             self.remember(*key, command.message(), Remembered::Disconnected(index));
         }
-        let (Command::Ready { lobby: id }
-        | Command::Connected { lobby: id, .. }
-        | Command::Disconnected { lobby: id, .. }
-        | Command::SetClosed { lobby: id, .. }
-        | Command::SetState { lobby: id, .. }
-        | Command::Heartbeat { lobby: id, .. }) = command
-        else {
+        if !self.lobbies[index].is_live() {
             return;
-        };
-        let Some(index) = self.lobby_index(*id).filter(|index| self.lobbies[*index].is_live()) else {
-            return;
-        };
-        // "any successful call with its `lobby_` token counts as speaking".
-        self.lobbies[index].spoke_at = now;
+        }
+        self.lobbies[index].spoke_at = self.now;
         match command {
             Command::Ready { .. } => self.make_ready(index),
             Command::Connected { token, key, .. } => self.connect(token, *key, command.message(), decision),
             Command::Disconnected { token, hold_ms, .. } => self.disconnect(token, *hold_ms, decision),
             Command::SetClosed { is_closed, .. } => self.lobbies[index].is_closed = *is_closed,
             Command::SetState { state, .. } => self.lobbies[index].state.clone_from(state),
-            Command::Heartbeat { tokens: Some(list), .. } => {
-                for missing in self.missing_in(index, list) {
-                    self.end_use(missing, Ending::Consumed, freed_at);
-                }
-                self.lobbies[index].listed_by = Some(self.order);
-            }
+            Command::Heartbeat { tokens: Some(list), .. } => self.list(index, list),
             _ => {}
         }
         if !decision.is_repeat {
             self.lobbies[index].changed_lsn = lsns.after;
         }
+    }
+
+    fn list(&mut self, lobby: usize, tokens: &[String]) {
+        for missing in self.missing_in(lobby, tokens) {
+            self.end_use(missing, Ending::Consumed, (self.now, self.order));
+        }
+        self.lobbies[lobby].listed_by = Some(self.order);
     }
 
     fn stop_or_end(&mut self, id: Id, command: &Command, decision: &Decision, lsns: Lsns) {

@@ -1,5 +1,5 @@
-//! Steps of a sequence: a kind and dice. What a step asks for is worked out when it is reached, from what the model knows
-//! then, so that a sequence keeps making sense when shrinking drops some of its steps.
+//! Steps of a sequence: a kind and dice. What a step asks for is worked out when it is reached, from what the model
+//! knows then, so that a sequence keeps making sense when shrinking drops some of its steps.
 
 use hosting_core::{Credit, EndReason, HoldId, Id, Ms};
 
@@ -144,35 +144,30 @@ impl Drawing<'_> {
                 Command::Disconnected { lobby, token, hold_ms, key }
             }
             Kind::Heartbeat => self.heartbeat(),
-            Kind::SetClosed => {
-                let lobby = self.lobby();
-                Command::SetClosed { lobby: self.id_of(lobby), is_closed: self.random.chance(50) }
-            }
-            Kind::SetState => {
-                let lobby = self.lobby();
-                let state = [&b""[..], b"{\"round\":1}", b"[1,2]"][self.random.below(3) as usize].to_vec();
-                Command::SetState { lobby: self.id_of(lobby), state }
-            }
-            Kind::State => {
-                let lobby = self.lobby();
-                Command::State { namespace: self.namespace_of(lobby), lobby: self.id_of(lobby) }
-            }
-            Kind::Detach => {
-                let lobby = self.lobby();
-                Command::Detach { namespace: self.namespace_of(lobby), lobby: self.id_of(lobby) }
-            }
-            Kind::Stop => {
-                let lobby = self.lobby();
-                Command::Stop { lobby: self.id_of(lobby), only_if_idle: self.random.chance(60) }
-            }
-            Kind::End => {
-                let lobby = self.lobby();
-                let reason = if self.random.chance(70) { EndReason::Exited } else { EndReason::Removed };
-                Command::End { lobby: self.id_of(lobby), reason }
-            }
+            Kind::SetClosed | Kind::SetState | Kind::State | Kind::Detach | Kind::Stop | Kind::End => self.server(kind),
             Kind::Repeat => self.repeat()?,
             _ => Command::Advance,
         })
+    }
+
+    /// What a lobby server or its owner asks.
+    fn server(&mut self, kind: Kind) -> Command {
+        let index = self.lobby();
+        let (namespace, lobby) = (self.namespace_of(index), self.id_of(index));
+        match kind {
+            Kind::SetClosed => Command::SetClosed { lobby, is_closed: self.random.chance(50) },
+            Kind::SetState => {
+                let state = [&b""[..], b"{\"round\":1}", b"[1,2]"][self.random.below(3) as usize].to_vec();
+                Command::SetState { lobby, state }
+            }
+            Kind::State => Command::State { namespace, lobby },
+            Kind::Detach => Command::Detach { namespace, lobby },
+            Kind::Stop => Command::Stop { lobby, only_if_idle: self.random.chance(60) },
+            _ => {
+                let reason = if self.random.chance(70) { EndReason::Exited } else { EndReason::Removed };
+                Command::End { lobby, reason }
+            }
+        }
     }
 
     fn ready(&mut self) -> Command {

@@ -12,7 +12,7 @@ use crate::profile::Profile;
 use crate::random::Random;
 use crate::steps::{Drawing, Kind, Step};
 use crate::story::Story;
-use crate::surface::{Surface, slot_of};
+use crate::surface::{Called, Surface, slot_of};
 
 pub struct World {
     pub profile: Profile,
@@ -95,39 +95,22 @@ impl World {
     /// One command to both, and everything that can be compared afterwards.
     pub fn send(&mut self, command: Command, credit: Credit) -> Result<(), String> {
         self.model.advance_to(self.now);
-        let has_overdue = self.model.lobbies.iter().any(|lobby| lobby.has_overdue);
-        let may_meet_overdue = matches!(command, Command::Connected { .. } | Command::Join(..) | Command::Find(..))
-            && self.model.lobbies.iter().all(|lobby| lobby.is_live() || !lobby.has_overdue);
-        let key = command.key();
-        let meets_ended_hold = key.is_some() && self.model.settled.iter().any(|settled| settled.hold.key == key);
-        if meets_ended_hold || credit != Credit::UNLIMITED && has_overdue && !may_meet_overdue {
-            // A hold that is over and not told yet; or what a lack of credit puts off is more than slots: nobody could
-            // tell what is right.
+        if self.meets_the_undecided(&command, credit) {
             self.send(Command::Advance, Credit::UNLIMITED)?;
             self.model.advance_to(self.now);
         }
-        let mut decision = self.model.decide(&command);
-        self.count(&command, &decision, credit);
+        let expected = self.model.decide(&command);
         let hash = (credit.total == 0).then(|| self.surface.engine.durable_hash());
         self.commands += 1;
         let called = self.surface.call(&command, self.now, credit);
         self.story.tell_command(&command, credit, &called, self.now);
-        if !self.model.agrees(&decision, &called.said) && self.model.may_recall(&command, credit) {
-            let recalled = self.model.decide_recalling(&command);
-            if self.model.agrees(&recalled, &called.said) {
-                decision = recalled;
-            }
-        }
+        let decision = self.recall(&command, expected, &called, credit);
         checks::check_answer(&self.model, &command, &decision, &called, credit)?;
         checks::check_credit(&called, credit)?;
         if hash.is_some_and(|hash| hash != self.surface.engine.durable_hash()) {
             return Err("something was applied without credit".to_owned());
         }
-        if called.said == Said::Refused(Refusal::StorageFull) {
-            self.coverage.count(command.name(), "STORAGE_FULL");
-        } else {
-            self.coverage.count(command.name(), decision.label);
-        }
+        self.count(&command, &decision, &called.said);
         self.model.effect(&command, &decision, &called.said, called.lsns, slot_of)?;
         if credit == Credit::UNLIMITED {
             self.model.notice_touched(&command, &decision);
@@ -140,6 +123,27 @@ impl World {
             self.keyed.push(command);
         }
         Ok(())
+    }
+
+    /// Before a hold that is over and not told yet, or when a lack of credit puts off more than places, nobody can tell
+    /// what is right: the timer comes first.
+    fn meets_the_undecided(&self, command: &Command, credit: Credit) -> bool {
+        let lobbies = &self.model.lobbies;
+        let may_meet_overdue = matches!(command, Command::Connected { .. } | Command::Join(..) | Command::Find(..))
+            && lobbies.iter().all(|lobby| lobby.is_live() || !lobby.has_overdue);
+        let has_overdue = lobbies.iter().any(|lobby| lobby.has_overdue);
+        let key = command.key();
+        let meets_ended_hold = key.is_some() && self.model.settled.iter().any(|settled| settled.hold.key == key);
+        meets_ended_hold || credit != Credit::UNLIMITED && has_overdue && !may_meet_overdue
+    }
+
+    /// The decision, unless the engine knew a key that it need not know any more and answered rightly by it.
+    fn recall(&self, command: &Command, expected: Decision, called: &Called, credit: Credit) -> Decision {
+        if self.model.agrees(&expected, &called.said) || !self.model.may_recall(command, credit) {
+            return expected;
+        }
+        let recalled = self.model.decide_recalling(command);
+        if self.model.agrees(&recalled, &called.said) { recalled } else { expected }
     }
 
     fn settle(&mut self, lsns: Lsns) -> Result<(), String> {
@@ -163,21 +167,21 @@ impl World {
         self.model.settle(&resolved, lsns, slot_of)
     }
 
-    /// Outcomes that a label alone does not tell.
-    fn count(&mut self, command: &Command, decision: &Decision, credit: Credit) {
+    fn count(&mut self, command: &Command, decision: &Decision, said: &Said) {
+        let label = match said {
+            Said::Refused(refusal) if !decision.label.contains(refusal.slug()) => refusal.slug(),
+            _ => decision.label,
+        };
+        self.coverage.count(command.name(), label);
         let Command::Connected { token, .. } = command else { return };
-        if credit != Credit::UNLIMITED {
-            return;
-        }
-        let known = self.model.use_of(token);
-        if decision.label == "PLAYER_REMOVED"
-            && known.is_some_and(|index| self.model.lobbies[self.model.uses[index].lobby].is_live())
-            && known.is_some_and(|index| self.model.is_beyond_memory(index))
-        {
+        let (model, known) = (&self.model, self.model.use_of(token));
+        let is_old = known
+            .is_some_and(|index| model.lobbies[model.uses[index].lobby].is_live() && model.is_beyond_memory(index));
+        if is_old && label == "PLAYER_REMOVED" {
             self.coverage.count("token", "older than 32 uses");
         }
-        if decision.label == "PLAYER_TOKEN_INVALID" && self.foreign.contains(token) {
-            let is_never_given = self.model.never_given.iter().any(|(known, _)| known == token);
+        if label == "PLAYER_TOKEN_INVALID" && self.foreign.contains(token) {
+            let is_never_given = model.never_given.iter().any(|(known, _)| known == token);
             self.coverage.count("token", if is_never_given { "not given yet" } else { "of another ring" });
         }
     }
