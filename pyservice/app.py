@@ -31,11 +31,11 @@ from pyservice.dataplane.regions import Region, Regions
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
 from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
 from pyservice.edge.probes import create_probes
 from pyservice.edge.server import make_server
 from pyservice.errors import ServiceError
-from pyservice.limits import Limits, Rate
 from pyservice.listener import AsgiServer, bound, listen
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.observability.metrics import RequestMetrics

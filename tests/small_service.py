@@ -21,16 +21,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind
-from pyservice.contract import METHODS
 from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import Edge, create_app
 from pyservice.edge.server import HttpServer, make_server
 from pyservice.errors import ServiceError
-from pyservice.limits import Limits
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
+from pyservice.schema.methods import METHODS
 
 MATCHMAKER = "hosting.v1.Matchmaker"
 LOBBY_ID = "00000000-0000-4000-8000-000000000000"

@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyservice.contract import descriptor_of
 from pyservice.errors import FieldProblem, ServiceError, codes, field_problem
 from pyservice.pb.errors import TABLE, WORDS
 from pyservice.pb.hosting.v1 import envelope_pb2
-from pyservice.reading import compile_reader
-from pyservice.validation import validate
+from pyservice.schema.methods import descriptor_of
+from pyservice.schema.reading import compile_reader
+from pyservice.schema.validation import validate
 
 SOURCE = Path(__file__).parents[1] / "proto" / "errors.toml"
 

@@ -165,6 +165,8 @@ def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) ->
     tokens = [
         token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
     ]
+    for _ in range(2_000):
+        attach(engine, places=1)  # so that listing and rendering take long enough to be noticed
     ran = threading.Event()
     gate = threading.Lock()
 

@@ -14,7 +14,7 @@ from pyservice.dataplane.namespaces import Namespaces
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
-from pyservice.validation import validate
+from pyservice.schema.validation import validate
 
 _SECRET_BYTES: Final = 32
 

@@ -19,7 +19,7 @@ from pyservice.dataplane.namespaces import Namespaces
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
-from pyservice.validation import validate
+from pyservice.schema.validation import validate
 
 _log = get_logger("feed")
 

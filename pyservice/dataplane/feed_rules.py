@@ -16,7 +16,7 @@ from pyservice.dataplane.namespaces import Namespaces, public_hosts
 from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1 import feed_pb2
-from pyservice.validation import validate
+from pyservice.schema.validation import validate
 
 _PORT_NAME_MAX: Final = 26
 _HOST_PORTS: Final = range(20_000, 26_000)

@@ -6,7 +6,6 @@ is `auth`'s, what a lobby server says is in `fleet`.
 
 from __future__ import annotations
 
-from pyservice import addresses
 from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.admission import Wish, admit_find
 from pyservice.dataplane.answers import Answer, LobbyAnswers
@@ -14,6 +13,7 @@ from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine, Placed
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.regions import Away, Regions
+from pyservice.doors import addresses
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2

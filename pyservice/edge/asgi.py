@@ -14,20 +14,19 @@ from time import perf_counter
 from typing import Any, Final
 from urllib.parse import unquote
 
-from pyservice import addresses, tracecontext
-from pyservice.addresses import TrustedProxies
 from pyservice.calls import Call, Caller, Operation
-from pyservice.contract import METHODS, Method
-from pyservice.doors import DoorSettings, admit, check_idempotency_key
+from pyservice.doors import DoorSettings, addresses, admit, check_idempotency_key, tracecontext
+from pyservice.doors.addresses import TrustedProxies
+from pyservice.doors.limits import Gate, Limits
 from pyservice.edge.codec import decoder, encoder
 from pyservice.edge.cors import Cors
 from pyservice.edge.exchanges import JSON, Answer, Headers, Request, problem
 from pyservice.edge.routes import Routes
 from pyservice.errors import ServiceError
-from pyservice.limits import Gate, Limits
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, UNROUTED, Meter, RequestMetrics
-from pyservice.validation import refuse_invalid
+from pyservice.schema.methods import METHODS, Method
+from pyservice.schema.validation import refuse_invalid
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

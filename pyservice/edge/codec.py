@@ -14,13 +14,13 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice import jsontext
-from pyservice.contract import Method, descriptor_of, form_of
 from pyservice.errors import FieldProblem, field_problem
-from pyservice.reading import compile_field, compile_reader
-from pyservice.rules import Finding, Findings
-from pyservice.validation import NOTHING_UNREAD, Unread
-from pyservice.writing import compile_writer
+from pyservice.schema import jsontext
+from pyservice.schema.methods import Method, descriptor_of, form_of
+from pyservice.schema.reading import compile_field, compile_reader
+from pyservice.schema.rules import Finding, Findings
+from pyservice.schema.validation import NOTHING_UNREAD, Unread
+from pyservice.schema.writing import compile_writer
 
 Decode = Callable[[bytes, bytes, Mapping[str, str]], tuple[Message, Unread]]
 """Body, query string (undecoded), parameters of the path → the request, and what of it could not

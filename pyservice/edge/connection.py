@@ -13,7 +13,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice import addresses
+from pyservice.doors import addresses
 from pyservice.edge.asgi import Edge
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from pyservice.addresses import Address, pack
+from pyservice.doors.addresses import Address, pack
 from pyservice.errors import ServiceError
 
 JSON: Final = b"application/json"

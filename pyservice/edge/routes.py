@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from pyservice.contract import Method
 from pyservice.errors import ServiceError
+from pyservice.schema.methods import Method
 
 _NO_PARAMETERS: Final[dict[str, str]] = {}
 _NO_METHODS: Final[dict[str, Method]] = {}

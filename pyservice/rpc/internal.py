@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from pyservice import tracecontext
+from pyservice.doors import tracecontext
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.rpc.status import read_error, status_code, trailers

@@ -15,18 +15,17 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice import addresses, tracecontext
-from pyservice.addresses import TrustedProxies
 from pyservice.calls import Call, Operation
-from pyservice.contract import METHODS, Method
-from pyservice.doors import DoorSettings, admit, check_idempotency_key
+from pyservice.doors import DoorSettings, addresses, admit, check_idempotency_key, tracecontext
+from pyservice.doors.addresses import TrustedProxies
+from pyservice.doors.limits import Gate, Limits
 from pyservice.errors import ServiceError
-from pyservice.limits import Gate, Limits
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, RequestMetrics
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.status import RAY_ID, status_code, trailers
-from pyservice.validation import refuse_invalid
+from pyservice.schema.methods import METHODS, Method
+from pyservice.schema.validation import refuse_invalid
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 

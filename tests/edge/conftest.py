@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pyservice.contract import METHODS
 from pyservice.edge import codec
 from pyservice.errors import ServiceError
-from pyservice.validation import refuse_invalid
+from pyservice.schema.methods import METHODS
+from pyservice.schema.validation import refuse_invalid
 
 Decode = Callable[..., Any]
 Refusal = Callable[..., ServiceError]

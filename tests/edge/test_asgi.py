@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from pyservice.doors import DoorSettings
-from pyservice.limits import Limits, Rate
+from pyservice.doors.limits import Limits, Rate
 from tests.small_service import (
     GOOD,
     LOBBY_ID,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.contract import METHODS, Method
 from pyservice.edge import codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
+from pyservice.schema.methods import METHODS, Method
 
 BY_SLUG: dict[str, Method] = {method.slug: method for method in METHODS.values()}
 ENCODERS = {slug: codec.encoder(method) for slug, method in BY_SLUG.items()}

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.contract import METHODS
 from pyservice.edge.routes import Routes
 from pyservice.errors import ServiceError
+from pyservice.schema.methods import METHODS
 
 GAME = "01a1f816-c6c0-75cf-aea6-491dc6e0571b"
 

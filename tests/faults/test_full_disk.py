@@ -244,3 +244,35 @@ async def test_a_disk_that_refuses_new_segments_is_a_full_disk_and_no_reason_to_
         rule.release()
     await check_heals(scene, doors.http, lobby)
     await plane.stop()
+
+
+async def test_without_room_for_an_image_no_new_places_are_given_until_there_is(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    """A log that cannot be made shorter may not grow for ever."""
+    plane = make_plane()
+    await plane.start()
+    doors = open_doors(plane)
+    scene = Scene(plane, doors.http, plane.environment_token)
+    lobby = await scene.attach("crowd")
+    token = await scene.player(lobby)
+    full = plane.commanded.fail("pwrite", "image.tmp", error=errno.ENOSPC)
+
+    async def is_refused() -> bool:
+        state = b'"%s"' % (b"." * STATE_BYTES)
+        answer = await scene.door.call("set_state", {"state": state}, token=lobby.token)
+        return answer.code == "STORAGE_FULL"
+
+    await until(is_refused, "the full disk to be noticed", timeout_s=60)
+    for door in doors:
+        check_is_full(await door.call("join", {"lobby_id": lobby.id}, token=scene.client_token))
+        await check_reads_go_on(scene, door, lobby)
+    await scene.must("connected", {"player_token": token}, token=lobby.token)
+    # Tried again each second, so that it heals soon after there is room.
+    tries = full.struck
+    await until(lambda: full.struck >= tries + 2, "more tries", timeout_s=15)
+    full.release()
+    await check_heals(scene, doors.grpc, lobby)
+    journal = plane.commanded.journal_folder
+    await until(lambda: list(journal.glob("image-*.img")), "the image", timeout_s=30)
+    await plane.stop()

@@ -94,6 +94,27 @@ async def test_of_a_thousand_uses_of_one_token_exactly_one_succeeds(
     assert counted.body["player_count"] == 1
 
 
+async def test_a_thousand_repetitions_of_one_use_are_one_use(scene: Scene, doors: Doors) -> None:
+    lobby = await scene.attach("crowd")
+    token = await scene.player(lobby)
+    body = {"player_token": token}
+
+    async def connect(door: Door) -> Answer:
+        return await door.call("connected", body, token=lobby.token, key="socket")
+
+    answers = await all_at_once(doors, connect)
+    assert {answer.code for answer in answers} == {"OK"}
+    for door in doors:
+        for key in (None, "another"):
+            answer = await door.call("connected", body, token=lobby.token, key=key)
+            assert answer.code == "PLAYER_TOKEN_CONSUMED"
+    await scene.must("disconnected", body, token=lobby.token)
+    # The use is over: a repetition tells how it ended.
+    for door in doors:
+        answer = await door.call("connected", body, token=lobby.token, key="socket")
+        assert answer.code == "PLAYER_TOKEN_CONSUMED"
+
+
 async def test_a_thousand_repetitions_of_one_join_share_one_place(
     scene: Scene, doors: Doors
 ) -> None:

@@ -187,3 +187,41 @@ async def test_a_feed_that_turns_wrong_leaves_the_last_good_configuration_in_for
     crowd = await scene.attach("crowd")
     await scene.join(crowd, party_size=2)
     await plane.stop()
+
+
+async def test_a_log_that_is_damaged_in_its_middle_is_refused_and_says_where(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    plane = make_plane()
+    await plane.start()
+    scene = Scene(plane, open_doors(plane).http, plane.environment_token)
+    lobby = await scene.attach("crowd")
+    for _ in range(5):
+        await scene.join(lobby)
+    commits = [
+        step for step in plane.commanded.steps() if (step.kind, step.name[:4]) == ("pwrite", "seg-")
+    ]
+    await plane.kill()
+    # Acknowledged long ago, and others after it: cutting the log here would lose what was answered.
+    damaged = commits[-4]
+    segment = plane.commanded.journal_folder / damaged.name
+    with segment.open("r+b") as file:
+        file.seek(damaged.offset + damaged.length // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    before = segment.read_bytes()
+    plane.spawn()
+    assert await plane.wait_ended() == 1
+    told = plane.log_tail()
+    assert f"segment {int(damaged.name[4:-4])}" in told
+    assert f"offset {damaged.offset}" in told
+    assert "Traceback" not in told
+    assert segment.read_bytes() == before
+    # Mended, it is all there.
+    with segment.open("r+b") as file:
+        file.seek(damaged.offset + damaged.length // 2)
+        file.write(byte)
+    await plane.start()
+    assert await plane.metric("hosting_slots", state="reserved") == 5
+    await plane.stop()

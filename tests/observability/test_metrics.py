@@ -8,7 +8,6 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyservice.contract import METHODS
 from pyservice.errors import codes
 from pyservice.observability.metrics import (
     DURATION_BOUNDS_S,
@@ -16,6 +15,7 @@ from pyservice.observability.metrics import (
     RequestMetrics,
     join_expositions,
 )
+from pyservice.schema.methods import METHODS
 
 
 def samples(text: bytes, name: str) -> dict[frozenset[str], float]:

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from pyservice.doors import DoorSettings
-from pyservice.limits import Limits, Rate
+from pyservice.doors.limits import Limits, Rate
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer

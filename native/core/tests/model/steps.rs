@@ -204,7 +204,7 @@ impl Drawing<'_> {
             version,
             modes,
             regions,
-            tags: if self.random.chance(25) { self.profile.tags(&mut self.random, 1) } else { Vec::new() },
+            tags: if self.random.chance(40) { self.profile.tags(&mut self.random, 2) } else { Vec::new() },
             party_size: self.party(),
             source: surface::source(namespace, source),
             source_limit: self.profile.source_limit,

@@ -1,5 +1,5 @@
-//! Longer trials of a sequence: a crash and a restart, one slot used more often than it remembers, tokens that were made
-//! elsewhere.
+//! Longer trials of a sequence: a crash and a restart, one slot used more often than it remembers, tokens that were
+//! made elsewhere.
 
 use hosting_core::{Credit, Id};
 

@@ -17,11 +17,11 @@ import protovalidate
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice.contract import Method, descriptor_of, form_of, is_map, map_value
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.errors import WORDS
 from pyservice.pb.hosting.v1 import matchmaker_pb2
-from pyservice.rules import Check, Finding, Findings, compile_rules, judge_raw_json
+from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
+from pyservice.schema.rules import Check, Finding, Findings, compile_rules, judge_raw_json
 
 HOT: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerConnectedRequest,

@@ -7,10 +7,10 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.wrappers_pb2 import FloatValue
 
-from pyservice.contract import descriptor_of
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2
-from pyservice.reading import compile_reader
+from pyservice.schema.methods import descriptor_of
+from pyservice.schema.reading import compile_reader
 
 Read = Callable[[Any], tuple[Any, list[tuple[tuple[str, ...], str]]]]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pyservice.doors import DoorSettings, check_idempotency_key
+from pyservice.doors.limits import Limits, Rate
 from pyservice.errors import ServiceError
-from pyservice.limits import Limits, Rate
 from pyservice.observability.logging import configure_logging
 from pyservice.observability.metrics import RequestMetrics
 from tests.small_service import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.addresses import (
+from pyservice.doors.addresses import (
     PROXY_SIGNATURE,
     Address,
     TrustedProxies,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pyservice.tracecontext import continued, new_ray_id, ray_id
+from pyservice.doors.tracecontext import continued, new_ray_id, ray_id
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

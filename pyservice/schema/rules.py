@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice import jsontext
-from pyservice.contract import form_of, is_map, map_key, map_value, option
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2
+from pyservice.schema import jsontext
+from pyservice.schema.methods import form_of, is_map, map_key, map_value, option
 
 
 class Finding(NamedTuple):

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.contract import METHODS
-from pyservice.limits import CLIENT_OPERATIONS, CONTROL_OPERATIONS, Buckets, Gate, Limits, Rate
+from pyservice.doors.limits import (
+    CLIENT_OPERATIONS,
+    CONTROL_OPERATIONS,
+    Buckets,
+    Gate,
+    Limits,
+    Rate,
+)
+from pyservice.schema.methods import METHODS
 
 ADDRESS = bytes([203, 0, 113, 9])
 TOKEN = b"t" * 16

@@ -5,10 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
-from pyservice.contract import descriptor_of
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
-from pyservice.reading import compile_reader
-from pyservice.writing import compile_writer
+from pyservice.schema.methods import descriptor_of
+from pyservice.schema.reading import compile_reader
+from pyservice.schema.writing import compile_writer
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice.contract import form_of, is_map, map_value
-from pyservice.reading import enum_spellings
+from pyservice.schema.methods import form_of, is_map, map_value
+from pyservice.schema.reading import enum_spellings
 
 Writer = Callable[[Any], Any]
 """The JSON value of a message, or of the value of a field."""

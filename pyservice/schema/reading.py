@@ -22,8 +22,8 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice.contract import form_of, is_map, map_key, map_value
-from pyservice.rules import Finding, Findings
+from pyservice.schema.methods import form_of, is_map, map_key, map_value
+from pyservice.schema.rules import Finding, Findings
 
 Reader = Callable[[Any, Any], Findings]
 """Puts a value into a message (first argument) and tells what could not be put there."""

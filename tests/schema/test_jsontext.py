@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.jsontext import MAX_DEPTH, JsonRefused, member_texts, parse
+from pyservice.schema.jsontext import MAX_DEPTH, JsonRefused, member_texts, parse
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

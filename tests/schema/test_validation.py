@@ -12,13 +12,13 @@ from google.protobuf.message import Message
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyservice.contract import METHODS, descriptor_of, form_of, is_map, option
 from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from pyservice.rules import UnsupportedRule, compile_rules
-from pyservice.validation import HOT, Unread, ask_library, refuse_invalid, validate
+from pyservice.schema.methods import METHODS, descriptor_of, form_of, is_map, option
+from pyservice.schema.rules import UnsupportedRule, compile_rules
+from pyservice.schema.validation import HOT, Unread, ask_library, refuse_invalid, validate
 
 LOBBY = "01a1f816-c6c0-45cf-aea6-491dc6e0571b"
 

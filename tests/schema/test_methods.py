@@ -13,11 +13,11 @@ from google.api import annotations_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 
-from pyservice.contract import METHODS, descriptor_of, is_map, map_key, read_methods
 from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2, feed_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2
+from pyservice.schema.methods import METHODS, descriptor_of, is_map, map_key, read_methods
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_method_of_the_matchmaker_is_there() -> None:

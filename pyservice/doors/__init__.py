@@ -11,10 +11,10 @@ from math import ceil
 from time import monotonic
 from typing import Final
 
-from pyservice.addresses import Network
 from pyservice.calls import Caller, TokenKind
+from pyservice.doors.addresses import Network
+from pyservice.doors.limits import Gate
 from pyservice.errors import ServiceError, field_problem
-from pyservice.limits import Gate
 from pyservice.observability.metrics import Meter
 
 KIB: Final = 1024
