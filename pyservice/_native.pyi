@@ -103,7 +103,7 @@ class Placed:
 
     @property
     def lobby(self) -> bytes:
-        """Empty while held."""
+        """While held: the starting lobby that the hold waits for."""
     @property
     def tokens(self) -> tuple[str, ...]:
         """One player token per player; empty while held."""

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from pyservice import keyring
 from pyservice.dataplane import engine
+from pyservice.dataplane.compaction import NO_SPACE_STATUS
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status: 0 when the image is there."""
+    """Exit status: 0 when the image is there, 28 (ENOSPC) when there was no room for it, else 1."""
     defaults = engine.Limits()
     parser = argparse.ArgumentParser("pyservice compact", description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
@@ -28,6 +29,7 @@ def main(words: Sequence[str]) -> int:
         lsn = engine.compact(given.data_dir / "journal", ring, limits, given.parent_pid)
     except (keyring.KeyringError, engine.OpenFailed, OSError) as error:
         print(f"pyservice compact: {error}", file=sys.stderr)
-        return 1
+        is_no_space = isinstance(error, OSError) and error.errno == NO_SPACE_STATUS
+        return NO_SPACE_STATUS if is_no_space else 1
     print(lsn)
     return 0

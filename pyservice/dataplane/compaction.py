@@ -7,18 +7,23 @@ lowers its own priority and ends with this process.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from pyservice.dataplane.engine import Limits
+from pyservice.dataplane.engine import Limits, OpenFailed
 from pyservice.observability.logging import get_logger
 
 _CHECK_S: Final = 1.0
 _RETRY_S: Final = 30.0
+_NO_SPACE_RETRY_S: Final = 1.0
+NO_SPACE_STATUS: Final = errno.ENOSPC
+"""How the child says that there was no room for the image."""
 _TOLD_BYTES: Final = 2000
 
 _log = get_logger("compaction")
@@ -38,11 +43,20 @@ def command(data_dir: Path, limits: Limits) -> tuple[str, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no image."""
+
+    reason: str
+    is_no_space: bool
+
+
 class Compactable(Protocol):
     """The engine, as far as compaction is concerned."""
 
     def is_compaction_due(self) -> bool: ...
     def image_written(self) -> None: ...
+    def image_failed(self, reason: str, is_no_space: bool) -> None: ...
 
 
 class Compactor:
@@ -70,17 +84,26 @@ class Compactor:
         while True:
             pause_s = self._check_s
             if self._engine.is_compaction_due():
-                problem = await self._compact()
-                if problem is None:
+                failure = await self._compact() or self._take_over()
+                if failure is None:
                     self.done += 1
-                    self._engine.image_written()
                 else:
                     self.failed += 1
-                    pause_s = self._retry_s
-                    _log.error("compaction failed", problem=problem, retry_s=pause_s)
+                    pause_s = _NO_SPACE_RETRY_S if failure.is_no_space else self._retry_s
+                    self._engine.image_failed(failure.reason, failure.is_no_space)
+                    _log.error("compaction failed", problem=failure.reason, retry_s=pause_s)
             await asyncio.sleep(pause_s)
 
-    async def _compact(self) -> str | None:
+    def _take_over(self) -> Failure | None:
+        """The image is written: the segments that it covers are used again."""
+        try:
+            self._engine.image_written()
+        except (OpenFailed, OSError) as error:
+            is_no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            return Failure(str(error), is_no_space)
+        return None
+
+    async def _compact(self) -> Failure | None:
         """None when the image is written, else why not."""
         running = asyncio.create_task(asyncio.to_thread(self._run_child))
         try:
@@ -92,7 +115,7 @@ class Compactor:
             await running
             raise
 
-    def _run_child(self) -> str | None:
+    def _run_child(self) -> Failure | None:
         """In a thread: the child is started with vfork, which stops only the thread that asks, and
         runs none of the fork handlers of the libraries in this process.
         """
@@ -104,7 +127,7 @@ class Compactor:
                 stderr=subprocess.PIPE,
             )
         except OSError as error:
-            return str(error)
+            return Failure(str(error), error.errno == errno.ENOSPC)
         with child:
             self._child = child
             if self._is_ending:
@@ -113,4 +136,6 @@ class Compactor:
         self._child = None
         if child.returncode == 0:
             return None
-        return told[-_TOLD_BYTES:].decode(errors="replace").strip() or f"exit {child.returncode}"
+        reason = told[-_TOLD_BYTES:].decode(errors="replace").strip()
+        is_no_space = child.returncode == NO_SPACE_STATUS
+        return Failure(reason or f"exit {child.returncode}", is_no_space)

@@ -109,6 +109,7 @@ class Engine:
         self.source = native.source
         self.is_compaction_due = native.is_compaction_due
         self.image_written = native.image_written
+        self.image_failed = native.image_failed
         self.render_metrics = native.render_metrics
 
     def start(self) -> None:
@@ -292,6 +293,10 @@ class Engine:
             return self._native.state([namespace], lobby)[0]
         except Refused:
             return None
+
+    async def all_settled(self, deadline: float | None) -> None:
+        """Returns when everything decided so far is durable."""
+        await self._waiting.settled(self._native.status().last, deadline)
 
     # Operators
 

@@ -44,7 +44,7 @@ class Matchmaker:
             before = await self._engine.remembered(namespace.namespace_id, idempotency, deadline)
             if before is None:
                 raise
-            return self._answer(pb.FindLobbyResponse(), before)
+            return await self._answer(pb.FindLobbyResponse(), before, deadline)
         placed = await self._engine.find(
             namespace.namespace_id,
             namespace.version_id,
@@ -57,11 +57,12 @@ class Matchmaker:
             idempotency=idempotency,
             deadline=deadline,
         )
-        return self._answer(pb.FindLobbyResponse(), placed)
+        return await self._answer(pb.FindLobbyResponse(), placed, deadline)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
         """Contract lobbies.join, decisions 5.2 and 5.4. Waits like find."""
         namespace = self._namespaces.resolved(caller.namespace_id)
+        deadline = caller.call.deadline
         placed = await self._engine.join(
             namespace.namespace_id,
             raw_id(request.lobby_id),
@@ -70,9 +71,9 @@ class Matchmaker:
             source=self._source(request, caller),
             source_limit=namespace.source_limit,
             idempotency=self._idempotency("join", request, caller),
-            deadline=caller.call.deadline,
+            deadline=deadline,
         )
-        return self._answer(pb.JoinLobbyResponse(), placed)
+        return await self._answer(pb.JoinLobbyResponse(), placed, deadline)
 
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
@@ -123,11 +124,13 @@ class Matchmaker:
             answer.game_modes[mode].regions[region].player_count += count
         return answer
 
-    def _answer(self, answer: Answer, placed: Placed) -> Answer:
+    async def _answer(self, answer: Answer, placed: Placed, deadline: float | None) -> Answer:
         if not self._answers.is_written(placed.lobby):
             lobby = self._engine.lobby(placed.lobby)
             if lobby is None:
-                # It ended between its decision and this answer, and its tokens with it.
+                # It ended between its decision and this answer, and its tokens with it: told when
+                # that end is durable too.
+                await self._engine.all_settled(deadline)
                 raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
             self._answers.write(lobby)
         return self._answers.fill(answer, placed.lobby, placed.tokens)

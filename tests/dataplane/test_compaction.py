@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.compaction import NO_SPACE_STATUS, Compactor
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +21,7 @@ class Journal:
     def __init__(self) -> None:
         self.is_due = True
         self.images = 0
+        self.failures: list[tuple[str, bool]] = []
 
     def is_compaction_due(self) -> bool:
         return self.is_due
@@ -28,6 +29,9 @@ class Journal:
     def image_written(self) -> None:
         self.is_due = False
         self.images += 1
+
+    def image_failed(self, reason: str, is_no_space: bool) -> None:
+        self.failures.append((reason, is_no_space))
 
 
 async def _until(compactor: Compactor, is_done: str, count: int) -> None:
@@ -59,6 +63,19 @@ async def test_a_failure_is_counted_and_tried_again(tmp_path: Path) -> None:
     compactor = Compactor(journal, _command(code), check_s=0.001, retry_s=0.001)
     await _until(compactor, "done", 1)
     assert (journal.images, compactor.failed) == (1, 1)
+    assert journal.failures == [("exit 1", False)]
+
+
+async def test_a_full_disk_is_told_as_such_and_tried_again_soon(tmp_path: Path) -> None:
+    journal = Journal()
+    marker = tmp_path / "tried"
+    code = (
+        f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w');"
+        f"e or print('no room', file=sys.stderr); sys.exit(0 if e else {NO_SPACE_STATUS})"
+    )
+    compactor = Compactor(journal, _command(code), check_s=0.001, retry_s=3_600)
+    await _until(compactor, "done", 1)
+    assert journal.failures == [("no room", True)]
 
 
 async def test_a_command_that_cannot_be_started_is_a_failure() -> None:

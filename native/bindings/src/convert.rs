@@ -206,10 +206,11 @@ impl Placed {
         Placed { lobby: Some(reservation.lobby), tokens: reservation.tokens, hold: 0, wait }
     }
 
-    pub fn of(placed: core::Placed, wait: u64) -> Placed {
+    /// `lobby`: the one that a hold waits for.
+    pub fn of(placed: core::Placed, lobby: Option<Id>, wait: u64) -> Placed {
         match placed {
             core::Placed::Reserved(reservation) => Placed::reserved(reservation, wait),
-            core::Placed::Held(hold) => Placed { lobby: None, tokens: Vec::new(), hold: hold.0, wait },
+            core::Placed::Held(hold) => Placed { lobby, tokens: Vec::new(), hold: hold.0, wait },
         }
     }
 }

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hosting_core::{
-    Attach, Connect, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing, Port as CorePort,
+    Answer, Attach, Connect, Context, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing,
+    Port as CorePort,
 };
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -185,8 +186,7 @@ impl Engine {
             source_limit,
             idempotency: convert::idempotency(idempotency)?,
         };
-        let (placed, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.find(context, &find)))?;
-        Ok(Placed::of(placed, wait))
+        self.place(py, |engine, context| engine.find(context, &find))
     }
 
     #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
@@ -212,8 +212,7 @@ impl Engine {
             source_limit,
             idempotency: convert::idempotency(idempotency)?,
         };
-        let (placed, wait) = convert::settled(py, self.shard.ask(|engine, context| engine.join(context, &join)))?;
-        Ok(Placed::of(placed, wait))
+        self.place(py, |engine, context| engine.join(context, &join))
     }
 
     fn release_hold(&self, hold: u64) {
@@ -406,6 +405,24 @@ impl Engine {
 }
 
 impl Engine {
+    /// Runs find or join; a hold is told with the lobby that it waits for.
+    fn place(
+        &self,
+        py: Python<'_>,
+        command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> Answer<hosting_core::Placed>,
+    ) -> PyResult<Placed> {
+        let mut starting = None;
+        let answer = self.shard.ask(|engine, context| {
+            let answer = command(engine, context);
+            if let Ok(hosting_core::Placed::Held(hold)) = &answer.result {
+                starting = engine.lobby_of_hold(*hold);
+            }
+            answer
+        });
+        let (placed, wait) = convert::settled(py, answer)?;
+        Ok(Placed::of(placed, starting, wait))
+    }
+
     fn stop(&self) {
         if let Some(timer) = self.timer.lock().take() {
             timer::stop(&self.shard);

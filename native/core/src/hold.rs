@@ -75,3 +75,21 @@ impl Holds {
         Some(hold)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_of_a_hold_that_ended() {
+        let mut holds = Holds::new();
+        let key = Idempotency { key: [1; 16], message: [2; 16] };
+        let id = holds.add(0, 1, 0, Some(key));
+        holds.share(id);
+        assert!(holds.release(id).is_none(), "one still waits");
+        assert!(holds.of_key(&key.key).is_some());
+        assert!(holds.release(id).is_some());
+        assert!(holds.by_id.is_empty() && holds.by_key.is_empty());
+        assert_eq!(holds.release(id).map(|hold| hold.places), None);
+    }
+}

@@ -272,3 +272,54 @@ impl Entries {
 fn part(hash: u64) -> usize {
     (hash >> 48) as usize % PARTS
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(number: u16) -> Stamp {
+        // Keys that differ in few bytes only.
+        let mut key = [7u8; 16];
+        key[7..9].copy_from_slice(&number.to_be_bytes());
+        Stamp::new(&Idempotency { key, message: [1; 16] }, Ms::from(number))
+    }
+
+    fn filled(count: u16) -> (TableSeed, Entries) {
+        let (seed, mut entries) = (TableSeed::new(&[3; 32]), Entries::new());
+        for number in 0..count {
+            let place = Place { lobby: u32::from(number), slot: 0, generation: 1 };
+            entries.insert(&seed, Entry::new(&stamp(number), Purpose::Places(1), place, 1), Uses(&[]));
+        }
+        (seed, entries)
+    }
+
+    #[test]
+    fn only_the_whole_key_finds_its_entry() {
+        let (seed, entries) = filled(20_000);
+        for number in 0..20_000 {
+            let found = entries.find(&seed, &stamp(number)).expect("it was inserted");
+            assert_eq!(entries.get(found).place().lobby, u32::from(number));
+        }
+        for number in 20_000..60_000 {
+            assert_eq!(entries.find(&seed, &stamp(number)), None);
+        }
+    }
+
+    #[test]
+    fn entries_come_out_oldest_first_and_removed_ones_not_at_all() {
+        let (seed, mut entries) = filled(10);
+        for number in [0, 3, 9] {
+            let found = entries.find(&seed, &stamp(number)).expect("it was inserted");
+            entries.remove(&seed, found);
+        }
+        let place = Place { lobby: 99, slot: 0, generation: 1 };
+        entries.insert(&seed, Entry::new(&stamp(20), Purpose::Attach, place, 1), Uses(&[]));
+        assert_eq!(entries.queued_at(0), Some(1));
+        let mut oldest = Vec::new();
+        while let Some(number) = entries.take_oldest(8) {
+            oldest.push(entries.get(number).place().lobby);
+        }
+        assert_eq!(oldest, [1, 2, 4, 5, 6, 7, 8]);
+        assert_eq!(entries.queued_at(0), Some(20), "its number was used before");
+    }
+}

@@ -120,7 +120,8 @@ impl Engine {
         };
         let known = self.lobbies.live(number).and_then(|lobby| lobby.state.as_deref()).unwrap_or_default();
         if *known != *state {
-            if !has_credit(cx, Class::ExistingPlace, cost::state_set(state.len())) {
+            // Large and no place of anybody: on a full disk it must not use up what ends and expiry need.
+            if !has_credit(cx, Class::NewPlace, cost::state_set(state.len())) {
                 return refuse(Refusal::StorageFull, 0);
             }
             self.emit(cx, &Event::LobbyStateSet { lobby: number, state });

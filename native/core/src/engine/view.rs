@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use crate::command::{Id, LobbyView, NamespaceCounts, PlayerCount};
+use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, PlayerCount};
 use crate::idempotency::Purpose;
 use crate::lobby::{Known, Lobby, LobbyClass};
 
@@ -74,6 +74,12 @@ impl Engine {
         };
         keys.extend(self.entries.numbers().filter_map(of_tokens));
         keys.into_iter().collect()
+    }
+
+    /// The starting lobby that a hold waits for.
+    pub fn lobby_of_hold(&self, hold: HoldId) -> Option<Id> {
+        let hold = self.holds.get(hold)?;
+        self.lobbies.live(hold.lobby).map(|lobby| lobby.id)
     }
 
     fn view(&self, lobby: &Lobby) -> LobbyView {

@@ -23,7 +23,7 @@ pub fn check_answer(model: &Model, command: &Command, decision: &Decision, calle
     if credit == Credit::UNLIMITED || command.is_free_of_credit() {
         return ensure(agrees, wrong);
     }
-    let is_blocked = if command.is_new_place() { credit.total <= credit.reserve } else { credit.total == 0 };
+    let is_blocked = if command.leaves_the_reserve() { credit.total <= credit.reserve } else { credit.total == 0 };
     let is_replay = command.key().is_some() && decision.is_repeat && matches!(decision.label, "replayed" | "shared");
     if is_replay || matches!(decision.verdict, Verdict::Refused(Refusal::PlayerTokenExpired)) {
         return ensure(agrees, || format!("{}, which no lack of credit changes", wrong()));
@@ -38,7 +38,9 @@ pub fn check_answer(model: &Model, command: &Command, decision: &Decision, calle
     if is_blocked && changes {
         return ensure(is_full || is_stale(&called.said), || "expected STORAGE_FULL: there is no credit".to_owned());
     }
-    let is_plenty = credit.total >= 1_000_000 && !command.is_new_place();
+    // A heartbeat's ends are in neither list.
+    let is_unsaid = matches!(command, Command::Heartbeat { .. }) && credit.total <= credit.reserve;
+    let is_plenty = credit.total >= 1_000_000 && !command.leaves_the_reserve() && !is_unsaid;
     let may_be_full = is_full && !is_plenty;
     ensure(agrees || may_be_full || is_stale(&called.said), || format!("{}, or STORAGE_FULL if it may", wrong()))
 }

@@ -103,9 +103,11 @@ impl Command {
         }
     }
 
-    /// New places are refused first when the journal runs out (design, Journal).
-    pub fn is_new_place(&self) -> bool {
-        matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..) | Command::Ready { .. })
+    /// "One segment of credit is kept for connected, disconnected, closed, detach, expiry and shutdown": these leave it
+    /// alone (design, Journal).
+    pub fn leaves_the_reserve(&self) -> bool {
+        let is_new_place = matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..));
+        is_new_place || matches!(self, Command::Ready { .. } | Command::SetState { .. })
     }
 
     /// Takes no journal credit, whatever it says.
