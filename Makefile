@@ -33,7 +33,7 @@ run: build ## Start the service with the arena in it, and say where to play (Ctr
 
 test: build ## Every test that a change must pass (minutes)
 	cargo test --workspace --exclude hosting-bindings --quiet
-	$(BIN)/pytest -m "not proof"
+	$(BIN)/pytest -m "not proof" -n 3 --dist worksteal
 
 proofs: build ## The long proofs: kill -9, full disks, soak
 	$(BIN)/pytest -m proof

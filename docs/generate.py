@@ -20,7 +20,7 @@ MEND: Final = "python docs/generate.py"
 # Run as a script, only this folder would be searched.
 sys.path.insert(0, str(ROOT))
 
-from pyservice.dataplane.engine import refusal_slugs  # noqa: E402
+from pyservice.dataplane.engine import REFUSAL_SLUGS  # noqa: E402
 from pyservice.errors import ServiceError  # noqa: E402
 from pyservice.pb.errors import TABLE, WORDS  # noqa: E402
 
@@ -98,7 +98,7 @@ def _code_table(codes: Iterator[str] | list[str]) -> list[str]:
 
 def _codes_named_in_code() -> frozenset[str]:
     """What something here answers with: codes of the engine, and those that our modules name."""
-    found = set(refusal_slugs())
+    found = set(REFUSAL_SLUGS)
     for path in sorted((ROOT / "pyservice").rglob("*.py")):
         if "pb" in path.relative_to(ROOT).parts:
             continue

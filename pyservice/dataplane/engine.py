@@ -19,6 +19,7 @@ from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 
 __all__ = [
+    "REFUSAL_SLUGS",
     "Engine",
     "Limits",
     "Lobby",
@@ -28,11 +29,11 @@ __all__ = [
     "build_profile",
     "compact",
     "open_engine",
-    "refusal_slugs",
     "version",
 ]
 
 build_profile: Final = _native.build_profile
+REFUSAL_SLUGS: Final = _native.SLUGS
 version: Final = _native.version
 
 
@@ -415,8 +416,3 @@ def _service_error(slug: str, context: Mapping[str, str | int], lobby: bytes) ->
     if lobby:
         metadata["lobby_id"] = format_uuid(lobby)
     return ServiceError(slug, metadata=metadata)
-
-
-def refusal_slugs() -> tuple[str, ...]:
-    """Every code that the engine can refuse with."""
-    return _native.SLUGS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.engine import Engine, Placed, refusal_slugs
+from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine, Placed
 from pyservice.errors import ServiceError, codes
 from pyservice.ids import format_uuid
 
@@ -79,7 +79,7 @@ async def _until_held(engine: Engine, lobby: bytes, count: int) -> None:
 
 
 async def test_every_refusal_is_a_code_of_the_table(engine: Engine) -> None:
-    assert set(refusal_slugs()) <= codes()
+    assert set(REFUSAL_SLUGS) <= codes()
 
 
 async def test_a_player_gets_in_and_out(engine: Engine) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 from pathlib import Path
 
 import pytest
@@ -258,8 +259,10 @@ async def test_without_room_for_an_image_no_new_places_are_given_until_there_is(
     token = await scene.player(lobby)
     full = plane.commanded.fail("pwrite", "image.tmp", error=errno.ENOSPC)
 
+    numbers = itertools.count()
+
     async def is_refused() -> bool:
-        state = b'"%s"' % (b"." * STATE_BYTES)
+        state = b'"%d %s"' % (next(numbers), b"." * STATE_BYTES)
         answer = await scene.door.call("set_state", {"state": state}, token=lobby.token)
         return answer.code == "STORAGE_FULL"
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.faults.plane import Plane
+from tests.faults.shim import Rule, Shim
 from tests.faults.siege import Fate, besiege
 
 pytestmark = pytest.mark.anyio
@@ -63,3 +65,46 @@ async def test_a_stop_in_the_middle_of_everything_is_clean_and_loses_nothing(
     assert world.ledger.counts["restarts"] == 2
     await plane.stop()
     assert "Traceback" not in plane.log.read_text()
+
+
+def deaths(chance: random.Random) -> list[Fate]:
+    """Every way to die, in random order and at random moments."""
+
+    def by_rule(arm: Callable[[Shim], Rule]) -> Fate:
+        async def fate(plane: Plane) -> None:
+            rule = arm(plane.commanded)
+            try:
+                await plane.wait_ended(timeout_s=60)
+            finally:
+                rule.forget()
+
+        return fate
+
+    def later() -> int:
+        return chance.randint(1, 200)
+
+    ways: list[Fate] = [Plane.kill, Plane.kill, Plane.stop]
+    for _ in range(3):
+        ways += [
+            by_rule(lambda shim: shim.fail("fdatasync", "seg-*", first=later())),
+            by_rule(lambda shim: shim.fail("pwrite", "seg-*", first=later())),
+            by_rule(lambda shim: shim.kill("pwrite", "seg-*", at=later())),
+            by_rule(lambda shim: shim.kill("fdatasync", "seg-*", at=later(), after=True)),
+            by_rule(lambda shim: shim.tear("seg-*", at=later(), keep=chance.randint(1, 5_000))),
+        ]
+    chance.shuffle(ways)
+    return [within(0.5, chance, way) for way in ways]
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_many_deaths_of_all_kinds_in_a_row_lose_nothing(
+    make_plane: MakePlane, seed: int
+) -> None:
+    fates = deaths(random.Random(seed))
+    plane = make_plane()
+    world = await besiege(plane, fates, seed=seed, state_bytes=5_000)
+    assert world.ledger.counts["restarts"] == len(fates)
+    assert await plane.metric("hosting_ledger_violations_total") == 0
+    await plane.stop()

@@ -51,6 +51,8 @@ pub(crate) enum LobbyClass {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Lobby {
+    pub(crate) id: Id,
+    pub(crate) namespace_id: Id,
     pub(crate) number: u32,
     /// Number of its namespace, of (namespace, mode, region), and of its group in the find index.
     pub(crate) namespace: u32,
@@ -64,6 +66,10 @@ pub(crate) struct Lobby {
     /// The largest limit: how many slots there are.
     pub(crate) capacity: u32,
     pub(crate) ttl_ms: u64,
+    /// Memory only: when its timer in the wheel fires; its next deadline may be later.
+    pub(crate) timer_at: Ms,
+    /// Memory only: when its server was heard last.
+    pub(crate) spoke_at: Ms,
     pub(crate) is_ready: bool,
     pub(crate) is_closed: bool,
     pub(crate) is_stopping: bool,
@@ -73,24 +79,18 @@ pub(crate) struct Lobby {
     pub(crate) is_silent: bool,
     /// Memory only: the find index has yet to look at it.
     pub(crate) is_dirty: bool,
-    /// Memory only: where it stands in the find index: (ready, key).
-    pub(crate) indexed: Option<(bool, u64)>,
     /// Memory only: as what the namespace counts it.
     pub(crate) class: LobbyClass,
-    /// Memory only: when its server was heard last.
-    pub(crate) spoke_at: Ms,
+    /// Memory only: where it stands in the find index: (ready, key).
+    pub(crate) indexed: Option<(bool, u64)>,
     /// Memory only: until when it has to be ready.
     pub(crate) start_by: Ms,
-    /// Memory only: when its timer in the wheel fires; its next deadline may be later.
-    pub(crate) timer_at: Ms,
     pub(crate) timer: Links,
     /// Memory only: holds in order of arrival.
     pub(crate) holds: Vec<HoldId>,
     pub(crate) heartbeat_timeout_ms: u64,
     pub(crate) heartbeat_grace_ms: u64,
-    pub(crate) id: Id,
     pub(crate) version: Id,
-    pub(crate) namespace_id: Id,
     /// LSN of its `LobbyMade`: its age.
     pub(crate) made: Lsn,
     /// Symbols.

@@ -7,6 +7,7 @@ use crate::error::Refusal;
 use crate::event::{Event, Place, cost};
 use crate::idempotency::{Purpose, Stamp};
 use crate::ledger::TokenOutcome;
+use crate::lobby::Lobby;
 use crate::slot::{End, SlotState, Standing};
 use crate::time::LONGEST_KEPT_MS;
 use crate::token::PlayerClaim;
@@ -90,12 +91,15 @@ impl Engine {
     fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<Found>, (Refusal, Lsn)> {
         let claim = PlayerClaim::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
         let token = claim.token;
-        // The slot is fetched before the MAC is computed, so that memory and processor work at the same time.
+        // What the token names is fetched before its MAC is computed, so that memory and processor work at the same time.
         let lobby = self.lobbies.live(number);
         let standing = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
             Some(at) => self.slots.get(at).standing(token.generation),
             None => Standing::NeverGiven,
         };
+        if let (Some(lobby), Standing::Live(SlotState::Connected)) = (lobby, standing) {
+            self.touch_for_end(lobby, token.slot);
+        }
         if !self.config.keys.is_true(&claim) {
             return Err((Refusal::PlayerTokenInvalid, 0));
         }
@@ -104,6 +108,14 @@ impl Engine {
         }
         let place = Place { lobby: number, slot: token.slot as u16, generation: token.generation };
         Ok(lobby.map(|_| Found { place, standing }))
+    }
+
+    /// Reads what the end of a use will change: the count of its source, and the slot that is the last free one so far.
+    fn touch_for_end(&self, lobby: &Lobby, slot: u32) {
+        let source = lobby.slots.locate(slot).map_or(0, |at| self.slots.get(at).source);
+        let tail = lobby.slots.locate(u32::from(lobby.slots.free_tail));
+        let places = self.sources.places(&self.seed, lobby.namespace, source);
+        core::hint::black_box((places, tail.map(|at| self.slots.get(at).generation)));
     }
 
     /// A use past its deadline is over: it expires here if there is credit, and is treated as expired if not.
