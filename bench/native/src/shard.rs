@@ -109,7 +109,7 @@ impl Shard {
         let first = self.engine.last_lsn() + 1;
         let mut context = Context {
             now: self.journal.clock().service_ms(),
-            credit: Credit { total: credit.total, reserve: credit.reserve },
+            credit: Credit { total: credit.total, reserve: credit.reserve, largest: credit.largest },
             events: &mut self.buffer,
         };
         let result = command(&mut self.engine, &mut context);

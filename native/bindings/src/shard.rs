@@ -73,7 +73,7 @@ impl Shard {
         let credit = match &self.journal {
             Some(journal) => {
                 let credit = journal.credit();
-                Credit { total: credit.total, reserve: credit.reserve }
+                Credit { total: credit.total, reserve: credit.reserve, largest: credit.largest }
             }
             None => Credit::UNLIMITED,
         };

@@ -23,11 +23,13 @@ pub struct Credit {
     pub total: u64,
     /// The part of it that new places (find, join, attach, ready) must leave alone.
     pub reserve: u64,
+    /// Most bytes that the events of one command may have: they are one submission, which lies within one segment.
+    pub largest: u64,
 }
 
 impl Credit {
     /// No limit: for tests and measurements without a journal.
-    pub const UNLIMITED: Credit = Credit { total: u64::MAX, reserve: 0 };
+    pub const UNLIMITED: Credit = Credit { total: u64::MAX, reserve: 0, largest: u64::MAX };
 }
 
 /// Encoded events of one or more commands, in order of LSN. The caller submits them to the journal and clears it.
@@ -44,7 +46,7 @@ pub struct EventBuffer {
 pub struct Context<'a> {
     /// Service time now.
     pub now: Ms,
-    /// What the journal can take; a command lowers `total` by what it wrote.
+    /// What the journal can take; a command lowers `total` and `largest` by what it wrote.
     pub credit: Credit,
     /// Where its events go.
     pub events: &'a mut EventBuffer,

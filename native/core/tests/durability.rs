@@ -8,7 +8,7 @@ use world::*;
 use hosting_core::Refusal::*;
 use hosting_core::*;
 
-const NONE: Credit = Credit { total: 0, reserve: 0 };
+const NONE: Credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
 
 /// A world with something of everything: places in all states, party entries, an ended lobby, a starting one.
 fn busy_world() -> (World, Id, Vec<String>) {
@@ -122,7 +122,7 @@ fn without_credit_new_places_are_refused_and_nothing_is_applied() {
     let repeated = w.find_with(|c| c.idempotency = key(1)).result.unwrap();
     w.find_with(|c| c.modes = &["slow"]).result.unwrap();
     let before = w.engine.durable_hash();
-    for credit in [NONE, Credit { total: 1 << 20, reserve: 1 << 20 }] {
+    for credit in [NONE, Credit { total: 1 << 20, reserve: 1 << 20, largest: u64::MAX }] {
         w.credit = credit;
         assert_eq!(w.find(), Err(StorageFull));
         assert_eq!(w.join(lobby), Err(StorageFull));
@@ -143,7 +143,7 @@ fn the_reserve_is_there_for_those_who_have_a_place_already() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});
     let tokens: Vec<String> = (0..3).map(|_| w.join(lobby).unwrap()).collect();
-    w.credit = Credit { total: 1 << 20, reserve: 1 << 20 };
+    w.credit = Credit { total: 1 << 20, reserve: 1 << 20, largest: u64::MAX };
     assert_eq!(w.connect(lobby, &tokens[0]), Ok(()));
     assert_eq!(w.disconnect(lobby, &tokens[0], None), Ok(()));
     assert_eq!(w.close(lobby, true), Ok(()));
@@ -164,12 +164,54 @@ fn without_any_credit_expiry_is_put_off_and_nobody_gets_the_slot() {
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenExpired));
     assert_eq!(w.disconnect(lobby, &token, None), Ok(()));
     assert_eq!(w.players(lobby), [0, 1, 0, 0]);
-    w.credit = Credit { total: 50, reserve: 0 };
-    assert_eq!(w.join(lobby), Err(StorageFull), "what there is goes to the expiry");
+    w.credit = Credit { total: 50, reserve: 0, largest: u64::MAX };
+    assert_eq!(w.join(lobby), Err(StorageFull), "no room for a place");
+    assert_eq!(w.run(|e, cx| e.advance(cx)), 1, "but for the expiry");
     assert_eq!(w.players(lobby), [0; 4]);
     w.credit = Credit::UNLIMITED;
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenExpired));
     assert!(w.join(lobby).is_ok());
+}
+
+/// The events of one command are one submission of the journal, which lies within one segment.
+#[test]
+fn after_a_long_outage_no_command_writes_more_than_one_submission_holds() {
+    const LARGEST: u64 = 8 * 1024;
+    const PLACES: u32 = 4_000;
+    let mut w = World::new();
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (PLACES, PLACES, PLACES));
+    for _ in 0..PLACES {
+        w.join(lobby).unwrap();
+    }
+    w.pass_unnoticed(TTL_MS);
+    let credit = Credit { total: 1 << 40, reserve: 0, largest: LARGEST };
+    w.credit = credit;
+    w.join(lobby).unwrap();
+    let after_one = w.players(lobby);
+    assert!(after_one[1] > 1, "not all of them are expired by one call");
+    assert!(u64::from(PLACES - after_one[1]) * 12 < LARGEST);
+    for _ in 0..PLACES {
+        w.credit = credit;
+        if w.run(|e, cx| e.advance(cx)) == 0 {
+            break;
+        }
+    }
+    assert_eq!(w.players(lobby), [0, 1, 0, 0]);
+}
+
+/// What a bounded expiry has not reached yet must not turn anybody away.
+#[test]
+fn a_find_that_would_be_refused_expires_all_that_is_due_first() {
+    let mut w = World::new();
+    let full = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (3_000, 3_000, 3_000));
+    for _ in 0..3_000 {
+        w.join(full).unwrap();
+    }
+    w.pass_unnoticed(TTL_MS);
+    for _ in 0..3_000 {
+        w.join(full).unwrap();
+    }
+    assert_eq!(w.join(full), Err(LobbyFull));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What time does by itself: places expire, lobbies fall silent and end, old entries and tombstones are forgotten.
 //! Without credit it is put off: nobody gets the place, and nothing is told that is not so.
 
-use super::{Class, Engine, has_credit};
+use super::{Class, Engine, credit_of, has_credit};
 use crate::command::{Context, EndReason, Ms};
 use crate::deadline::Step;
 use crate::event::{Event, Place, cost};
@@ -10,6 +10,9 @@ use crate::time::{FORGET_DELAY_MS, SILENT_ENDS_AFTER};
 
 /// How many entries, and tombstones, one event drops.
 const FORGOTTEN_AT_ONCE: usize = 4_096;
+
+/// How many steps of the wheels a command takes before it gives a new place.
+const DRAINED_AT_ONCE: u64 = 1_024;
 
 impl Engine {
     /// Expires what is due, a bounded number of steps per call; returns how many places, lobbies and batches of old
@@ -26,6 +29,14 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Ms> {
         let times = [self.place_wheel.next_work(), self.lobby_wheel.next_work(), self.next_forgotten()];
         times.into_iter().flatten().min()
+    }
+
+    /// Expires a part of what is due before a new place is given, and leaves room for the place's own event of `cost`.
+    /// True when something ended: then more may be due. After a long outage a million places may be; no command waits
+    /// for all of them, only for as many as can change its answer.
+    pub(super) fn drain_part(&mut self, cx: &mut Context<'_>, cost: u64) -> bool {
+        let room = credit_of(cx, Class::NewPlace).saturating_sub(cost) / cost::PLACE_ENDED;
+        self.drain(cx, room.min(DRAINED_AT_ONCE) as u32) > 0
     }
 
     /// Takes at most so many steps of the two wheels; returns how many places and lobbies ended, at least 1 when the
@@ -58,7 +69,7 @@ impl Engine {
             }
             left -= 1;
         }
-        if left == 0 { ended.max(1) } else { ended }
+        if left == 0 && steps > 0 { ended.max(1) } else { ended }
     }
 
     /// Ends a reserved or kept use whose deadline has passed; false without credit.

@@ -17,7 +17,7 @@ impl Engine {
     /// When `c.id` is an id that the engine knows: ids are fresh random ones.
     pub fn attach(&mut self, cx: &mut Context<'_>, c: &Attach<'_>) -> Answer<Attached> {
         self.begin(cx);
-        self.drain(cx, u32::MAX);
+        self.drain_part(cx, 0);
         match self.recall(c.idempotency.as_ref()) {
             Recalled::Reused(wait) => return refuse(Refusal::IdempotencyKeyReused, wait),
             Recalled::Entry(entry) => return self.replay_attached(entry),
@@ -30,14 +30,19 @@ impl Engine {
         if !has_credit(cx, Class::NewPlace, bytes.len() as u64) {
             return refuse(Refusal::StorageFull, 0);
         }
-        let namespace = self.ledger.namespace_of(&self.seed, c.namespace);
-        let live = namespace.map_or(0, |number| self.ledger.namespaces[number as usize].lobbies.len());
-        if live as u64 >= u64::from(c.lobby_count_max) {
-            return refuse(Refusal::TooManyLobbies, self.last_lsn);
+        while self.lobbies_of(c.namespace) >= u64::from(c.lobby_count_max) {
+            if !self.drain_part(cx, bytes.len() as u64) {
+                return refuse(Refusal::TooManyLobbies, self.last_lsn);
+            }
         }
         self.emit(cx, &event);
         let lobby_token = self.config.keys.sign_lobby(self.config.keys.current_id(), c.id).unwrap_or_default();
         accept(Attached { lobby: c.id, lobby_token }, self.last_lsn)
+    }
+
+    fn lobbies_of(&self, namespace: Id) -> u64 {
+        let namespace = self.ledger.namespace_of(&self.seed, namespace);
+        namespace.map_or(0, |number| self.ledger.namespaces[number as usize].lobbies.len() as u64)
     }
 
     fn made_event<'a>(&self, c: &Attach<'a>) -> Event<'a> {
@@ -176,7 +181,7 @@ impl Engine {
     /// Refusals: `LobbyNotFound`, `LobbyStopped`, `StorageFull`.
     pub fn stop(&mut self, cx: &mut Context<'_>, lobby: Id, only_if_idle: bool) -> Answer<bool> {
         self.begin(cx);
-        self.drain(cx, u32::MAX);
+        while only_if_idle && self.drain_part(cx, cost::STOPPING) {}
         let number = match self.meet(cx, lobby) {
             Met::Live(number) => number,
             Met::Ended(number) => return refuse(Refusal::LobbyStopped, self.lobbies.lsn(number)),

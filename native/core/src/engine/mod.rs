@@ -190,7 +190,9 @@ impl Engine {
         let before = cx.events.bytes.len();
         event.encode(&mut cx.events.bytes);
         cx.events.count += 1;
-        cx.credit.total = cx.credit.total.saturating_sub((cx.events.bytes.len() - before) as u64);
+        let written = (cx.events.bytes.len() - before) as u64;
+        cx.credit.total = cx.credit.total.saturating_sub(written);
+        cx.credit.largest = cx.credit.largest.saturating_sub(written);
         let applied = self.apply_event(self.last_lsn + 1, event);
         debug_assert_eq!(applied, Ok::<(), ApplyError>(()), "a live event fits the state: {event:?}");
         self.last_lsn += 1;
@@ -211,8 +213,12 @@ impl core::fmt::Debug for Engine {
 }
 
 fn has_credit(cx: &Context<'_>, class: Class, cost: u64) -> bool {
+    credit_of(cx, class) >= cost
+}
+
+fn credit_of(cx: &Context<'_>, class: Class) -> u64 {
     let reserve = if class == Class::NewPlace { cx.credit.reserve } else { 0 };
-    cx.credit.total.saturating_sub(reserve) >= cost
+    cx.credit.total.saturating_sub(reserve).min(cx.credit.largest)
 }
 
 fn accept<T>(value: T, wait: Lsn) -> Answer<T> {

@@ -34,7 +34,7 @@ struct Wish<'a> {
 
 impl Engine {
     /// Places in the fullest lobby that fits: regions in order, in each the fullest ready one over all modes, else the
-    /// fullest starting one. First expires everything that is due.
+    /// fullest starting one. First expires what is due: some at a time, and all of it before it refuses.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, and
     /// `LobbyStopped` for a repetition.
@@ -42,11 +42,17 @@ impl Engine {
         if let Some(answer) = self.begin_placing(cx, c.party_size, c.idempotency.as_ref()) {
             return answer;
         }
-        if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
-            return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
-        }
-        let Some(number) = self.pick(c) else {
-            return refuse(Refusal::NoAvailableLobbies, self.last_lsn);
+        let number = loop {
+            let refusal = if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+                Refusal::TooManyPlayersFromSource
+            } else if let Some(number) = self.pick(c) {
+                break number;
+            } else {
+                Refusal::NoAvailableLobbies
+            };
+            if !self.drain_part(cx, cost::reserved(c.party_size)) {
+                return refuse(refusal, self.last_lsn);
+            }
         };
         let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref() };
         self.settle(cx, number, &wish)
@@ -70,15 +76,33 @@ impl Engine {
             Ok(number) => number,
             Err(answer) => return answer,
         };
-        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyNotFound, 0) };
-        let wait = lobby.lsn;
         let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref() };
-        match rejoin_token.map_or(Rejoin::No, |token| self.rejoin(lobby, &token)) {
+        loop {
+            let answer = self.join_met(cx, c, number, rejoin_token.as_ref(), &wish);
+            let may_be_lifted = matches!(answer.result, Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource));
+            if !may_be_lifted || !self.drain_part(cx, cost::reserved(c.party_size)) {
+                return answer;
+            }
+        }
+    }
+
+    /// A join of a lobby that anybody may join.
+    fn join_met(
+        &mut self,
+        cx: &mut Context<'_>,
+        c: &Join<'_>,
+        number: u32,
+        rejoin_token: Option<&PlayerToken>,
+        wish: &Wish<'_>,
+    ) -> Answer<Placed> {
+        let wait = self.lobbies.lsn(number);
+        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
+        match rejoin_token.map_or(Rejoin::No, |token| self.rejoin(lobby, token)) {
             Rejoin::Invalid => refuse(Refusal::PlayerTokenInvalid, wait),
-            Rejoin::Slot(slot) => self.rejoin_slot(cx, number, slot, &wish, c.source_limit),
+            Rejoin::Slot(slot) => self.rejoin_slot(cx, number, slot, wish, c.source_limit),
             Rejoin::No => match self.admit(lobby, c) {
                 Err((refusal, wait)) => refuse(refusal, wait),
-                Ok(()) => self.settle(cx, number, &wish),
+                Ok(()) => self.settle(cx, number, wish),
             },
         }
     }
@@ -107,7 +131,7 @@ impl Engine {
         if !(1..=LARGEST_PARTY).contains(&party_size) {
             return Some(refuse(Refusal::PartyTooLarge(LARGEST_PARTY), 0));
         }
-        self.drain(cx, u32::MAX);
+        self.drain_part(cx, cost::reserved(party_size));
         if let Some(answer) = self.recall_placed(idempotency) {
             return Some(answer);
         }

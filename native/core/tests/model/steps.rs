@@ -372,9 +372,9 @@ impl Drawing<'_> {
             return Credit::UNLIMITED;
         }
         match self.random.below(3) {
-            0 => Credit { total: 0, reserve: self.random.below(2) * 1_000_000 },
-            1 => Credit { total: 1_000_000, reserve: 1_000_000 },
-            _ => Credit { total: self.random.below(400), reserve: self.random.below(200) },
+            0 => Credit { total: 0, reserve: self.random.below(2) * 1_000_000, largest: u64::MAX },
+            1 => Credit { total: 1_000_000, reserve: 1_000_000, largest: u64::MAX },
+            _ => Credit { total: self.random.below(400), reserve: self.random.below(200), largest: u64::MAX },
         }
     }
 }
