@@ -128,10 +128,15 @@ class Child:
                 await self._task
 
 
-def write_secret(path: Path, value: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(value + "\n")
+def write_whole(path: Path, text: str) -> None:
+    """For its owner only, and whole or not at all: a later run trusts what it finds."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
 
 
 def write_feed(stage: Stage) -> None:
@@ -162,7 +167,7 @@ def write_feed(stage: Stage) -> None:
         ],
         "matchmaker": {"lobby_count_max": 512, "max_players": 256},
     }
-    stage.feed.write_text(json.dumps({"namespaces": [configuration]}, indent=2) + "\n")
+    write_whole(stage.feed, json.dumps({"namespaces": [configuration]}, indent=2))
 
 
 async def start_service(stage: Stage) -> asyncio.subprocess.Process:
@@ -209,7 +214,7 @@ async def make_tokens(stage: Stage) -> None:
         output, _ = await process.communicate()
         if process.returncode != 0:
             raise SystemExit(f"no {kind} token could be made")
-        write_secret(stage.secret(kind), output.decode().strip())
+        write_whole(stage.secret(kind), output.decode().strip())
 
 
 async def detach(stage: Stage, hosting: HostingClient) -> None:
@@ -218,7 +223,9 @@ async def detach(stage: Stage, hosting: HostingClient) -> None:
     if record.exists():
         with contextlib.suppress(ServiceRefused):
             await hosting.call(
-                "DELETE", f"/cloud/games/{GAME}/matchmaker/lobbies/{record.read_text()}", b""
+                "DELETE",
+                f"/cloud/games/{GAME}/matchmaker/lobbies/{record.read_text().strip()}",
+                b"",
             )
         record.unlink()
 
@@ -234,8 +241,8 @@ async def start_arena(stage: Stage) -> asyncio.subprocess.Process:
         answer = await hosting.call("POST", path, json.dumps(body).encode())
     finally:
         hosting.close()
-    (stage.data_dir / "arena-lobby").write_text(answer["lobby_id"])
-    write_secret(stage.secret("lobby"), answer["lobby_token"])
+    write_whole(stage.data_dir / "arena-lobby", answer["lobby_id"])
+    write_whole(stage.secret("lobby"), answer["lobby_token"])
     return await asyncio.create_subprocess_exec(
         *(
             sys.executable,
@@ -379,7 +386,12 @@ async def wait_or_stop(stop: asyncio.Event, what: Any) -> None:
 
 def listen(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    listener = socket.create_server((host.strip("[]"), int(port)), backlog=128)
+    try:
+        listener = socket.create_server((host.strip("[]"), int(port)), backlog=128)
+    except OSError as error:
+        raise SystemExit(
+            f"the arena cannot listen on {address}: {error.strerror}; choose another with --arena"
+        ) from None
     listener.set_inheritable(True)
     return listener
 

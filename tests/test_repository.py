@@ -25,7 +25,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 
 # Who alone may import what (design, "one importer each").
 ONE_IMPORTER = {
-    "pyservice._native": ("pyservice/dataplane/engine.py", "pyservice/cli/"),
+    "pyservice._native": ("pyservice/dataplane/engine.py",),
     "grpc": ("pyservice/rpc",),
     "sqlalchemy": ("pyservice/storage/",),
     "prometheus_client": ("pyservice/observability/metrics.py",),
@@ -88,6 +88,31 @@ def test_each_library_with_one_importer_has_only_that_one() -> None:
                 if is_it and not name.startswith(homes):
                     strays.append(f"{name} imports {imported}; only {homes} may")
     assert not strays, "\n".join(sorted(strays))
+
+
+# What a crate may not depend on, by itself or through others outside of tests (design 2).
+RUST_LAYERS = {
+    "hosting-core": {"pyo3", "tokio", "libc", "rustix", "hosting-journal", "rand", "getrandom"},
+    "hosting-journal": {"pyo3", "tokio", "hosting-core"},
+}
+
+
+@pytest.mark.parametrize("crate", RUST_LAYERS)
+def test_a_crate_depends_on_no_more_than_its_job_needs(crate: str) -> None:
+    tree = subprocess.run(
+        ["cargo", "tree", "--offline", "--edges=normal", "--prefix=none", f"--package={crate}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = {line.split()[0] for line in tree.splitlines() if line}
+    assert not found & RUST_LAYERS[crate]
+
+
+def test_only_the_bindings_name_pyo3() -> None:
+    manifests = [path for path in tracked("*Cargo.toml") if "pyo3" in path.read_text()]
+    assert [relative(path) for path in manifests] == ["native/bindings/Cargo.toml"]
 
 
 def test_no_file_outgrows_its_shape() -> None:

@@ -9,16 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect as websocket
 
 from tests.e2e.conftest import ROOT, Run, StartRun
 
 CHROMIUM = shutil.which("chromium")
+needs_curl = pytest.mark.skipif(
+    shutil.which("curl") is None, reason="no curl: apt-get install curl"
+)
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -83,6 +88,39 @@ def test_32_bots_play_for_a_minute_and_nobody_loses_a_place(start_run: StartRun)
     )
 
 
+def find(run: Run) -> tuple[str, str]:
+    """(code, player token) of one find, as a game client makes it."""
+    token = run.data_dir.joinpath("public.token").read_text().strip()
+    request = urllib.request.Request(
+        f"{run.api_url}/matchmaker/lobbies/find",
+        data=json.dumps({"game_modes": ["arena"]}).encode(),
+        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return "OK", json.load(response)["player"]["token"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return json.load(error)["code"], ""
+
+
+def test_closing_a_socket_frees_its_slot_for_a_find_that_was_full_before(
+    start_run: StartRun,
+) -> None:
+    run = start_run()
+    run.wait_for("Ctrl-C ends all of it")
+    host = run.page.split("/")[2]
+    code, token = find(run)
+    with websocket(f"ws://{host}/play?token={token}") as player:
+        assert json.loads(player.recv(timeout=10))["type"] == "welcome"
+        while code == "OK":
+            code, _ = find(run)
+        assert code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    wait_until(lambda: find(run)[0] == "OK", "the slot of a closed socket is not free")
+    assert find(run)[0] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+
+
+@needs_curl
 def test_the_curl_lines_do_what_they_say_as_printed(start_run: StartRun) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")
