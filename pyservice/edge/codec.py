@@ -14,11 +14,10 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice.errors import FieldProblem, field_problem
 from pyservice.schema import jsontext
 from pyservice.schema.methods import Method, descriptor_of, form_of
+from pyservice.schema.problems import Finding, Findings
 from pyservice.schema.reading import compile_field, compile_reader
-from pyservice.schema.rules import Finding, Findings
 from pyservice.schema.validation import NOTHING_UNREAD, Unread
 from pyservice.schema.writing import compile_writer
 
@@ -48,14 +47,10 @@ def decoder(method: Method) -> Decode:
         in_body = read_body(message, body) if read_body else ()
         in_query = read_query(message, query) if query else ()
         if in_body or in_query:
-            return message, Unread(_problems(in_query), _problems(in_body))
+            return message, Unread(in_query, in_body)
         return message, NOTHING_UNREAD
 
     return decode
-
-
-def _problems(found: Findings) -> list[FieldProblem]:
-    return [field_problem(*finding) for finding in found]
 
 
 def _compile_body(method: Method) -> _Read | None:

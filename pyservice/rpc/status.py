@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import TABLE
+from pyservice.schema.problems import shorten
 
 DOMAIN: Final = "hosting"
 RAY_ID: Final = "x-ray-id"
@@ -50,21 +51,17 @@ def trailers(error: ServiceError, ray_id: str) -> Metadata:
 
 def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadRequest:
     """As many problems as fit, and how many there are more."""
-    bad_request = error_details_pb2.BadRequest()
-    size = 0
-    for index, (path, message) in enumerate(problems):
-        violation = error_details_pb2.BadRequest.FieldViolation(
-            field=".".join(path[:-1]),
-            description=message,
-            reason=path[-1].upper().replace("-", "_"),
-        )
-        size += violation.ByteSize() + 3
-        if size > _MAX_FIELDS_BYTES:
-            rest = f"and {len(problems) - index} more problems"
-            bad_request.field_violations.add(description=rest)
-            break
-        bad_request.field_violations.append(violation)
-    return bad_request
+    told = shorten(problems, _MAX_FIELDS_BYTES, lambda problem: _violation(problem).ByteSize() + 3)
+    return error_details_pb2.BadRequest(field_violations=map(_violation, told))
+
+
+def _violation(problem: FieldProblem) -> error_details_pb2.BadRequest.FieldViolation:
+    path, message = problem
+    return error_details_pb2.BadRequest.FieldViolation(
+        field=".".join(path[:-1]),
+        description=message,
+        reason=path[-1].upper().replace("-", "_"),
+    )
 
 
 def read_error(failure: AioRpcError) -> ServiceError | None:

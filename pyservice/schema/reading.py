@@ -1,8 +1,9 @@
 """JSON values into messages, by closures compiled from a message's descriptor.
 
 Owns how a value is spelled in JSON and what is refused for its type (decisions 1.2); every problem
-is told, and what could not be read is not in the message. Rules about values are validation's, text
-is jsontext's. The same reader serves bodies of requests and the parts of configuration files.
+is told, and what could not be read is not in the message. Of a repeated field or a map with too many
+entries that is told here, and those beyond the limit are not looked at; other rules about values are
+validation's, text is jsontext's. The same reader serves bodies and parts of configuration files.
 
 What is settled here: a number with a fraction or exponent is no integer (``1.0`` is refused, as an
 integer beyond 64 bits is, which parsers give as such a number); true and false are no numbers; an
@@ -17,13 +18,15 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pyservice.schema.methods import form_of, is_map, map_key, map_value
-from pyservice.schema.rules import Finding, Findings
+from pyservice.schema.problems import Finding, Findings, at
+from pyservice.schema.sizes import limit_of, too_many
 
 Reader = Callable[[Any, Any], Findings]
 """Puts a value into a message (first argument) and tells what could not be put there."""
@@ -74,18 +77,18 @@ def compile_reader(
     def read(message: Message, value: Any) -> Findings:
         if type(value) is not dict:
             return [Finding((), "wrong-type", "must be an object")]
-        found: Findings = ()
+        found: list[Finding] = []
         for name, item in value.items():
             read_field = fields.get(name)
             if read_field is None:
                 if not ignores_unknown:
-                    found = [*found, Finding((name,), "unknown-field", "is not known")]
+                    found.append(Finding((name,), "unknown-field", "is not known"))
             elif item is not None:
                 below = read_field(message, item)
                 if below:
-                    found = [*found, *below]
+                    found += below
         for group in groups:
-            found = [*found, *_too_many_of(group, value)]
+            found += _too_many_of(group, value)
         return found
 
     return read
@@ -111,11 +114,6 @@ def compile_field(field: FieldDescriptor, *, ignores_unknown: bool = False) -> R
     if form_of(field).unwrap:
         return _unwrapped_field(field, ignores_unknown)
     return _message_field(field, ignores_unknown)
-
-
-def at(name: str, found: Findings) -> list[Finding]:
-    """The findings as seen from one level further up."""
-    return [Finding((name, *location), word, reason) for location, word, reason in found]
 
 
 def _scalar_field(field: FieldDescriptor) -> Reader:
@@ -165,15 +163,18 @@ def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
 
 
 def _repeated_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
-    name = field.name
+    name, limit = field.name, limit_of(field)
     wrong = at(name, [Finding((), "wrong-type", "must be an array")])
     fill = _fill_messages(field, ignores_unknown) if field.message_type else _fill_scalars(field)
 
     def read(message: Message, value: Any) -> Findings:
         if type(value) is not list:
             return wrong
-        found = fill(getattr(message, name), value)
-        return at(name, found) if found else found
+        if limit is not None and len(value) > limit:
+            found = [too_many(limit), *fill(getattr(message, name), value[:limit])]
+            return at(name, found)
+        below = fill(getattr(message, name), value)
+        return at(name, below) if below else below
 
     return read
 
@@ -214,7 +215,7 @@ def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
 def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
     if map_key(field).type != FieldDescriptor.TYPE_STRING:
         raise TypeError(f"{field.full_name}: keys of a map are strings")
-    name, of_value = field.name, map_value(field)
+    name, of_value, limit = field.name, map_value(field), limit_of(field)
     wrong = at(name, [Finding((), "wrong-type", "must be an object")])
     put = (
         _put_message(of_value, ignores_unknown) if of_value.message_type else _put_scalar(of_value)
@@ -225,11 +226,13 @@ def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
             return wrong
         target = getattr(message, name)
         found: list[Finding] = []
-        for key, item in value.items():
+        if limit is not None and len(value) > limit:
+            found.append(too_many(limit))
+        for key, item in islice(value.items(), limit):
             below = put(target, key, item)
             if below:
-                found += at(name, at(key, below))
-        return found
+                found += at(key, below)
+        return at(name, found) if found else found
 
     return read
 

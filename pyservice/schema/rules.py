@@ -4,15 +4,17 @@ For the messages of hot operations, which ask nothing but length, form, range, n
 a rule that no closure stands for is refused when the service starts. Which messages are compiled,
 and what a door makes of the findings, is validation's.
 
-A value that keeps all rules costs one pass over predicates and allocates nothing; only one that
-breaks a rule is looked at again to say which.
+A value that keeps all rules costs one pass over predicates; only one that breaks a rule is looked at
+again to say which. Of a repeated field or a map with too many entries that is told, and entries are
+judged as far as they are allowed: what a request costs is bounded by its proto, not by its sender.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -22,17 +24,9 @@ from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2
 from pyservice.schema import jsontext
 from pyservice.schema.methods import form_of, is_map, map_key, map_value, option
+from pyservice.schema.problems import Finding, Findings, at
+from pyservice.schema.sizes import limit_of, too_many
 
-
-class Finding(NamedTuple):
-    """A problem: names from the place that was looked at, word, and how the sentence ends."""
-
-    location: tuple[str, ...]
-    word: str
-    reason: str
-
-
-Findings = Sequence[Finding]
 Check = Callable[[Message], Findings]
 Judge = Callable[[Any], Findings]
 
@@ -65,7 +59,7 @@ def compile_rules(descriptor: Descriptor) -> Check:
     twins = _compile_cel(descriptor)
 
     def check(message: Message) -> Findings:
-        found: Findings = ()
+        found: list[Finding] = []
         seen = 0
         present = message.ListFields()
         for field, value in present:
@@ -73,17 +67,12 @@ def compile_rules(descriptor: Descriptor) -> Check:
             seen += is_required
             below = judge(value) if judge else ()
             if below:
-                found = [*found, *_below(name, below)]
+                found += at(name, below)
         if seen != len(required):
             missing = set(required).difference(field.name for field, _ in present)
-            found = [
-                *(Finding((name,), "required", "is required") for name in sorted(missing)),
-                *found,
-            ]
+            found[:0] = [Finding((name,), "required", "is required") for name in sorted(missing)]
         for twin in twins:
-            below = twin(message)
-            if below:
-                found = [*found, *below]
+            found += twin(message)
         return found
 
     return check
@@ -121,29 +110,28 @@ def _compile_field(field: FieldDescriptor) -> _FieldRules:
     return _FieldRules(field.name, judge, rules.required)
 
 
-def _below(name: str, found: Findings) -> list[Finding]:
-    return [Finding((name, *location), word, reason) for location, word, reason in found]
-
-
 def _judge_repeated(field: FieldDescriptor, rules: Any) -> Judge | None:
     _only(field.full_name, rules, {"max_items", "unique", "items"})
     items = rules.items if rules and rules.HasField("items") else None
     each = _judge_element(field, items)
-    size = _judge_size(rules, "max_items")
+    limit = limit_of(field)
     is_unique = bool(rules and rules.unique)
     repeats = _finding("not-unique", "must not repeat an entry")
-    if not (each or size or is_unique):
+    if not (each or limit is not None or is_unique):
         return None
 
     def judge(values: Any) -> Findings:
-        found: Findings = size(len(values)) if size else ()
+        found: list[Finding] = []
+        if limit is not None and len(values) > limit:
+            found.append(too_many(limit))
+            values = values[:limit]
         if is_unique and len(values) > 1 and len(set(values)) != len(values):
-            found = [*found, repeats]
+            found.append(repeats)
         if each:
             for index, value in enumerate(values):
                 below = each(value)
                 if below:
-                    found = [*found, *_below(str(index), below)]
+                    found += at(str(index), below)
         return found
 
     return judge
@@ -155,17 +143,19 @@ def _judge_map(field: FieldDescriptor, rules: Any) -> Judge | None:
     values = rules.values if rules and rules.HasField("values") else None
     judge_key = _judge_element(map_key(field), keys)
     judge_value = _judge_element(map_value(field), values)
-    size = _judge_size(rules, "max_pairs")
-    if not (judge_key or judge_value or size):
+    limit = limit_of(field)
+    if not (judge_key or judge_value or limit is not None):
         return None
 
     def judge(pairs: Any) -> Findings:
-        found: Findings = size(len(pairs)) if size else ()
-        for key in pairs:
+        found: list[Finding] = []
+        if limit is not None and len(pairs) > limit:
+            found.append(too_many(limit))
+        for key in islice(pairs, limit):
             of_key = judge_key(key) if judge_key else ()
             of_value = judge_value(pairs[key]) if judge_value else ()
             if of_key or of_value:
-                found = [*found, *_below(str(key), of_key), *_below(str(key), of_value)]
+                found += at(str(key), [*of_key, *of_value])
         return found
 
     return judge
@@ -223,16 +213,6 @@ def _judge_all(rules: list[Rule]) -> Judge | None:
         return ()
 
     return judge if rules else None
-
-
-def _judge_size(rules: Any, rule: str) -> Judge | None:
-    """Judges the number of entries. An empty field is not set: only ``required`` asks for it."""
-    if rules is None or not rules.HasField(rule):
-        return None
-    limit = getattr(rules, rule)
-    return _judge_all(
-        [Rule(limit.__ge__, _finding("too-many", f"must have at most {limit} entries"))]
-    )
 
 
 def _finding(word: str, reason: str) -> Finding:

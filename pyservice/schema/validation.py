@@ -6,22 +6,27 @@ than the message (names that exist, settings) are the handlers'.
 
 A rule in CEL has an id from which the problem is told: on a field the id is a problem word, on a
 message it is field names and a word, such as ``max.too-low``.
+
+Entries beyond what a repeated field or a map may have are not judged, and an answer tells a bounded
+number of problems (``problems``): a request costs time linear in its size, whatever is in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import protovalidate
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import WORDS
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
-from pyservice.schema.rules import Check, Finding, Findings, compile_rules, judge_raw_json
+from pyservice.schema.problems import Finding, Findings, tell
+from pyservice.schema.rules import Check, compile_rules, judge_raw_json
+from pyservice.schema.sizes import compile_measure, is_of_size
 
 HOT: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerConnectedRequest,
@@ -32,17 +37,21 @@ HOT: Final[tuple[type[Message], ...]] = (
 
 
 def validate(message: Message) -> list[FieldProblem]:
-    """Every problem of a message by the rules of its proto; empty when it is fine."""
+    """The problems of a message by the rules of its proto; empty when it is fine."""
+    found = _judge(message)
+    return tell(found) if found else []
+
+
+def _judge(message: Message) -> Findings:
     check = _checks.get(type(message)) or _add_check(type(message))
-    found = check(message)
-    return [field_problem(*finding) for finding in found] if found else []
+    return check(message)
 
 
 class Unread(NamedTuple):
     """What of a request could not be put into its message, by the place where it was sent."""
 
-    in_query: Sequence[FieldProblem] = ()
-    in_body: Sequence[FieldProblem] = ()
+    in_query: Findings = ()
+    in_body: Findings = ()
 
 
 NOTHING_UNREAD: Final = Unread()
@@ -55,37 +64,38 @@ def refuse_invalid(method: Method, message: Message, unread: Unread = NOTHING_UN
 
     What the rules say of a field that could not be read is of no interest. The code tells the first
     place that has a problem: ID_INVALID the path, QUERY_INVALID the query, BODY_INVALID the body;
-    ``errors`` has all. A raw body over the method's limit is BODY_TOO_LARGE.
+    ``errors`` has those of all places. A raw body over the method's limit is BODY_TOO_LARGE.
     """
     limit = method.body_limit_bytes
     if limit is not None and method.body_field not in ("", "*"):
         size = len(getattr(message, method.body_field))
         if size > limit:
             raise ServiceError("BODY_TOO_LARGE", f"Send at most {limit} bytes, not {size}.")
-    problems = validate(message)
+    found = _judge(message)
     in_query, in_body = unread
-    if not (problems or in_body or in_query):
+    if not (found or in_body or in_query):
         return
-    known = [problem.path[:-1] for problem in (*in_query, *in_body)]
-    in_path = [problem for problem in problems if problem.path[0] in method.path_fields]
-    others = [
-        problem
-        for problem in problems
-        if problem.path[0] not in method.path_fields and not _is_known(problem, known)
-    ]
+    path_places = {(name,) for name in method.path_fields}
+    in_path = [finding for finding in found if finding.location[:1] in path_places]
+    elsewhere = [finding for finding in found if finding.location[:1] not in path_places]
+    others = _without_unread(elsewhere, (*in_query, *in_body))
     is_in_query = bool(in_query) or bool(others and not method.body_field)
     code = "ID_INVALID" if in_path else "QUERY_INVALID" if is_in_query else "BODY_INVALID"
-    raise ServiceError(code, errors=[*in_path, *in_query, *in_body, *others])
+    raise ServiceError(code, errors=tell([*in_path, *in_query, *in_body, *others]))
 
 
-def _is_known(problem: FieldProblem, known: list[tuple[str, ...]]) -> bool:
-    """Whether it is about what could not be read, or judges a field without its unread entries."""
-    location, word = problem.path[:-1], problem.path[-1]
-    return any(
-        location[: len(place)] == place
-        or (word in _JUDGES_ENTRIES and place[: len(location)] == location)
-        for place in known
-    )
+def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
+    """Without what is about an unread place, or judges a field without its unread entries."""
+    places = {finding.location for finding in unread if not is_of_size(finding)}
+    around = {place[:length] for place in places for length in range(len(place))}
+    return [
+        finding
+        for finding in found
+        if not (finding.word in _JUDGES_ENTRIES and finding.location in around)
+        and not any(
+            finding.location[:length] in places for length in range(len(finding.location) + 1)
+        )
+    ]
 
 
 _library = protovalidate.Validator()
@@ -156,15 +166,24 @@ def _message_of(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _with_library(message_class: type[Message]) -> Check:
-    """The library, and the raw JSON fields, of which it knows nothing."""
+    """The library, the sizes before it, and the raw JSON fields, of which it knows nothing."""
     raw = [
         (field.name, judge_raw_json(form_of(field).raw_json))
         for field in descriptor_of(message_class).fields
         if form_of(field).raw_json
     ]
 
+    measure = compile_measure(descriptor_of(message_class))
+
     def check(message: Message) -> Findings:
-        found = ask_library(message)
+        found = measure(message, False) if measure else []
+        judged = message
+        if found and measure:
+            # The library would look at every entry, each more costly than all else of the request.
+            judged = message_class()
+            judged.CopyFrom(message)
+            measure(judged, True)
+        found += ask_library(judged)
         for name, judge in raw:
             for below in judge(getattr(message, name)):
                 found.append(below._replace(location=(name, *below.location)))
