@@ -41,7 +41,9 @@ An answer that is not a success has the type `application/problem+json` and this
 Decide by `code`. It is stable; the other texts may change. `detail` says what to do, and `message`
 repeats it for older clients. `ray_id` is also in the header `x-ray-id`: name it when you ask the
 operator. `metadata` (strings by name) and `errors` (every problem of the input at once) are there
-when there is something to say.
+when there is something to say. `errors` has at most 256 problems and 48 KiB: the last one then has
+the path `["too-many"]` and says how many more there are. A field with too many entries is one
+`too-many`, and entries beyond its maximum are not looked at.
 
 gRPC tells the same: the status of the table, `google.rpc.ErrorInfo` with the code as reason,
 `BadRequest` for `errors`, `RetryInfo` where HTTP has `Retry-After`, and `x-ray-id` in the trailing

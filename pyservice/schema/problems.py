@@ -34,6 +34,11 @@ class Finding(NamedTuple):
     word: str
     reason: str
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Location and word together, as an answer tells them."""
+        return (*self.location, self.word)
+
 
 Findings = Sequence[Finding]
 

@@ -157,7 +157,8 @@ def _unwrapped_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
         below = getattr(message, name)
         below.SetInParent()
         found = read_inner(below, value)
-        return at(name, [Finding(location[1:], *rest) for location, *rest in found])
+        # The name of the inner field, which nobody has sent, gives way to that of this one.
+        return [Finding((name, *location[1:]), word, reason) for location, word, reason in found]
 
     return read
 
@@ -192,7 +193,7 @@ def _fill_scalars(field: FieldDescriptor) -> Reader:
         for index, value in enumerate(values):
             converted = convert(value)
             if type(converted) is Finding:
-                found += at(str(index), [converted])
+                found.append(Finding((str(index),), converted.word, converted.reason))
                 converted = nothing  # keeps the indexes of the entries behind it
             target.append(converted)
         return found

@@ -31,6 +31,11 @@ Check = Callable[[Message], Findings]
 Judge = Callable[[Any], Findings]
 
 
+MATCHED_LENGTH: Final = 4096
+"""Characters beyond which a text that is too long is not matched with its pattern as well: that can
+take a hundred times the memory of the text. Length comes before pattern in a message of rules."""
+
+
 class UnsupportedRule(Exception):
     """A rule that cannot be compiled; its message has to stay with the library."""
 
@@ -209,10 +214,20 @@ def _judge_all(rules: list[Rule]) -> Judge | None:
     def judge(value: Any) -> Findings:
         for holds in predicates:
             if not holds(value):
-                return [rule.finding for rule in rules if not rule.holds(value)]
+                return _broken(rules, value)
         return ()
 
     return judge if rules else None
+
+
+def _broken(rules: list[Rule], value: Any) -> list[Finding]:
+    found: list[Finding] = []
+    for rule in rules:
+        if not rule.holds(value):
+            found.append(rule.finding)
+            if rule.finding.word == "too-long" and len(value) > MATCHED_LENGTH:
+                break
+    return found
 
 
 def _finding(word: str, reason: str) -> Finding:

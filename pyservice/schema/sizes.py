@@ -8,18 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
 from pyservice.pb.buf.validate import validate_pb2
-from pyservice.schema.methods import is_map, map_value, option
+from pyservice.schema.methods import form_of, is_map, map_value, option
 from pyservice.schema.problems import Finding, at
 
-Measure = Callable[[Any, bool], list[Finding]]
-"""Tells what of a message, or of a field's value, is too large; True: and removes what is beyond
-the limits."""
+Measure = Callable[[Any], list[Finding]]
+Excerpt = Callable[[Any, Any], None]
+
+
+class Sizes(NamedTuple):
+    """The limits in a message, or in the value of a field."""
+
+    measure: Measure
+    """Tells which are passed."""
+    excerpt: Excerpt
+    """Copies what is within them from the first value to the second, which is empty."""
+
 
 _SIZE_WORD = "too-many"
 
@@ -41,60 +49,100 @@ def is_of_size(finding: Finding) -> bool:
     return finding.word == _SIZE_WORD
 
 
-def compile_measure(descriptor: Descriptor) -> Measure | None:
-    """The measure of a message and of the messages in it; None when nothing in it has a limit."""
-    measures = {
-        field: measure
-        for field in descriptor.fields
-        if (measure := _measure_of_field(field)) is not None
-    }
-    if not measures:
+def compile_sizes(descriptor: Descriptor) -> Sizes | None:
+    """The limits in a message and in the messages in it; None when there are none."""
+    parts = {field: part for field in descriptor.fields if (part := _sizes_of_field(field))}
+    if not parts:
         return None
 
-    def measure_fields(message: Message, is_cutting: bool) -> list[Finding]:
+    def measure(message: Any) -> list[Finding]:
         found: list[Finding] = []
         for field, value in message.ListFields():
-            measure = measures.get(field)
-            below = measure(value, is_cutting) if measure else None
+            part = parts.get(field)
+            below = part.measure(value) if part else None
             if below:
                 found += at(field.name, below)
         return found
 
-    return measure_fields
+    def excerpt(message: Any, into: Any) -> None:
+        for field, value in message.ListFields():
+            if not field.is_repeated and field.message_type is None:
+                setattr(into, field.name, value)
+                continue
+            target = getattr(into, field.name)
+            if not field.is_repeated:
+                target.SetInParent()
+            part = parts.get(field)
+            if part:
+                part.excerpt(value, target)
+            else:
+                target.MergeFrom(value)
+
+    return Sizes(measure, excerpt)
 
 
-def _measure_of_field(field: FieldDescriptor) -> Measure | None:
+def _sizes_of_field(field: FieldDescriptor) -> Sizes | None:
     kind = map_value(field) if is_map(field) else field
-    below = compile_measure(kind.message_type) if kind.message_type else None
+    below = compile_sizes(kind.message_type) if kind.message_type else None
+    if below is not None and form_of(field).unwrap:
+        below = below._replace(measure=_unwrapped(below.measure))
     if not field.is_repeated:
         return below
     limit = limit_of(field)
     if limit is None and below is None:
         return None
-    cut, named = (_cut_map, _pairs) if is_map(field) else (_cut_list, enumerate)
+    if is_map(field):
+        merge = below.excerpt if below else _merge if kind.message_type else None
+        return Sizes(
+            _measure_entries(limit, below, lambda pairs: pairs.items()),
+            _excerpt_map(limit, merge),
+        )
+    return Sizes(_measure_entries(limit, below, enumerate), _excerpt_list(limit, below))
 
-    def measure(entries: Any, is_cutting: bool) -> list[Finding]:
+
+def _measure_entries(
+    limit: int | None, below: Sizes | None, named: Callable[[Any], Iterable[tuple[Any, Any]]]
+) -> Measure:
+    def measure(entries: Any) -> list[Finding]:
         found: list[Finding] = []
         if limit is not None and len(entries) > limit:
             found.append(too_many(limit))
-            if is_cutting:
-                cut(entries, limit)
         if below is not None:
             for name, entry in islice(named(entries), limit):
-                found += at(str(name), below(entry, is_cutting))
+                found += at(str(name), below.measure(entry))
         return found
 
     return measure
 
 
-def _pairs(entries: Any) -> Iterable[tuple[Any, Any]]:
-    return entries.items()  # type: ignore[no-any-return]
+def _unwrapped(measure_inner: Measure) -> Measure:
+    """For a message that in JSON is its only field: that field's name is not in the location."""
+    return lambda message: [
+        Finding(location[1:], word, reason) for location, word, reason in measure_inner(message)
+    ]
 
 
-def _cut_list(entries: Any, limit: int) -> None:
-    del entries[limit:]
+def _excerpt_list(limit: int | None, below: Sizes | None) -> Excerpt:
+    def excerpt(entries: Any, into: Any) -> None:
+        if below is None:
+            into.extend(entries[:limit])
+            return
+        for entry in islice(entries, limit):
+            below.excerpt(entry, into.add())
+
+    return excerpt
 
 
-def _cut_map(entries: Any, limit: int) -> None:
-    for key in list(islice(entries, limit, None)):
-        del entries[key]
+def _excerpt_map(limit: int | None, merge: Excerpt | None) -> Excerpt:
+    def excerpt(pairs: Any, into: Any) -> None:
+        for key in islice(pairs, limit):
+            if merge is None:
+                into[key] = pairs[key]
+            else:
+                merge(pairs[key], into[key])
+
+    return excerpt
+
+
+def _merge(message: Any, into: Any) -> None:
+    into.MergeFrom(message)

@@ -26,7 +26,7 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
 from pyservice.schema.problems import Finding, Findings, tell
 from pyservice.schema.rules import Check, compile_rules, judge_raw_json
-from pyservice.schema.sizes import compile_measure, is_of_size
+from pyservice.schema.sizes import compile_sizes, is_of_size
 
 HOT: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerConnectedRequest,
@@ -87,11 +87,13 @@ def refuse_invalid(method: Method, message: Message, unread: Unread = NOTHING_UN
 def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
     """Without what is about an unread place, or judges a field without its unread entries."""
     places = {finding.location for finding in unread if not is_of_size(finding)}
-    around = {place[:length] for place in places for length in range(len(place))}
+    fields = {finding.location for finding in found if finding.word in _JUDGES_ENTRIES}
+    lengths = {len(location) for location in fields}
+    incomplete = fields & {place[:length] for place in places for length in lengths}
     return [
         finding
         for finding in found
-        if not (finding.word in _JUDGES_ENTRIES and finding.location in around)
+        if not (finding.word in _JUDGES_ENTRIES and finding.location in incomplete)
         and not any(
             finding.location[:length] in places for length in range(len(finding.location) + 1)
         )
@@ -173,16 +175,15 @@ def _with_library(message_class: type[Message]) -> Check:
         if form_of(field).raw_json
     ]
 
-    measure = compile_measure(descriptor_of(message_class))
+    sizes = compile_sizes(descriptor_of(message_class))
 
     def check(message: Message) -> Findings:
-        found = measure(message, False) if measure else []
+        found = sizes.measure(message) if sizes else []
         judged = message
-        if found and measure:
+        if found and sizes:
             # The library would look at every entry, each more costly than all else of the request.
             judged = message_class()
-            judged.CopyFrom(message)
-            measure(judged, True)
+            sizes.excerpt(message, judged)
         found += ask_library(judged)
         for name, judge in raw:
             for below in judge(getattr(message, name)):

@@ -1,0 +1,291 @@
+"""The largest request that a door lets in, with nothing right in it: little time, a small answer.
+
+Time is CPU time of this process; what is asked of it is several times what it takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+import orjson
+import pytest
+from google.protobuf.message import Message
+
+from pyservice.edge import codec
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.rpc import status
+from pyservice.schema import jsontext
+from pyservice.schema.methods import METHODS
+from pyservice.schema.problems import MAX_PROBLEMS
+from pyservice.schema.validation import refuse_invalid
+
+MIB = 1 << 20
+RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+MAX_CPU_S = 0.9
+MAX_ANSWER_BYTES = 64 * 1024
+# What the gRPC door adds to a response; clients take 8 KiB of headers.
+MAX_TRAILER_BYTES = 6 * 1024
+
+BY_SLUG = {method.slug: method for method in METHODS.values()}
+DECODERS = {slug: codec.decoder(method) for slug, method in BY_SLUG.items()}
+PATHS = {"attach": {"game_id": "arena", "namespace_id": "prod"}}
+
+Make = Callable[[int], bytes]
+"""A body of so many bytes or a few less."""
+
+
+def filled(head: bytes, entry: bytes, tail: bytes) -> Make:
+    """Head, as often an entry as there is room for with commas between, tail."""
+
+    def make(size: int) -> bytes:
+        count = (size - len(head) - len(tail) + 1) // (len(entry) + 1)
+        return head + b",".join([entry] * count) + tail
+
+    return make
+
+
+def distinct(head: bytes, form: bytes, tail: bytes) -> Make:
+    """The same with a number in each entry."""
+
+    def make(size: int) -> bytes:
+        room = size - len(head) - len(tail) + 1
+        entries: list[bytes] = []
+        while (room := room - len(entry := form % len(entries)) - 1) >= 0:
+            entries.append(entry)
+        return head + b",".join(entries) + tail
+
+    return make
+
+
+def text(head: bytes, piece: bytes, tail: bytes) -> Make:
+    """One long text between head and tail."""
+    return lambda size: head + piece * ((size - len(head) - len(tail)) // len(piece)) + tail
+
+
+ATTACH = b'{"game_mode":"duel",'
+ONE_PORT = ATTACH + b'"ports":{"ws":{'
+
+# What is wrong, the operation, the body.
+BODIES: dict[str, tuple[str, Make]] = {
+    "modes: numbers": ("find", filled(b'{"game_modes":[', b"1", b"]}")),
+    "modes: one bad name": ("find", filled(b'{"game_modes":[', b'"!"', b"]}")),
+    "modes: bad names": ("find", distinct(b'{"game_modes":[', b'"!%x"', b"]}")),
+    "modes: good names": ("find", distinct(b'{"game_modes":[', b'"%x"', b"]}")),
+    "modes: empty lists": ("find", filled(b'{"game_modes":[', b"[]", b"]}")),
+    "modes: one long name": ("find", text(b'{"game_modes":["', b"a-", b'!"]}')),
+    "regions: nulls": ("find", filled(b'{"game_modes":["a"],"regions":[', b"null", b"]}")),
+    "regions: bad names": ("find", filled(b'{"game_modes":["a"],"regions":[', b'"!"', b"]}")),
+    "regions: one long name": ("find", text(b'{"game_modes":["a"],"regions":["', b"a-", b'"]}')),
+    "tags: numbers": ("find", distinct(b'{"game_modes":["a"],"tags":{', b'"%x":1', b"}}")),
+    "tags: texts": ("find", distinct(b'{"game_modes":["a"],"tags":{', b'"%x":""', b"}}")),
+    "tags: one long name": ("find", text(b'{"game_modes":["a"],"tags":{"', b"\xc3\xa9", b'":1}}')),
+    "tags: long names": (
+        "find",
+        distinct(b'{"game_modes":["a"],"tags":{', b'"%x' + b"\\u0001" * 1000 + b'":1', b"}}"),
+    ),
+    "captcha: unknown": ("find", distinct(b'{"captcha":{"captcha_a":{},', b'"%x":1', b"}}")),
+    "verification: raw": ("find", distinct(b'{"verification_data":[],', b'"%x":[{}]', b"}")),
+    "verification: repeated": ("find", filled(b'{"verification_data":1,', b'"a":1', b"}")),
+    "address: colons": ("find", text(b'{"client_address":"', b":", b'"}')),
+    "address: digits": ("find", text(b'{"client_address":"', b"1.", b'"}')),
+    "lobby: long": ("join", text(b'{"party_size":"1","lobby_id":"', b"0", b'"}')),
+    "token: list": ("connected", filled(b'{"player_token":[', b"1", b"]}")),
+    "digits": ("disconnected", text(b'{"hold_ms":', b"9", b"}")),
+    "tokens: numbers": ("heartbeat", filled(b'{"player_tokens":[', b"1", b"]}")),
+    "tokens: lists": ("heartbeat", filled(b'{"player_tokens":[', b"[]", b"]}")),
+    "tokens: too many": ("heartbeat", filled(b'{"player_tokens":[', b'""', b"]}")),
+    "tokens: wrong, not too many": (
+        "heartbeat",
+        filled(b'{"player_tokens":[', b"0.12345678901234", b"]}"),
+    ),
+    "attach: unknown": ("attach", distinct(b"{", b'"%x":1', b"}")),
+    "attach: one unknown, long": ("attach", text(b'{"', b"x", b'":1}')),
+    "attach: unknown, long": ("attach", distinct(b"{", b'"%x' + b"y" * 4000 + b'":1', b"}")),
+    "ports: empty": ("attach", distinct(ATTACH + b'"ports":{', b'"%x":{}', b"}}")),
+    "ports: numbers": ("attach", distinct(ATTACH + b'"ports":{', b'"%x":1', b"}}")),
+    "ports: unknown": ("attach", distinct(ONE_PORT, b'"%x":1', b"}}}")),
+    "ports: long address": ("attach", text(ONE_PORT + b'"address":"', b"a.", b'"}}}')),
+    "attach tags: lists": ("attach", distinct(ATTACH + b'"tags":{', b'"%x":[]', b"}}")),
+    "attach tags: texts": ("attach", distinct(ATTACH + b'"tags":{', b'"%x":""', b"}}")),
+    "deep": ("connected", text(b"[" * 60 + b"0", b",[[[[]]]]", b"]" * 60)),
+    "too deep": ("connected", text(b"", b"[", b"")),
+    "spaces": ("find", text(b'{"verification_data":', b" ", b"1}")),
+}
+
+
+def http_cpu_s(slug: str, body: bytes, query: bytes = b"") -> tuple[float, ServiceError]:
+    """CPU seconds from the bytes of a request to the bytes of its refusal, and the refusal."""
+    decode, method, path = DECODERS[slug], BY_SLUG[slug], PATHS.get(slug, {})
+    started = time.process_time()
+    message, unread = decode(body, query, path)
+    with pytest.raises(ServiceError) as raised:
+        refuse_invalid(method, message, unread)
+    answer = orjson.dumps(raised.value.problem(RAY_ID))
+    took_s = time.process_time() - started
+    assert len(answer) <= MAX_ANSWER_BYTES
+    return took_s, raised.value
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_of_wrong_entries_costs_little_and_gets_a_small_answer(name: str) -> None:
+    slug, make = BODIES[name]
+    body = make(MIB)
+    assert MIB - 12_000 < len(body) <= MIB
+    took_s, error = http_cpu_s(slug, body)
+    assert error.errors
+    assert len(error.errors) <= MAX_PROBLEMS + 1
+    assert took_s < MAX_CPU_S
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_four_times_the_body_takes_four_times_as_long_and_not_sixteen(name: str) -> None:
+    slug, make = BODIES[name]
+    small, large = make(MIB // 4), make(MIB)
+    assert_linear(lambda: http_cpu_s(slug, small)[0], lambda: http_cpu_s(slug, large)[0])
+
+
+def assert_linear(small_s: Callable[[], float], large_s: Callable[[], float]) -> None:
+    """Of work that is four times as much. What is too short to be measured is fast enough."""
+    resolution_s = 0.005
+    gc.collect()
+    gc.disable()  # it runs at odd times, which is no cost of this request more than of another
+    try:
+        for _ in range(4):  # a busy machine is given more chances; what is quadratic fails them all
+            if large_s() <= 9 * max(min(small_s(), small_s()), resolution_s):
+                return
+    finally:
+        gc.enable()
+    pytest.fail("the time grows faster than the request")
+
+
+def test_parameters_of_a_query_are_bounded_too() -> None:
+    took_s, error = http_cpu_s("list", b"", b"&".join(b"%x" % number for number in range(1800)))
+    assert error.code == "QUERY_INVALID"
+    assert error.errors[-1].message == f"and {1800 - MAX_PROBLEMS} more problems"
+    assert took_s < MAX_CPU_S
+
+
+def test_every_problem_is_told_while_there_are_few_and_a_number_afterwards() -> None:
+    names = [f"n{number}" for number in range(MAX_PROBLEMS - 1)]
+    body = orjson.dumps(dict.fromkeys(names, 1))
+    _, error = http_cpu_s("attach", body)
+    told = [problem.path for problem in error.errors]
+    assert told == [*((name, "unknown-field") for name in names), ("game_mode", "required")]
+    _, error = http_cpu_s("attach", orjson.dumps(dict.fromkeys([*names, "x", "y"], 1)))
+    assert len(error.errors) == MAX_PROBLEMS + 1
+    assert error.errors[-1].path == ("too-many",)
+    assert error.errors[-1].message == "and 2 more problems"
+
+
+# gRPC
+
+
+def many(number: int, size_of_one: int) -> range:
+    return range(number // size_of_one)
+
+
+MESSAGES: dict[str, tuple[str, Callable[[int], Message]]] = {
+    "modes: one byte": ("find", lambda size: pb.FindLobbyRequest(game_modes=["!"] * (size // 3))),
+    "modes: empty": ("find", lambda size: pb.FindLobbyRequest(game_modes=[""] * (size // 2))),
+    "modes: one long": ("find", lambda size: pb.FindLobbyRequest(game_modes=["é" * (size // 2)])),
+    "regions: one byte": ("find", lambda size: pb.FindLobbyRequest(regions=["A"] * (size // 3))),
+    "regions: one long": ("find", lambda size: pb.FindLobbyRequest(regions=["a-" * (size // 2)])),
+    "tags": (
+        "find",
+        lambda size: pb.FindLobbyRequest(tags={f"{n:x}": "" for n in many(size, 11)}),
+    ),
+    "tags: long": (
+        "find",
+        lambda size: pb.FindLobbyRequest(tags={f"{n}" + "\0" * 5000: "" for n in many(size, 5012)}),
+    ),
+    "address": ("find", lambda size: pb.FindLobbyRequest(client_address=":" * size)),
+    "lobby": ("join", lambda size: pb.JoinLobbyRequest(lobby_id="-" * size)),
+    "raw": ("find", lambda size: pb.FindLobbyRequest(verification_data=b"[" * size)),
+    "raw: wide": (
+        "find",
+        lambda size: pb.FindLobbyRequest(verification_data=b"[" + b"[]," * (size // 3) + b"0]"),
+    ),
+    "tokens": (
+        "heartbeat",
+        lambda size: pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=[""] * (size // 2))),
+    ),
+    "ports": (
+        "attach",
+        lambda size: pb.AttachLobbyRequest(
+            ports={f"P{n:x}": pb.AttachedPort() for n in many(size, 12)}
+        ),
+    ),
+    "attach tags": (
+        "attach",
+        lambda size: pb.AttachLobbyRequest(tags={f"{n:x}": "" for n in many(size, 11)}),
+    ),
+    "attach texts": (
+        "attach",
+        lambda size: pb.AttachLobbyRequest(
+            game_id="a-" * (size // 8), namespace_id="a" * (size // 4), region="-" * (size // 4)
+        ),
+    ),
+}
+
+
+def grpc_cpu_s(slug: str, message: Message) -> tuple[float, ServiceError]:
+    """The same over gRPC: from a message to the bytes of the trailing metadata."""
+    method = BY_SLUG[slug]
+    started = time.process_time()
+    with pytest.raises(ServiceError) as raised:
+        refuse_invalid(method, message)
+    details = dict(status.trailers(raised.value, RAY_ID))[status.DETAILS]
+    took_s = time.process_time() - started
+    assert len(details) <= MAX_TRAILER_BYTES
+    return took_s, raised.value
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_of_wrong_entries_costs_little_and_gets_a_small_answer(name: str) -> None:
+    slug, make = MESSAGES[name]
+    data = make(MIB).SerializeToString()
+    assert 0.7 * MIB < len(data) < 1.2 * MIB
+    started = time.process_time()
+    message = BY_SLUG[slug].request.FromString(data)
+    parsed_s = time.process_time() - started
+    took_s, error = grpc_cpu_s(slug, message)
+    assert error.errors
+    assert parsed_s + took_s < MAX_CPU_S
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_four_times_the_message_takes_four_times_as_long_and_not_sixteen(name: str) -> None:
+    slug, make = MESSAGES[name]
+    small, large = make(MIB // 4), make(MIB)
+    assert_linear(lambda: grpc_cpu_s(slug, small)[0], lambda: grpc_cpu_s(slug, large)[0])
+
+
+# JSON as text
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        distinct(b"{", b'"%x":1', b"}"),
+        filled(b"{", b'"a" : [ ] ', b"}"),
+        distinct(b"{", b'"\xc3\xa9%x":"\xf0\x9d\x84\x9e"', b"}"),
+        text(b"{", b" ", b"}"),
+        text(b'{"a":"', b"\\n", b'"}'),
+        text(b'{"a":0.', b"1", b"}"),
+        text(b'{"a":[0', b",[[[[[]]]]]", b"]}"),
+    ],
+    ids=["names", "repeated", "not ascii", "spaces", "one text", "one number", "brackets"],
+)
+def test_texts_of_members_are_found_in_one_pass(make: Make) -> None:
+    def cpu_s(body: bytes) -> float:
+        started = time.process_time()
+        jsontext.parse(body)
+        jsontext.member_texts(body)
+        return time.process_time() - started
+
+    small, large = make(MIB // 4), make(MIB)
+    assert cpu_s(make(MIB)) < MAX_CPU_S
+    assert_linear(lambda: cpu_s(small), lambda: cpu_s(large))

@@ -1,0 +1,80 @@
+"""How much of what is wrong one answer tells: everything while it is little, then a number."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from pyservice.errors import FieldProblem, ServiceError
+from pyservice.pb.errors import WORDS
+from pyservice.schema.problems import (
+    MAX_NAME_LENGTH,
+    MAX_PROBLEMS,
+    MAX_PROBLEMS_BYTES,
+    Finding,
+    at,
+    shorten,
+    tell,
+)
+
+
+def unknown(count: int, name: str = "n{}") -> list[Finding]:
+    return [
+        Finding((name.format(number),), "unknown-field", "is not known") for number in range(count)
+    ]
+
+
+def size(problem: FieldProblem) -> int:
+    return len(problem.message)
+
+
+@pytest.mark.parametrize("count", [0, 1, MAX_PROBLEMS])
+def test_all_problems_are_told_up_to_the_limit(count: int) -> None:
+    told = tell(unknown(count))
+    assert told == [
+        FieldProblem((f"n{number}", "unknown-field"), f"n{number} is not known")
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("more", [1, 2, 1000])
+def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
+    *told, last = tell(unknown(MAX_PROBLEMS + more))
+    assert [problem.path[0] for problem in told] == [f"n{n}" for n in range(MAX_PROBLEMS)]
+    assert last == FieldProblem(("too-many",), f"and {more} more problems")
+    assert last.path[-1] in WORDS
+
+
+@pytest.mark.parametrize("character", ["x", "é", "𝄞", "\0", '"'])
+def test_long_names_are_cut_and_take_no_more_than_the_room_there_is(character: str) -> None:
+    found = unknown(300, "{}" + character * 10_000)
+    *told, last = tell(found)
+    assert told
+    assert all(len(problem.path[0]) == MAX_NAME_LENGTH + 1 for problem in told)
+    assert last.message == f"and {300 - len(told)} more problems"
+    body = ServiceError("BODY_INVALID", errors=[*told, last]).problem("0" * 32)
+    assert len(orjson.dumps(body["errors"])) <= MAX_PROBLEMS_BYTES + 100
+
+
+def test_a_name_of_the_largest_length_is_told_whole() -> None:
+    name = "é" * MAX_NAME_LENGTH
+    assert tell([Finding((name,), "too-long", "")])[0].path == (name, "too-long")
+
+
+def test_a_door_with_less_room_counts_what_was_not_told_before_too() -> None:
+    problems = tell(unknown(1000))
+    *told, last = shorten(problems, 100, size)
+    assert sum(map(size, told)) <= 100
+    assert told == problems[: len(told)]
+    assert last.message == f"and {1000 - len(told)} more problems"
+
+
+def test_a_door_with_room_changes_nothing() -> None:
+    for problems in (tell(unknown(3)), tell(unknown(1000)), []):
+        assert shorten(problems, 1 << 20, size) == problems
+
+
+def test_findings_are_seen_from_above() -> None:
+    assert at("a", at("b", [Finding((), "invalid", "is odd")])) == [
+        Finding(("a", "b"), "invalid", "is odd")
+    ]

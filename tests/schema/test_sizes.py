@@ -1,0 +1,184 @@
+"""Entries beyond what a field may have are told as one problem and not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from pyservice.pb.hosting.internal.v1 import configuration_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.schema.methods import METHODS, descriptor_of, is_map, map_value
+from pyservice.schema.reading import compile_reader
+from pyservice.schema.sizes import compile_sizes, limit_of
+from pyservice.schema.validation import validate
+
+
+def repeated_fields(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
+    for field in descriptor.fields:
+        if field.is_repeated:
+            yield field
+        kind = map_value(field) if is_map(field) else field
+        if kind.message_type is not None:
+            yield from repeated_fields(kind.message_type)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_repeated_field_and_map_of_a_request_has_a_limit(name: str) -> None:
+    for field in repeated_fields(descriptor_of(METHODS[name].request)):
+        assert limit_of(field) is not None, f"{field.full_name} needs max_items or max_pairs"
+
+
+def paths(message: Message) -> list[tuple[str, ...]]:
+    return [problem.path for problem in validate(message)]
+
+
+# Both doors: rules
+
+
+def test_entries_within_the_limit_still_tell_all_their_problems() -> None:
+    message = pb.FindLobbyRequest(game_modes=["a b"] * 40, regions=["local"] * 63 + ["EU", "EU"])
+    assert paths(message) == [
+        ("game_modes", "too-many"),
+        ("game_modes", "not-unique"),
+        *(("game_modes", str(index), "invalid") for index in range(32)),
+        ("regions", "too-many"),
+        ("regions", "63", "invalid"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.FindLobbyRequest(game_modes=["a"], tags={f"{n:0129}": "" for n in range(20)}),
+        pb.AttachLobbyRequest(
+            game_id="g",
+            namespace_id="n",
+            game_mode="a",
+            tags={f"{n:0129}": "" for n in range(20)},
+        ),
+    ],
+    ids=["compiled", "library"],
+)
+def test_of_a_map_as_many_pairs_are_judged_as_are_allowed(message: Message) -> None:
+    first, *others = paths(message)
+    assert first == ("tags", "too-many")
+    assert len(set(others)) == 8
+    assert {path[-1] for path in others} == {"too-long"}
+
+
+def test_the_library_is_asked_about_what_is_within_the_limits_and_the_message_stays() -> None:
+    message = pb.AttachLobbyRequest(
+        game_id="g",
+        namespace_id="n",
+        game_mode="a b",
+        ports={f"p{number}": pb.AttachedPort(address="::1") for number in range(500)},
+    )
+    before = message.SerializeToString(deterministic=True)
+    found = paths(message)
+    assert found[0] == ("ports", "too-many")
+    assert ("game_mode", "invalid") in found
+    required = [path for path in found if path[2:] == ("port", "required")]
+    assert len(required) == 16
+    assert len(found) == 18
+    assert message.SerializeToString(deterministic=True) == before
+
+
+def excerpt_of(message: Message) -> Any:
+    """The copy within the limits, of which is seen that it is within them."""
+    sizes = compile_sizes(descriptor_of(message))
+    assert sizes is not None
+    copy = type(message)()
+    sizes.excerpt(message, copy)
+    assert not sizes.measure(copy)
+    return copy
+
+
+def test_a_list_of_the_library_is_judged_as_far_as_it_is_allowed() -> None:
+    message = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens(tokens=["a"] * 65_537))
+    assert paths(message) == [("player_tokens", "too-many")]
+    assert len(message.player_tokens.tokens) == 65_537
+    assert len(excerpt_of(message).player_tokens.tokens) == 65_535
+
+
+def configuration(args: int, regions: int) -> configuration_pb2.NamespaceConfiguration:
+    modes = {"duel": {"docker": {"args": ["a"] * args, "env": {"A": "b"}}}}
+    return configuration_pb2.NamespaceConfiguration(
+        namespace_id="n",
+        game={},
+        environment_tokens=[{"token_id": "t"}],
+        revoked_token_ids=["a", "b"],
+        versions=[
+            {},
+            {
+                "matchmaker": {
+                    "game_modes": modes,
+                    "regions": {f"r{number}": {"tier": "t"} for number in range(regions)},
+                }
+            },
+        ],
+    )
+
+
+def test_sizes_are_found_however_deep_and_beside_each_other() -> None:
+    message = configuration(args=65, regions=66)
+    sizes = compile_sizes(descriptor_of(message))
+    assert sizes is not None
+    within = ("versions", "1", "matchmaker")
+    expected = {(*within, "game_modes", "duel", "docker", "args"), (*within, "regions")}
+    assert {found.location for found in sizes.measure(message)} == expected
+    matchmaker = excerpt_of(message).versions[1].matchmaker
+    assert len(matchmaker.regions) == 64
+    assert len(matchmaker.game_modes["duel"].docker.args) == 64
+    assert {region.tier for region in matchmaker.regions.values()} == {"t"}
+
+
+def test_an_excerpt_has_all_that_is_within_the_limits() -> None:
+    message = configuration(args=64, regions=64)
+    assert excerpt_of(message) == message
+    attach = pb.AttachLobbyRequest(
+        game_id="g", region="", ports={"a": pb.AttachedPort(port=0)}, tags={"a": "b"}
+    )
+    assert excerpt_of(attach) == attach
+    empty = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens())
+    assert excerpt_of(empty).HasField("player_tokens")
+
+
+def test_a_message_without_any_limit_has_no_sizes() -> None:
+    assert compile_sizes(descriptor_of(pb.JoinLobbyRequest)) is None
+
+
+# JSON
+
+
+def read(message: Message, value: Any) -> list[tuple[str, ...]]:
+    found = compile_reader(descriptor_of(message))(message, value)
+    return [finding.path for finding in found]
+
+
+def test_a_reader_looks_at_no_entry_beyond_the_limit() -> None:
+    message = pb.FindLobbyRequest()
+    found = read(message, {"game_modes": ["a"] * 31 + [1] * 1000, "regions": ["x"] * 64})
+    assert found == [("game_modes", "too-many"), ("game_modes", "31", "wrong-type")]
+    assert len(message.game_modes) == 32
+    assert len(message.regions) == 64
+
+
+def test_a_reader_looks_at_no_pair_beyond_the_limit() -> None:
+    message = pb.AttachLobbyRequest()
+    value = {"tags": dict.fromkeys("abcdefghi", 1), "ports": {f"p{n}": {} for n in range(17)}}
+    assert read(message, value) == [
+        ("tags", "too-many"),
+        *(("tags", name, "wrong-type") for name in "abcdefgh"),
+        ("ports", "too-many"),
+    ]
+    assert sorted(message.ports) == sorted(f"p{number}" for number in range(16))
+
+
+def test_the_list_of_an_unwrapped_message_has_its_limit() -> None:
+    message = pb.HeartbeatRequest()
+    assert read(message, {"player_tokens": ["a"] * 65_535}) == []
+    assert read(message, {"player_tokens": ["a"] * 65_536}) == [("player_tokens", "too-many")]
