@@ -40,7 +40,9 @@ class OpenFailed(Exception):
 class Refused(Exception):
     """A command that the engine refused. Nothing was changed by it."""
 
-    def __new__(cls, slug: str, wait: int, context: dict[str, str | int]) -> Self: ...
+    def __new__(
+        cls, slug: str, wait: int, context: dict[str, str | int | tuple[int, ...]]
+    ) -> Self: ...
     @property
     def slug(self) -> str:
         """Wire code, one of ``SLUGS``."""
@@ -48,8 +50,11 @@ class Refused(Exception):
     def wait(self) -> int:
         """LSN that must be durable before the refusal may be told."""
     @property
-    def context(self) -> dict[str, str | int]:
-        """``reason`` (start failed), ``limit`` (party too large), ``index`` (token of a heartbeat list)."""
+    def context(self) -> dict[str, str | int | tuple[int, ...]]:
+        """``reason`` (start failed), ``limit`` (party too large), ``indexes`` (bad tokens of a heartbeat list).
+
+        Indexes ascend; of more than 256 they are the first 256.
+        """
 
 @final
 class Port:
@@ -136,18 +141,6 @@ class Status:
     def credit_bytes(self) -> int: ...
     @property
     def reserve_bytes(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def lobbies(self) -> int: ...
-    @property
-    def ledger_violations(self) -> int: ...
-    @property
-    def recovered_events(self) -> int: ...
-    @property
-    def torn_bytes(self) -> int: ...
-    @property
-    def recovery_ms(self) -> int: ...
 
 @final
 class Engine:
@@ -235,8 +228,14 @@ class Engine:
     def set_state(self, lobby: bytes, state: bytes) -> int:
         """An empty state clears."""
     def heartbeat(self, lobby: bytes, player_tokens: Sequence[str] | None = None) -> int: ...
-    def state(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bytes | None, int]:
-        """(state, LSN to wait for)."""
+    def state(
+        self, namespaces: Sequence[bytes], lobby: bytes, speaker: bytes | None = None
+    ) -> tuple[bytes | None, int]:
+        """(state, LSN to wait for), for who may see these namespaces.
+
+        ``speaker``: the lobby whose token the call came with. It must not have ended, and the call
+        counts as its speaking.
+        """
 
     # Operators
     def attach(

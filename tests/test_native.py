@@ -49,9 +49,9 @@ def engine() -> Iterator[_native.Engine]:
     made.close()
 
 
-def attach(engine: _native.Engine, places: int = 4) -> bytes:
+def attach(engine: _native.Engine, places: int = 4, namespace: bytes = NAMESPACE) -> bytes:
     lobby, _, _ = engine.attach(
-        NAMESPACE,
+        namespace,
         VERSION,
         "duel",
         "local",
@@ -106,9 +106,10 @@ def test_a_refusal_carries_its_slug_and_context(engine: _native.Engine) -> None:
         engine.join(NAMESPACE, lobby, party_size=2)
     assert refused.value.slug == "BODY_INVALID"
     assert refused.value.context == {"limit": 1}
+    token = engine.join(NAMESPACE, lobby).tokens[0]
     with pytest.raises(_native.Refused) as refused:
-        engine.heartbeat(lobby, ["player_x"])
-    assert refused.value.context == {"index": 0}
+        engine.heartbeat(lobby, ["player_x", token, ""])
+    assert refused.value.context == {"indexes": (0, 2)}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,87 @@ def test_answers_wait_for_the_journal_and_the_eventfd_tells(tmp_path: Path) -> N
     assert view.players == (0, 1, 0, 0)
 
 
+def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float]:
+    """Lines of the metrics by what stands before the value."""
+    lines = engine.render_metrics(labels).decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
+def test_metrics_name_a_thousand_namespaces_and_add_the_others_up(
+    engine: _native.Engine,
+) -> None:
+    namespaces = [number.to_bytes(16, "big") for number in range(1_003)]
+    for places, namespace in enumerate(namespaces, 1):
+        lobby = attach(engine, places, namespace)
+        engine.join(namespace, lobby)
+        engine.detach([namespace], attach(engine, 1, namespace))
+    labels = {
+        namespace: f"game/{number}" for number, namespace in enumerate(namespaces) if number != 7
+    }
+    page = samples(engine, labels)
+    named = {name.split('"')[1] for name in page if name.startswith("hosting_lobbies{")}
+    assert named == {f"game/{number}" for number in range(1_001) if number != 7} | {"other"}
+
+    def of_other(family: str, label: str) -> float:
+        return page[f'{family}{{namespace="other",{label}}}']
+
+    # Places are 1 more than the number of their namespace: 7 has no label, 1,001 and 1,002 come too late for theirs.
+    assert of_other("hosting_slots", 'state="free"') == 7 + 1_001 + 1_002
+    assert of_other("hosting_slots", 'state="reserved"') == 3
+    assert of_other("hosting_lobbies", 'state="ready"') == 3
+    assert of_other("hosting_player_tokens_total", 'outcome="issued"') == 3
+    assert of_other("hosting_lobby_ends_total", 'cause="removed"') == 3
+    for family, total in [
+        ("hosting_lobbies", 1_003),
+        ("hosting_slots", sum(range(1, 1_004))),
+        ("hosting_player_tokens_total", 1_003),
+        ("hosting_lobby_ends_total", 1_003),
+    ]:
+        assert sum(value for name, value in page.items() if name.startswith(f"{family}{{")) == total
+
+
+def test_metrics_tell_by_which_cause_lobbies_ended(engine: _native.Engine) -> None:
+    engine.detach([NAMESPACE], attach(engine))
+    page = samples(engine, {NAMESPACE: "g/n"})
+    ends = {
+        cause: page[f'hosting_lobby_ends_total{{namespace="g/n",cause="{cause}"}}']
+        for cause in ("exited", "start_timeout", "silent", "removed")
+    }
+    assert ends == {"exited": 0, "start_timeout": 0, "silent": 0, "removed": 1}
+
+
+def test_metrics_tell_what_a_start_recovered(tmp_path: Path) -> None:
+    for events in (0, 2):
+        engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
+        page = samples(engine, {})
+        if not events:
+            attach(engine)  # made, ready
+        engine.close()
+        assert page["hosting_journal_recovered_events"] == events
+        assert page["hosting_journal_recovery_torn_bytes"] == 0
+        assert page["hosting_journal_recovery_seconds"] > 0
+
+
+def test_metrics_tell_what_a_start_cut_off(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    engine = open_engine(folder, segment_bytes=262_144)
+    attach(engine)
+    engine.close()
+    first = min(folder.glob("seg-*.log"))  # the others are made ahead and hold no batch yet
+    with first.open("r+b") as log:
+        log.seek(len(first.read_bytes().rstrip(b"\0")) - 1)
+        log.write(b"\0")
+    engine = open_engine(folder, segment_bytes=262_144)
+    page = samples(engine, {})
+    engine.close()
+    assert page["hosting_journal_recovery_torn_bytes"] > 0
+
+
+def test_metrics_of_an_engine_without_a_journal_tell_nothing_of_one(engine: _native.Engine) -> None:
+    assert not [name for name in samples(engine, {}) if name.startswith("hosting_journal_")]
+
+
 def test_a_directory_that_is_in_use_is_refused_by_name(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
     with pytest.raises(_native.OpenFailed, match="journal"):
@@ -152,10 +234,13 @@ def test_a_directory_that_is_in_use_is_refused_by_name(tmp_path: Path) -> None:
     engine.close()
 
 
+# As many as have a label of their own: a page that takes long enough to be noticed.
+LABELS = {number.to_bytes(16, "big"): f"game/{number}" for number in range(1_000)}
+
 BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {
     "heartbeat": lambda engine, lobby, tokens: engine.heartbeat(lobby, tokens),
     "list_lobbies": lambda engine, lobby, tokens: engine.list_lobbies(NAMESPACE, VERSION),
-    "render_metrics": lambda engine, lobby, tokens: engine.render_metrics({NAMESPACE: "g/n"}),
+    "render_metrics": lambda engine, lobby, tokens: engine.render_metrics(LABELS),
 }
 
 
@@ -166,7 +251,9 @@ def test_batch_calls_let_other_threads_run(engine: _native.Engine, name: str) ->
         token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
     ]
     for _ in range(2_000):
-        attach(engine, places=1)  # so that listing and rendering take long enough to be noticed
+        attach(engine, places=1)  # so that listing takes long enough to be noticed
+    for namespace in LABELS:
+        attach(engine, places=1, namespace=namespace)
     ran = threading.Event()
     gate = threading.Lock()
 

@@ -7,7 +7,7 @@ the engine's; how waiting works is in `waiting`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -245,44 +245,35 @@ class Engine:
 
     async def ready(self, lobby: bytes, deadline: float | None) -> None:
         """The lobby takes players."""
-        try:
-            wait = self._native.ready(lobby)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        await self._waiting.settled(wait, deadline)
+        await self._done(lambda: self._native.ready(lobby), deadline)
 
     async def set_closed(self, lobby: bytes, is_closed: bool, deadline: float | None) -> None:
         """Whether the lobby takes more players."""
-        try:
-            wait = self._native.set_closed(lobby, is_closed)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        await self._waiting.settled(wait, deadline)
+        await self._done(lambda: self._native.set_closed(lobby, is_closed), deadline)
 
     async def set_state(self, lobby: bytes, state: bytes, deadline: float | None) -> None:
         """What the lobby keeps; empty clears."""
-        try:
-            wait = self._native.set_state(lobby, state)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        await self._waiting.settled(wait, deadline)
+        await self._done(lambda: self._native.set_state(lobby, state), deadline)
 
     async def heartbeat(
         self, lobby: bytes, player_tokens: Sequence[str] | None, deadline: float | None
     ) -> None:
         """The lobby lives; with the list of its players."""
-        try:
-            wait = self._native.heartbeat(lobby, player_tokens)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        await self._waiting.settled(wait, deadline)
+        await self._done(lambda: self._native.heartbeat(lobby, player_tokens), deadline)
 
     async def state(
-        self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
+        self,
+        namespaces: Sequence[bytes],
+        lobby: bytes,
+        deadline: float | None,
+        speaker: bytes | None = None,
     ) -> bytes:
-        """What the lobby keeps, empty when nothing."""
+        """What the lobby keeps, empty when nothing. `speaker`: the lobby whose token asked for it.
+
+        That one must not have ended, and it has spoken by asking (decisions 5.11).
+        """
         try:
-            state, wait = self._native.state(namespaces, lobby)
+            state, wait = self._native.state(namespaces, lobby, speaker)
         except Refused as refused:
             raise await self._told(refused, deadline) from None
         await self._waiting.settled(wait, deadline)
@@ -384,6 +375,14 @@ class Engine:
         await self._waiting.settled(wait, deadline)
         return did_remove
 
+    async def _done(self, command: Callable[[], int], deadline: float | None) -> None:
+        """Runs a command that tells nothing but that it was done."""
+        try:
+            wait = command()
+        except Refused as refused:
+            raise await self._told(refused, deadline) from None
+        await self._waiting.settled(wait, deadline)
+
     async def _placed(self, placed: Placed, deadline: float | None, lobby: bytes = b"") -> Placed:
         """The places, when they are there and durable. `lobby`: the one that was asked for."""
         if placed.hold:
@@ -402,16 +401,17 @@ class Engine:
     ) -> ServiceError:
         """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
         await self._waiting.settled(refused.wait, deadline)
-        return _service_error(refused.slug, refused.context, lobby)
+        return _service_error(refused, lobby)
 
 
-def _service_error(slug: str, context: Mapping[str, str | int], lobby: bytes) -> ServiceError:
+def _service_error(refused: Refused, lobby: bytes) -> ServiceError:
+    slug, context = refused.slug, refused.context
     if "limit" in context:
         reason = f"must be at most {context['limit']}"
         return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])
-    if "index" in context:
-        path = ["player_tokens", str(context["index"])]
-        return ServiceError(slug, errors=[field_problem(path, "invalid")])
+    if isinstance(indexes := context.get("indexes"), tuple):
+        paths = (["player_tokens", str(index)] for index in indexes)
+        return ServiceError(slug, errors=[field_problem(path, "invalid") for path in paths])
     metadata = {name: str(value) for name, value in context.items()}
     if lobby:
         metadata["lobby_id"] = format_uuid(lobby)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyservice.calls import Caller
+from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.admission import admit_attach
 from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
 from pyservice.dataplane.engine import Engine
@@ -99,8 +99,13 @@ class Fleet:
         self, request: pb.GetLobbyStateRequest, caller: Caller
     ) -> pb.GetLobbyStateResponse:
         """Decisions 5.6; another namespace's lobby is not there."""
+        # A lobby that asks has spoken, or learns of its own end, as with its other calls.
+        speaker = caller.lobby_id if caller.kind is TokenKind.LOBBY else None
         state = await self._engine.state(
-            [caller.namespace_id], raw_id(request.lobby_id), caller.call.deadline
+            [caller.namespace_id] if caller.namespace_id else [],
+            raw_id(request.lobby_id),
+            caller.call.deadline,
+            speaker,
         )
         return pb.GetLobbyStateResponse(state=state)
 

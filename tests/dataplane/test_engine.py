@@ -207,14 +207,17 @@ async def test_a_party_that_is_too_large_is_told_where(engine: Engine) -> None:
     assert [problem.path for problem in caught.value.errors] == [("party_size", "too-high")]
 
 
-async def test_a_bad_token_in_a_heartbeat_is_told_by_its_index(engine: Engine) -> None:
+async def test_every_bad_token_in_a_heartbeat_is_told_by_its_index(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     await engine.ready(lobby, None)
     placed = await _find(engine)
     with pytest.raises(ServiceError) as caught:
-        await engine.heartbeat(lobby, [placed.tokens[0], "player_nonsense"], None)
+        await engine.heartbeat(lobby, ["", placed.tokens[0], "player_nonsense"], None)
     assert caught.value.code == "BODY_INVALID"
-    assert [problem.path for problem in caught.value.errors] == [("player_tokens", "1", "invalid")]
+    assert [problem.path for problem in caught.value.errors] == [
+        ("player_tokens", "0", "invalid"),
+        ("player_tokens", "2", "invalid"),
+    ]
 
 
 async def test_state_is_kept_and_read_by_its_namespace(engine: Engine) -> None:
@@ -225,6 +228,18 @@ async def test_state_is_kept_and_read_by_its_namespace(engine: Engine) -> None:
     assert engine.listed_state(NAMESPACE, lobby) == b'{"a":1}'
     assert engine.listed_state(VERSION, lobby) is None
     assert await _code(engine.state([VERSION], lobby, None)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+
+
+async def test_a_lobby_that_has_ended_reads_no_state(engine: Engine) -> None:
+    lobby, _ = await _attach(engine)
+    other, _ = await _attach(engine)
+    assert await engine.state([NAMESPACE], other, None, speaker=lobby) == b""
+    await engine.detach([NAMESPACE], lobby, None)
+    for namespaces in ([NAMESPACE], []):
+        ended = engine.state(namespaces, other, None, speaker=lobby)
+        assert await _code(ended) == "MATCHMAKER_LOBBY_STOPPED"
+        unknown = engine.state(namespaces, other, None, speaker=bytes(16))
+        assert await _code(unknown) == "TOKEN_EXPIRED"
 
 
 async def test_without_a_key_there_is_nothing_to_remember(engine: Engine) -> None:

@@ -5,7 +5,7 @@ use hosting_core as core;
 use hosting_core::{EndReason, Id, Idempotency, Refusal};
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
 
@@ -34,8 +34,8 @@ impl Refused {
     }
 }
 
-/// Wire word of a reason (decisions 2, metadata of `MATCHMAKER_LOBBY_START_FAILED`).
-fn reason_word(reason: EndReason) -> &'static str {
+/// Wire word of a reason (decisions 2, metadata of `MATCHMAKER_LOBBY_START_FAILED`), and its label in metrics.
+pub fn reason_word(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Exited => "exited",
         EndReason::StartTimeout => "start_timeout",
@@ -49,7 +49,9 @@ pub fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
     let filled = match refusal {
         Refusal::LobbyStartFailed(reason) => context.set_item("reason", reason_word(*reason)),
         Refusal::PartyTooLarge(limit) => context.set_item("limit", limit),
-        Refusal::TokenInListInvalid(index) => context.set_item("index", index),
+        Refusal::TokenInListInvalid(indexes) => {
+            PyTuple::new(py, indexes.iter()).and_then(|indexes| context.set_item("indexes", indexes))
+        }
         _ => Ok(()),
     };
     match filled {
@@ -149,9 +151,9 @@ impl Lobby {
         &self.inner.region
     }
     #[getter]
-    fn ports<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+    fn ports<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let ports: Vec<Port> = self.inner.ports.iter().map(|port| Port { inner: port.clone() }).collect();
-        pyo3::types::PyTuple::new(py, ports)
+        PyTuple::new(py, ports)
     }
     #[getter]
     fn max_players(&self) -> (u32, u32, u32) {
@@ -196,8 +198,8 @@ impl Placed {
         PyBytes::new(py, self.lobby.as_ref().map_or(&[][..], |id| &id.0[..]))
     }
     #[getter]
-    fn tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
-        pyo3::types::PyTuple::new(py, &self.tokens)
+    fn tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.tokens)
     }
 }
 

@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::convert::{self, Lobby, Placed, Resolved};
+use crate::metrics::Recovered;
 use crate::shard::Shard;
 use crate::{compaction, metrics, timer};
 
@@ -26,16 +27,9 @@ pub struct Engine {
     keys: KeyRing,
     hash: HashKey,
     shard_number: u16,
-    recovered: Recovered,
+    /// None without a journal.
+    recovered: Option<Recovered>,
     timer: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Recovered {
-    epoch: u64,
-    events: u64,
-    torn_bytes: u64,
-    took_ms: u64,
 }
 
 /// Where journal and engine are.
@@ -45,12 +39,6 @@ pub struct Status {
     last: u64,
     credit_bytes: u64,
     reserve_bytes: u64,
-    epoch: u64,
-    lobbies: u64,
-    ledger_violations: u64,
-    recovered_events: u64,
-    torn_bytes: u64,
-    recovery_ms: u64,
 }
 
 type PortArgument = (String, String, u16, bool);
@@ -89,22 +77,17 @@ impl Engine {
             EngineConfig { start_limit_ms, ..EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?) };
         let mut engine = hosting_core::Engine::new(config);
         let started = Instant::now();
-        let (journal, mut recovered) = py.detach(|| -> PyResult<_> {
-            let Some(dir) = journal_dir else { return Ok((None, Recovered::default())) };
+        let (journal, recovered) = py.detach(|| -> PyResult<_> {
+            let Some(dir) = journal_dir else { return Ok((None, None)) };
             let options = compaction::options(dir, boot_id_path, segment_bytes, shard);
             let opened =
                 hosting_journal::open(options, compaction::files(), &mut compaction::Replay::into(&mut engine));
             let (journal, recovered) = opened.map_err(|error| compaction::open_failed(&error))?;
             engine.recovered(journal.clock().service_ms());
-            let recovered = Recovered {
-                epoch: recovered.epoch,
-                events: recovered.events,
-                torn_bytes: recovered.torn_bytes,
-                took_ms: 0,
-            };
-            Ok((Some(journal), recovered))
+            let recovered =
+                Recovered { events: recovered.events, torn_bytes: recovered.torn_bytes, took: started.elapsed() };
+            Ok((Some(journal), Some(recovered)))
         })?;
-        recovered.took_ms = started.elapsed().as_millis() as u64;
         let shard_handle = Shard::new(engine, journal);
         let timer = timer::start(shard_handle.clone())?;
         Ok(Engine { shard: shard_handle, keys, hash, shard_number: shard, recovered, timer: Mutex::new(Some(timer)) })
@@ -277,14 +260,17 @@ impl Engine {
         convert::settled(py, answer).map(|done| done.1)
     }
 
+    #[pyo3(signature = (namespaces, lobby, speaker = None))]
     fn state<'py>(
         &self,
         py: Python<'py>,
         namespaces: Vec<Vec<u8>>,
         lobby: &[u8],
+        speaker: Option<&[u8]>,
     ) -> PyResult<(Option<Bound<'py, PyBytes>>, u64)> {
         let (lobby, namespaces) = (convert::id(lobby)?, convert::ids(&namespaces)?);
-        let answer = self.shard.ask(|engine, context| engine.state(context, &namespaces, lobby));
+        let speaker = speaker.map(convert::id).transpose()?;
+        let answer = self.shard.ask(|engine, context| engine.state(context, &namespaces, lobby, speaker));
         let (state, wait) = convert::settled(py, answer)?;
         Ok((state.map(|bytes| PyBytes::new(py, &bytes)), wait))
     }
@@ -358,22 +344,13 @@ impl Engine {
     }
 
     fn status(&self) -> Status {
-        let machine = self.shard.read();
-        let lobbies = machine.engine.namespace_counts().iter().map(|(_, n)| n.lobbies.iter().sum::<u64>()).sum();
-        let (last, ledger_violations) = (machine.engine.last_lsn(), machine.engine.ledger_violations());
-        drop(machine);
+        let last = self.shard.read().engine.last_lsn();
         let credit = self.shard.journal.as_ref().map(hosting_journal::Journal::credit);
         Status {
             durable: self.shard.durable().min(last),
             last,
             credit_bytes: credit.map_or(u64::MAX, |credit| credit.total),
             reserve_bytes: credit.map_or(0, |credit| credit.reserve),
-            epoch: self.recovered.epoch,
-            lobbies,
-            ledger_violations,
-            recovered_events: self.recovered.events,
-            torn_bytes: self.recovered.torn_bytes,
-            recovery_ms: self.recovered.took_ms,
         }
     }
 
@@ -384,7 +361,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let labels: HashMap<Id, String> =
             namespace_labels.into_iter().map(|(namespace, label)| (Id(namespace), label)).collect();
-        let text = py.detach(|| metrics::render(&self.shard, &labels));
+        let text = py.detach(|| metrics::render(&self.shard, self.recovered.as_ref(), &labels));
         Ok(PyBytes::new(py, text.as_bytes()))
     }
 

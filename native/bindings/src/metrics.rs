@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
+use std::time::Duration;
 
-use hosting_core::{Id, NamespaceCounts};
+use hosting_core::{EndReason, Id, NamespaceCounts};
 use hosting_journal::{Histogram, LastCompaction, Stats};
 
+use crate::convert::reason_word;
 use crate::shard::Shard;
 
 /// Label combinations of one family, not counting state (decisions 9).
@@ -18,8 +20,18 @@ const SLOT_STATES: [&str; 5] = ["free", "held", "reserved", "connected", "kept"]
 const TOKEN_OUTCOMES: [&str; 8] =
     ["issued", "connected", "invalid", "wrong_lobby", "consumed", "expired", "removed", "disconnected"];
 const END_CAUSES: [&str; 4] = ["expired", "consumed", "released", "lobby_gone"];
+/// In the order of `NamespaceCounts::lobby_ends`.
+const LOBBY_ENDS: [EndReason; 4] = [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed];
 
-pub fn render(shard: &Shard, labels: &HashMap<Id, String>) -> String {
+/// What opening the journal found.
+pub struct Recovered {
+    pub events: u64,
+    pub torn_bytes: u64,
+    pub took: Duration,
+}
+
+/// `recovered`: None without a journal.
+pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id, String>) -> String {
     let machine = shard.read();
     let counts = machine.engine.namespace_counts();
     let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_work());
@@ -40,6 +52,9 @@ pub fn render(shard: &Shard, labels: &HashMap<Id, String>) -> String {
     );
     if let Some(journal) = &shard.journal {
         page.journal(&journal.stats());
+    }
+    if let Some(recovered) = recovered {
+        page.recovered(recovered);
     }
     page.0
 }
@@ -69,6 +84,7 @@ fn add(sum: &mut NamespaceCounts, more: &NamespaceCounts) {
     each(&mut sum.slots, &more.slots);
     each(&mut sum.tokens, &more.tokens);
     each(&mut sum.ends, &more.ends);
+    each(&mut sum.lobby_ends, &more.lobby_ends);
 }
 
 /// A page under construction. Writing to a string does not fail, so results of `write!` are dropped here alone.
@@ -116,6 +132,14 @@ impl Page {
             "cause",
             &END_CAUSES,
             counts.iter().map(|(label, count)| (label, &count.ends)),
+        );
+        self.states(
+            "hosting_lobby_ends_total",
+            "counter",
+            "Lobbies that ended.",
+            "cause",
+            &LOBBY_ENDS.map(reason_word),
+            counts.iter().map(|(label, count)| (label, &count.lobby_ends)),
         );
     }
 
@@ -168,6 +192,27 @@ impl Page {
         self.single("hosting_journal_epoch", "gauge", "Number of this opening of the journal.", stats.epoch);
         let failed = u8::from(matches!(stats.last_compaction, Some(LastCompaction::Failed { .. })));
         self.single("hosting_journal_compaction_failed", "gauge", "1 when the last compaction failed.", failed);
+    }
+
+    fn recovered(&mut self, recovered: &Recovered) {
+        self.single(
+            "hosting_journal_recovered_events",
+            "gauge",
+            "Events that this start replayed after its image.",
+            recovered.events,
+        );
+        self.single(
+            "hosting_journal_recovery_torn_bytes",
+            "gauge",
+            "Bytes of a batch that was not whole, cut off by this start.",
+            recovered.torn_bytes,
+        );
+        self.single(
+            "hosting_journal_recovery_seconds",
+            "gauge",
+            "Time that this start took to open the journal and replay it.",
+            rounded(recovered.took.as_secs_f64()),
+        );
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: f64) {

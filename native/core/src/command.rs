@@ -80,7 +80,8 @@ pub enum Publicity {
     Private,
 }
 
-/// Why a lobby ended; the wire words are of design section 2, "hold".
+/// Why a lobby ended; the wire words are of design section 2, "hold". The order is that of
+/// [`NamespaceCounts::lobby_ends`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndReason {
     /// Its process exited.
@@ -303,4 +304,6 @@ pub struct NamespaceCounts {
     pub tokens: [u64; 8],
     /// Ends of slots since start by cause: expired, consumed, released, lobby gone.
     pub ends: [u64; 4],
+    /// Ends of lobbies since start by cause: exited, start timeout, silent, removed.
+    pub lobby_ends: [u64; 4],
 }

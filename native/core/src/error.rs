@@ -42,8 +42,9 @@ pub enum Refusal {
     PlayerTokenExpired,
     /// Released unconnected, lobby gone, or older than the slot remembers.
     PlayerRemoved,
-    /// A token of a heartbeat list that is malformed, forged or another lobby's; context: its index.
-    TokenInListInvalid(u32),
+    /// Tokens of a heartbeat list that are malformed, forged or another lobby's; context: their indexes, ascending, of
+    /// the first 256.
+    TokenInListInvalid(Box<[u32]>),
     /// A `lobby_` token whose lobby ended more than 24 h ago.
     LobbyTokenExpired,
 }

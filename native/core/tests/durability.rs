@@ -66,7 +66,7 @@ fn every_answer_about_a_lobby_waits_for_that_lobbys_last_event() {
     assert_eq!((repeated.result, repeated.wait), (Err(PlayerTokenConsumed), 6), "a refusal tells something too");
     let ready = w.run(|e, cx| e.ready(cx, lobby));
     assert_eq!((ready.result, ready.wait), (Ok(()), 6));
-    let state = w.run(|e, cx| e.state(cx, &[NAMESPACE], lobby));
+    let state = w.run(|e, cx| e.state(cx, &[NAMESPACE], lobby, None));
     assert_eq!((state.result, state.wait), (Ok(None), 6), "a read as well");
     assert_eq!(w.run(|e, cx| e.heartbeat(cx, lobby, None)).wait, 6);
     assert_eq!(w.connect_with(other, &token, None).wait, 7);

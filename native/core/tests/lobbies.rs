@@ -174,10 +174,11 @@ fn a_silent_lobby_is_hidden_back_at_once_when_it_speaks_and_ended_after_three_ti
 #[test]
 fn every_successful_call_of_a_lobby_server_counts_as_speaking_and_a_refused_one_does_not() {
     type Call = fn(&mut World, Id, &str);
-    let calls: [Call; 7] = [
+    let calls: [Call; 8] = [
         |w, lobby, _| w.ready(lobby).unwrap(),
         |w, lobby, _| w.close(lobby, false).unwrap(),
         |w, lobby, _| w.run(|e, cx| e.set_state(cx, lobby, b"1")).result.unwrap(),
+        |w, lobby, _| assert_eq!(w.run(|e, cx| e.state(cx, &[NAMESPACE], lobby, Some(lobby))).result, Ok(None)),
         |w, lobby, _| w.heartbeat(lobby, None).unwrap(),
         |w, lobby, _| w.heartbeat(lobby, Some(&[])).unwrap(),
         |w, lobby, token| w.connect(lobby, token).unwrap(),
@@ -197,6 +198,8 @@ fn every_successful_call_of_a_lobby_server_counts_as_speaking_and_a_refused_one_
     w.pass(2_000);
     w.connect(lobby, "player_forged").unwrap_err();
     w.heartbeat(lobby, Some(&["player_forged"])).unwrap_err();
+    w.run(|e, cx| e.state(cx, &[OTHER_NAMESPACE], lobby, Some(lobby))).result.unwrap_err();
+    w.run(|e, cx| e.state(cx, &[NAMESPACE], lobby, None)).result.unwrap();
     w.pass(1_000);
     assert!(w.engine.lobby(lobby).is_none());
 }
@@ -238,7 +241,7 @@ fn the_grace_time_protects_who_just_connected() {
 }
 
 #[test]
-fn a_list_with_a_token_that_is_not_this_lobbys_frees_nothing_and_tells_its_index() {
+fn a_list_with_tokens_that_are_not_this_lobbys_frees_nothing_and_tells_the_index_of_each() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});
     let other = w.lobby(|_| {});
@@ -249,8 +252,11 @@ fn a_list_with_a_token_that_is_not_this_lobbys_frees_nothing_and_tells_its_index
     w.connect(lobby, &missing).unwrap();
     w.heartbeat(lobby, Some(&[])).unwrap();
     w.pass(20_000);
-    assert_eq!(w.heartbeat(lobby, Some(&[&token, "player_x"])), Err(TokenInListInvalid(1)));
-    assert_eq!(w.heartbeat(lobby, Some(&[&token, &token, &foreign])), Err(TokenInListInvalid(2)));
+    let invalid = |indexes: &[u32]| Err(TokenInListInvalid(indexes.into()));
+    assert_eq!(w.heartbeat(lobby, Some(&[&token, "player_x"])), invalid(&[1]));
+    assert_eq!(w.heartbeat(lobby, Some(&["", &token, &token, &foreign])), invalid(&[0, 3]));
+    let first_256: Vec<u32> = (1..257).collect();
+    assert_eq!(w.heartbeat(lobby, Some(&[&[&*token][..], &["player_x"; 300]].concat())), invalid(&first_256));
     assert_eq!(w.players(lobby), [0, 0, 2, 0]);
     w.disconnect(lobby, &token, None).unwrap();
     assert_eq!(w.heartbeat(lobby, Some(&[&token])), Ok(()), "ended tokens are ignored");
@@ -274,7 +280,7 @@ fn kept_places_survive_a_list() {
 fn state_is_given_back_byte_for_byte_to_who_may_see_it() {
     let mut w = World::new();
     let lobby = w.starting(|_| {});
-    let state = |w: &mut World, namespaces: &[Id]| w.run(|e, cx| e.state(cx, namespaces, lobby)).result;
+    let state = |w: &mut World, namespaces: &[Id]| w.run(|e, cx| e.state(cx, namespaces, lobby, None)).result;
     assert_eq!(state(&mut w, &[NAMESPACE]), Ok(None));
     w.run(|e, cx| e.set_state(cx, lobby, b"{\"a\": 1}")).result.unwrap();
     assert_eq!(state(&mut w, &[OTHER_NAMESPACE, NAMESPACE]), Ok(Some(b"{\"a\": 1}".to_vec())));
@@ -287,6 +293,38 @@ fn state_is_given_back_byte_for_byte_to_who_may_see_it() {
     w.detach(lobby).unwrap();
     assert_eq!(state(&mut w, &[NAMESPACE]), Err(LobbyStopped));
     assert_eq!(w.run(|e, cx| e.set_state(cx, lobby, b"1")).result, Err(LobbyStopped));
+}
+
+#[test]
+fn a_lobby_that_has_ended_reads_no_state() {
+    let mut w = World::new();
+    let (ended, other) = (w.lobby(|_| {}), w.lobby(|_| {}));
+    let read = |w: &mut World, of: Id| w.run(|e, cx| e.state(cx, &[NAMESPACE], of, Some(ended))).result;
+    assert_eq!(read(&mut w, other), Ok(None), "of another lobby of its namespace");
+    w.detach(ended).unwrap();
+    assert_eq!(read(&mut w, ended), Err(LobbyStopped));
+    assert_eq!(read(&mut w, other), Err(LobbyStopped));
+    w.pass(86_400_000);
+    assert_eq!(read(&mut w, other), Err(LobbyTokenExpired));
+}
+
+#[test]
+fn ends_of_lobbies_are_counted_by_cause() {
+    let mut w = World::new();
+    let exited = w.lobby(|_| {});
+    w.run(|e, cx| e.end(cx, exited, EndReason::Exited)).result.unwrap();
+    w.lobby(|c| c.heartbeat_timeout_ms = 1_000);
+    w.lobby(|c| c.heartbeat_timeout_ms = 1_000);
+    w.starting(|_| {});
+    for _ in 0..3 {
+        let removed = w.lobby(|_| {});
+        assert_eq!((w.detach(removed), w.detach(removed)), (Ok(true), Ok(false)));
+    }
+    w.pass(300_000);
+    let counts = w.engine.namespace_counts().remove(0).1;
+    assert_eq!((counts.lobbies, counts.lobby_ends), ([0; 4], [1, 1, 2, 3]));
+    w.replica.recovered(w.now);
+    assert!(w.replica.namespace_counts().iter().all(|(_, counts)| counts.lobby_ends == [0; 4]), "since the start");
 }
 
 #[test]

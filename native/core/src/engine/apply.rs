@@ -159,7 +159,7 @@ impl Engine {
             }
         }
         if self.is_live {
-            self.underive_lobby(number);
+            self.underive_lobby(number, reason);
         }
         key_ids.sort_unstable();
         let mut lobby = self.lobbies.end(number, at, reason, lsn, key_ids.into()).ok_or(NO_LOBBY)?;

@@ -2,7 +2,7 @@
 //! recovery begins and made anew when it ends. Timers, find index, counts per source and namespace.
 
 use super::Engine;
-use crate::command::Ms;
+use crate::command::{EndReason, Ms};
 use crate::deadline::Wheel;
 use crate::find::{FindIndex, GroupKey, order_key};
 use crate::hold::Holds;
@@ -94,8 +94,8 @@ impl Engine {
         }
     }
 
-    /// A live lobby is about to become a tombstone; its places have ended.
-    pub(super) fn underive_lobby(&mut self, number: u32) {
+    /// A live lobby is about to become a tombstone for that reason; its places have ended.
+    pub(super) fn underive_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_wheel.remove(&mut self.lobbies, number);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         self.index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
@@ -105,6 +105,7 @@ impl Engine {
         let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
         namespace.lobbies.remove(&lobby.made);
         namespace.capacity -= u64::from(lobby.capacity);
+        namespace.counts.lobby_ends[reason as usize] += 1;
     }
 
     /// Something about a lobby changed that find, list or metrics look at.

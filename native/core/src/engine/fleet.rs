@@ -134,20 +134,33 @@ impl Engine {
         self.heard(number)
     }
 
-    /// The state of a lobby for a caller that may see these namespaces; None when it has none.
+    /// The state of a lobby for a caller that may see these namespaces; None when it has none. `speaker`: the lobby whose
+    /// token the call came with; it must not have ended, and a successful read counts as speaking.
     ///
-    /// Refusals: `LobbyNotFound`, `LobbyStopped`.
-    pub fn state(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<Option<Vec<u8>>> {
+    /// Refusals: `LobbyNotFound`, `LobbyStopped`, `LobbyTokenExpired`.
+    pub fn state(
+        &mut self,
+        cx: &mut Context<'_>,
+        namespaces: &[Id],
+        lobby: Id,
+        speaker: Option<Id>,
+    ) -> Answer<Option<Vec<u8>>> {
         self.begin(cx);
+        let speaking = match speaker.map(|speaker| self.meet_speaking(cx, speaker)).transpose() {
+            Ok(speaking) => speaking,
+            Err(answer) => return answer,
+        };
         let number = match self.meet_visible(cx, namespaces, lobby) {
             Ok(number) => number,
             Err((refusal, wait)) => return refuse(refusal, wait),
         };
         let wait = self.lobbies.lsn(number);
-        match self.lobbies.live(number) {
-            Some(lobby) => accept(lobby.state.as_deref().map(<[u8]>::to_vec), wait),
-            None => refuse(Refusal::LobbyStopped, wait),
+        let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
+        let state = known.state.as_deref().map(<[u8]>::to_vec);
+        if let Some(speaking) = speaking {
+            self.hear(speaking);
         }
+        accept(state, wait)
     }
 
     /// Ends a lobby for a caller that may see these namespaces (reason removed): true, false when it has ended within

@@ -1,10 +1,14 @@
 //! Heartbeats of lobby servers, with or without the list of their players (decisions 5.6). Class: existing place.
 
 use super::{Answer, Class, Engine, has_credit, refuse};
-use crate::command::{Context, Id};
+use crate::command::{Context, Id, Lsn};
 use crate::error::Refusal;
 use crate::event::{Event, Place, cost};
+use crate::lobby::Lobby;
 use crate::slot::{End, SlotState, Standing};
+
+/// How many bad tokens of one list are told.
+const TOLD_AT_ONCE: usize = 256;
 
 impl Engine {
     /// The server lives. With a list, a connected place ends when its token is missing, it was connected before the
@@ -19,7 +23,7 @@ impl Engine {
         if let Some(tokens) = player_tokens {
             let present = match self.read_list(number, lobby, tokens) {
                 Ok(present) => present,
-                Err((index, wait)) => return refuse(Refusal::TokenInListInvalid(index), wait),
+                Err((indexes, wait)) => return refuse(Refusal::TokenInListInvalid(indexes), wait),
             };
             let missing = self.missing(number, &present);
             if !has_credit(cx, Class::ExistingPlace, missing.len() as u64 * cost::PLACE_ENDED) {
@@ -34,21 +38,38 @@ impl Engine {
         self.heard(number)
     }
 
-    /// For each slot whether the list has its current use; or the index of a token that is none of this lobby's, and
-    /// the LSN that this depends on.
-    fn read_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (u32, u64)> {
+    /// For each slot whether the list has its current use; or the indexes of the tokens that are none of this lobby's,
+    /// and the LSN that this depends on.
+    fn read_list(&self, number: u32, id: Id, tokens: &[&str]) -> Result<Vec<bool>, (Box<[u32]>, Lsn)> {
         let Some(lobby) = self.lobbies.live(number) else { return Ok(Vec::new()) };
         let mut present = vec![false; lobby.slots.used as usize];
+        let (mut invalid, mut wait) = (Vec::new(), 0);
         for (index, text) in (0u32..).zip(tokens) {
-            let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or((index, 0))?;
-            let at = lobby.slots.locate(token.slot).ok_or((index, lobby.lsn))?;
-            match self.slots.get(at).standing(token.generation) {
-                Standing::NeverGiven => return Err((index, lobby.lsn)),
-                Standing::Live(_) => present[token.slot as usize] = true,
-                Standing::Ended(_) | Standing::TooOld => {}
+            match self.read_listed(lobby, id, text) {
+                Ok(Some(slot)) => present[slot] = true,
+                Ok(None) => {}
+                Err(lsn) => {
+                    invalid.push(index);
+                    wait = wait.max(lsn);
+                    if invalid.len() == TOLD_AT_ONCE {
+                        break;
+                    }
+                }
             }
         }
-        Ok(present)
+        if invalid.is_empty() { Ok(present) } else { Err((invalid.into(), wait)) }
+    }
+
+    /// The slot whose current use a token is, None when its use has ended; or the LSN that "none of this lobby's"
+    /// depends on.
+    fn read_listed(&self, lobby: &Lobby, id: Id, text: &str) -> Result<Option<usize>, Lsn> {
+        let token = self.config.keys.verify_player(text).filter(|token| token.lobby == id).ok_or(0_u64)?;
+        let at = lobby.slots.locate(token.slot).ok_or(lobby.lsn)?;
+        match self.slots.get(at).standing(token.generation) {
+            Standing::NeverGiven => Err(lobby.lsn),
+            Standing::Live(_) => Ok(Some(token.slot as usize)),
+            Standing::Ended(_) | Standing::TooOld => Ok(None),
+        }
     }
 
     /// Connected places that the list ends.

@@ -152,6 +152,7 @@ fn counts(model: &Model, namespace: Id) -> NamespaceCounts {
     let mut counts = NamespaceCounts {
         ends: model.ends.get(&namespace).copied().unwrap_or_default(),
         tokens: model.tokens.get(&namespace).copied().unwrap_or_default(),
+        lobby_ends: model.lobby_ends.get(&namespace).copied().unwrap_or_default(),
         ..NamespaceCounts::default()
     };
     for (index, lobby) in model.live_lobbies(namespace) {
@@ -199,6 +200,7 @@ impl Baseline {
         let (mut now, then) = (of(&all), of(&self.0));
         now.tokens.iter_mut().zip(then.tokens).for_each(|(now, then)| *now = now.wrapping_sub(then));
         now.ends.iter_mut().zip(then.ends).for_each(|(now, then)| *now = now.wrapping_sub(then));
+        now.lobby_ends.iter_mut().zip(then.lobby_ends).for_each(|(now, then)| *now = now.wrapping_sub(then));
         now
     }
 }

@@ -62,6 +62,7 @@ impl Model {
         self.holds.clear();
         self.settled.clear();
         self.ends.clear();
+        self.lobby_ends.clear();
         self.late_ends.clear();
         self.tokens.clear();
         for lobby in &mut self.lobbies {

@@ -95,7 +95,17 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
     ),
     ("set_closed", &["set", "repeated", "MATCHMAKER_LOBBY_STOPPED", "TOKEN_EXPIRED", "STORAGE_FULL"]),
     ("set_state", &["set", "repeated", "MATCHMAKER_LOBBY_STOPPED", "TOKEN_EXPIRED", "STORAGE_FULL"]),
-    ("state", &["value", "none", "MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED"]),
+    (
+        "state",
+        &[
+            "value",
+            "none",
+            "told to a server",
+            "MATCHMAKER_LOBBY_NOT_FOUND",
+            "MATCHMAKER_LOBBY_STOPPED",
+            "TOKEN_EXPIRED",
+        ],
+    ),
     (
         "heartbeat",
         &[
@@ -103,6 +113,7 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
             "listed",
             "listed and freed",
             "BODY_INVALID",
+            "BODY_INVALID for several tokens",
             "MATCHMAKER_LOBBY_STOPPED",
             "TOKEN_EXPIRED",
             "STORAGE_FULL",

@@ -117,7 +117,7 @@ impl Model {
             Command::Disconnected { lobby, token, hold_ms, .. } => self.decide_disconnected(*lobby, token, *hold_ms),
             Command::SetClosed { lobby, is_closed } => self.decide_setting(*lobby, |one| one.is_closed == *is_closed),
             Command::SetState { lobby, state } => self.decide_setting(*lobby, |one| one.state == *state),
-            Command::State { namespace, lobby } => self.decide_state(*namespace, *lobby),
+            Command::State { namespace, lobby, speaker } => self.decide_state(*namespace, *lobby, *speaker),
             Command::Heartbeat { lobby, tokens } => self.decide_heartbeat(*lobby, tokens.as_deref()),
             Command::Detach { namespace, lobby } => self.decide_detach(*namespace, *lobby),
             Command::Stop { lobby, only_if_idle } => self.decide_stop(*lobby, *only_if_idle),
@@ -134,6 +134,7 @@ impl Model {
             }
             Command::Heartbeat { lobby, .. } | Command::Connected { lobby, .. } => Some(*lobby),
             Command::Disconnected { lobby, .. } => Some(*lobby),
+            Command::State { speaker, .. } => *speaker,
             _ => None,
         }
     }

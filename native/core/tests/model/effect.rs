@@ -55,6 +55,9 @@ impl Model {
             }),
             (Verdict::KnownHold(index), ..) => self.holds[*index].waiters += 1,
             (Verdict::Done | Verdict::Removed(true), ..) => self.effect_done(command, decision, lsns),
+            (Verdict::State(_), Command::State { speaker: Some(lobby), .. }, _) => {
+                self.speak(*lobby, command, decision, lsns);
+            }
             _ => {}
         }
         Ok(())

@@ -215,6 +215,8 @@ pub struct Model {
     pub order: u64,
     /// Ends by cause since the start of the run: expired, consumed, released, lobby gone.
     pub ends: BTreeMap<Id, [u64; 4]>,
+    /// Ends of lobbies since the start of the run: exited, start timeout, silent, removed.
+    pub lobby_ends: BTreeMap<Id, [u64; 4]>,
     /// Ends of places that were overdue when their lobby ended.
     pub late_ends: BTreeMap<Id, u64>,
     /// As in `NamespaceCounts::tokens`.
@@ -334,6 +336,13 @@ impl Model {
         }
         self.lobbies[lobby].end = Some(End { at, noticed: Ms::MAX });
         *self.late_ends.entry(self.lobbies[lobby].namespace).or_default() += self.lobbies[lobby].overdue_uses;
+        let cause = match reason {
+            EndReason::Exited => 0,
+            EndReason::StartTimeout => 1,
+            EndReason::Silent => 2,
+            EndReason::Removed => 3,
+        };
+        self.lobby_ends.entry(self.lobbies[lobby].namespace).or_default()[cause] += 1;
         self.fail_holds(lobby, reason);
     }
 

@@ -97,15 +97,20 @@ impl Model {
     }
 
     /// "A malformed, forged or other lobby's token in the list is 400 `BODY_INVALID` with its index and frees nothing;
-    /// ended tokens are ignored."
+    /// ended tokens are ignored"; "every problem at once".
     pub fn decide_heartbeat(&self, lobby: Id, tokens: Option<&[String]>) -> Decision {
         let index = self.lobby_index(lobby).unwrap_or_default();
         let Some(list) = tokens else {
             return Decision::new(Verdict::Done, Wait::Lobby(index), "spoken").repeat();
         };
-        let bad = list.iter().position(|token| !matches!(self.see(index, token), Seen::Mine(_)));
-        if let Some(bad) = bad {
-            return refuse(Refusal::TokenInListInvalid(bad as u32), Wait::Any);
+        let is_bad = |token: &String| !matches!(self.see(index, token), Seen::Mine(_));
+        let bad: Vec<u32> = (0..).zip(list).filter(|(_, token)| is_bad(token)).map(|(at, _)| at).collect();
+        if !bad.is_empty() {
+            let mut invalid = refuse(Refusal::TokenInListInvalid(bad.as_slice().into()), Wait::Any);
+            if bad.len() > 1 {
+                invalid.label = "BODY_INVALID for several tokens";
+            }
+            return invalid;
         }
         if self.missing_in(index, list).is_empty() {
             Decision::new(Verdict::Done, Wait::Lobby(index), "listed").repeat()

@@ -22,7 +22,8 @@ impl Model {
         if is_same(&self.lobbies[index]) { decision("repeated").repeat() } else { decision("set") }
     }
 
-    pub fn decide_state(&self, namespace: Id, lobby: Id) -> Decision {
+    /// With a lobby's own token it is a call like any other of its server: it counts as speaking.
+    pub fn decide_state(&self, namespace: Id, lobby: Id, speaker: Option<Id>) -> Decision {
         match self.lobby_index(lobby).filter(|index| self.lobbies[*index].namespace == namespace) {
             None => refuse(Refusal::LobbyNotFound, Wait::Any),
             Some(index) if self.is_forgotten(index) => {
@@ -32,8 +33,13 @@ impl Model {
             Some(index) if !self.lobbies[index].is_live() => refuse(Refusal::LobbyStopped, Wait::Lobby(index)),
             Some(index) => {
                 let state = &self.lobbies[index].state;
-                let (value, label) = if state.is_empty() { (None, "none") } else { (Some(state.clone()), "value") };
-                Decision::new(Verdict::State(value), Wait::Lobby(index), label)
+                let value = (!state.is_empty()).then(|| state.clone());
+                let label = match (&value, speaker) {
+                    (_, Some(_)) => "told to a server",
+                    (None, None) => "none",
+                    (Some(_), None) => "value",
+                };
+                Decision::new(Verdict::State(value), Wait::Lobby(index), label).repeat()
             }
         }
     }

@@ -160,7 +160,12 @@ impl Drawing<'_> {
                 let state = [&b""[..], b"{\"round\":1}", b"[1,2]"][self.random.below(3) as usize].to_vec();
                 Command::SetState { lobby, state }
             }
-            Kind::State => Command::State { namespace, lobby },
+            Kind::State => {
+                let is_own = self.random.chance(60);
+                let speaker = if is_own { index } else { self.lobby() };
+                let speaker = self.random.chance(60).then(|| if is_own { lobby } else { self.id_of(speaker) });
+                Command::State { namespace, lobby, speaker }
+            }
             Kind::Detach => Command::Detach { namespace, lobby },
             Kind::Stop => Command::Stop { lobby, only_if_idle: self.random.chance(60) },
             _ => {
@@ -318,7 +323,8 @@ impl Drawing<'_> {
                 list.push(one.token.clone());
             }
         }
-        if self.random.chance(10) {
+        let odd_ones = if self.random.chance(10) { self.random.between(1, 3) } else { 0 };
+        for _ in 0..odd_ones {
             let odd = self.token(|_| false);
             let at = self.random.below(list.len() as u64 + 1) as usize;
             odd.into_iter().for_each(|token| list.insert(at, token));

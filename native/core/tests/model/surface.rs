@@ -185,7 +185,9 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Said, u
         }
         Command::SetClosed { lobby, is_closed } => said(engine.set_closed(cx, *lobby, *is_closed), done),
         Command::SetState { lobby, state } => said(engine.set_state(cx, *lobby, state), done),
-        Command::State { namespace, lobby } => said(engine.state(cx, &[*namespace], *lobby), Said::State),
+        Command::State { namespace, lobby, speaker } => {
+            said(engine.state(cx, &[*namespace], *lobby, *speaker), Said::State)
+        }
         Command::Heartbeat { lobby, tokens } => {
             let list: Option<Vec<&str>> = tokens.as_ref().map(|all| all.iter().map(String::as_str).collect());
             said(engine.heartbeat(cx, *lobby, list.as_deref()), done)

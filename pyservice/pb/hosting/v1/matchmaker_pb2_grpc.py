@@ -206,7 +206,8 @@ class MatchmakerServicer:
 
     def Heartbeat(self, request, context):
         """Lobby. The lobby lives; with the list of its players, slots of players that it no longer has are freed
-        (decisions 5.6). A token in the list that is not the lobby's is BODY_INVALID with its index and frees nothing.
+        (decisions 5.6). Tokens in the list that are not the lobby's are BODY_INVALID, each with its index (the first 256),
+        and nothing is freed.
         Errors: MATCHMAKER_LOBBY_STOPPED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
