@@ -6,13 +6,14 @@ useless for everybody makes it not ready: with a full disk, for instance, most c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from pyservice.dataplane.compaction import Compactor
 from pyservice.dataplane.engine import Status
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
+from pyservice.observability.conditions import Conditions, Note
 
 _STALL_MS: Final = 5_000
 _LAG_MS: Final = 1_000
@@ -42,24 +43,21 @@ class Readiness:
     loop: LoopWatch
     compactor: Compactor
 
-    def conditions(self) -> Mapping[str, str | None]:
-        """Every condition by name: None when it holds, else what is wrong.
-
-        What an operator may want to know besides is told in the name.
-        """
+    def conditions(self) -> Conditions:
+        """Every condition, and behind them the notes."""
         stalled_ms = self.journal.stalled_ms
         lag_ms = self.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS
         status = self.status()
         return {
             "process": None if self.phase.is_serving else self.phase.name,
-            f"journal (durable {status.durable} of {status.last})": (
-                f"nothing became durable for {stalled_ms:.0f} ms" if is_stalled else None
-            ),
-            f"loop (late by {lag_ms:.0f} ms)": "too late" if lag_ms > _LAG_MS else None,
-            f"credit ({self._credit(status)})": None,
-            f"storage ({self._storage()})": None,
-            f"feed ({self._feed()})": None,
+            "journal": f"nothing became durable for {stalled_ms:.0f} ms" if is_stalled else None,
+            "loop": f"late by {lag_ms:.0f} ms" if lag_ms > _LAG_MS else None,
+            "durable": Note(f"{status.durable} of {status.last}"),
+            "lag": Note(f"{lag_ms:.0f} ms"),
+            "credit": Note(self._credit(status)),
+            "storage": Note(self._storage()),
+            "feed": Note(self._feed()),
         }
 
     @staticmethod

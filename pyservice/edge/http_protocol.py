@@ -30,7 +30,9 @@ _LINGER_S: Final = 2.0
 # A chunked body costs more on the wire than it holds; a client whose body costs more than this
 # plays games.
 _CHUNK_OVERHEAD: Final = 8
+_VERSIONS: Final = ("1.1", "1.0")
 _FRAMING: Final = (b"transfer-encoding", b"content-length")
+_NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -146,7 +148,7 @@ class HttpProtocol(Connection):
             logger.error("reading a request failed", exc_info=error.__context__)
             self._refuse(ServiceError("INTERNAL"))
         except httptools.HttpParserError:
-            self._refuse(ServiceError("HEADER_INVALID", "The request is not valid HTTP/1.1."))
+            self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
 
     def _read_on_without_upgrade(self, rest: bytes) -> None:
         """Read the body of a request that offered an upgrade: the parser thinks that HTTP is over.
@@ -194,6 +196,10 @@ class HttpProtocol(Connection):
             if size > self._headers_limit:
                 self._refuse(ServiceError("HEADERS_TOO_LARGE"))
                 return
+        if self.parser.get_http_version() not in _VERSIONS:
+            # The parser reads on, but the answer would be in a language that was not asked for.
+            self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
+            return
         request = Request(
             self.parser.get_method(), self._target(), fields, self._peer, self._source
         )
@@ -264,7 +270,8 @@ class HttpProtocol(Connection):
 
     def _decide_keep_alive(self, request: Request) -> None:
         fields, parser = request.headers, self.parser
-        if not parser.should_keep_alive() or b"upgrade" in fields or request.method == b"CONNECT":
+        is_last = b"upgrade" in fields or request.method == b"CONNECT"
+        if is_last or not self._keep_alive_timeout_s or not parser.should_keep_alive():
             request.keep_alive = False
         elif b"connection" in fields:
             # What keeps a connection of HTTP/1.0 open would have to be said in the answer.

@@ -6,9 +6,10 @@ What is ready, and what the engine counts, is asked of the process; here it is o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from pyservice.observability.conditions import Conditions, wrong
 from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics
 
 Scope = MutableMapping[str, Any]
@@ -16,8 +17,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-Readiness = Callable[[], Mapping[str, str | None]]
-"""Every condition of readiness by name: None when it holds, else what is wrong."""
+Readiness = Callable[[], Conditions]
+"""Every condition of readiness, and what is remarkable besides."""
 
 RenderEngine = Callable[[], bytes]
 """Prometheus text of the native families; called in a thread, as it works without the GIL."""
@@ -66,11 +67,10 @@ class Probes:
 
     def _ready(self, *, is_verbose: bool) -> tuple[int, str, bytes]:
         conditions = self._readiness()
-        wrong = {name: reason for name, reason in conditions.items() if reason is not None}
-        status, verdict = (503, "not ready") if wrong else (200, "ready")
-        lines = [f"{name}: {reason}" for name, reason in wrong.items()]
-        if is_verbose:
-            lines = [f"{name}: {reason or 'ok'}" for name, reason in conditions.items()]
+        failing = wrong(conditions)
+        status, verdict = (503, "not ready") if failing else (200, "ready")
+        told = conditions if is_verbose else failing
+        lines = [f"{name}: {'ok' if said is None else said}" for name, said in told.items()]
         return status, _TEXT, "\n".join([*lines, verdict, ""]).encode()
 
     async def _render(self) -> bytes:

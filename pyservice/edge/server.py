@@ -53,10 +53,6 @@ class HttpServer:
             )
             self._servers.append(server)
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     def stop_accepting(self) -> None:
         """Close listening sockets and idle connections; requests in flight are the last ones."""
         for server in self._servers:

@@ -1,7 +1,7 @@
 """The gRPC door: the operations of the HTTP door through the same checks in the same order.
 
-Handlers are made from the descriptors; no generated servicer stands between. Sizes and connections
-are grpcio's.
+Handlers are made from the descriptors; no generated servicer stands between. Connections are
+grpcio's; so are sizes far beyond the limits, which it refuses in its own words.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ from pyservice.schema.validation import refuse_invalid
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
-# What a message may be longer than its limit and still be told so by our own error.
+# How many times its limit a message or metadata may be and still be told so by our own error. All of
+# it is in memory by then, for as many calls as a connection may have: grpcio refuses what is larger.
 _GRPCIO_LIMIT_FACTOR: Final = 4
+# What a header costs beside its name and value; the HTTP door counts the same.
+_HEADER_OVERHEAD: Final = 4
+# A connection that says nothing is asked after so long whether it is still there.
+_PING_MS: Final = 75_000
 _MAX_PEERS: Final = 4096
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
@@ -87,15 +92,16 @@ class RpcServer:
 
 
 def _options(door: DoorSettings) -> list[tuple[str, Any]]:
+    metadata_limit = _GRPCIO_LIMIT_FACTOR * door.headers_limit_bytes
     return [
         ("grpc.max_receive_message_length", _GRPCIO_LIMIT_FACTOR * door.message_limit_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", door.headers_limit_bytes),
-        ("grpc.absolute_max_metadata_size", door.headers_limit_bytes),
+        ("grpc.max_metadata_size", metadata_limit),
+        ("grpc.absolute_max_metadata_size", metadata_limit),
         ("grpc.max_concurrent_streams", door.streams_per_connection),
         # Two processes on one port would share the calls between them by chance.
         ("grpc.so_reuseport", 0),
-        ("grpc.keepalive_time_ms", door.keep_alive_timeout_ms or 75_000),
+        ("grpc.keepalive_time_ms", _PING_MS),
         ("grpc.keepalive_timeout_ms", door.receive_timeout_ms),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ]
@@ -108,7 +114,7 @@ class _Calls:
         self._door = door
         self._proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics
-        self._peers: dict[str, addresses.Address] = {}
+        self._peers: dict[str, tuple[addresses.Address, bytes]] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_refusing = False
         self._loop = asyncio.get_running_loop()
@@ -122,22 +128,26 @@ class _Calls:
         self, operation: Operation, method: Method, gate: Gate | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """The handler of one operation. It takes bytes: reading them is one of the checks."""
-        door_metrics, running = self._metrics, self._running
+        door_metrics, running, loop = self._metrics, self._running, self._loop
         meter = door_metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
+        headers_limit = self._door.headers_limit_bytes
         takes_key = method.http_method not in _SAFE_METHODS
 
         async def serve(data: bytes, context: Context) -> bytes:
             started = perf_counter()
-            task = asyncio.current_task()
+            task = asyncio.current_task(loop)
             assert task is not None, "grpcio runs every handler in a task"
             running.add(task)
             door_metrics.in_flight += 1
             ray_id = ""
             code = "INTERNAL"
             try:
-                call = self._call(context)
-                ray_id = call.ray_id
+                fields, size = _fields(context)
+                ray_id = tracecontext.ray_id(fields.get("traceparent"))
+                if size > headers_limit:
+                    raise ServiceError("HEADERS_TOO_LARGE")
+                call = self._call(context, fields, ray_id)
                 caller = authorize(call)
                 if gate is not None:
                     admit(gate, caller, meter)
@@ -192,36 +202,48 @@ class _Calls:
 
         return read
 
-    def _call(self, context: Context) -> Call:
-        """The facts of a call from its metadata. What came twice is joined, as in HTTP."""
-        fields: dict[str, Any] = {}
-        for key, value in context.invocation_metadata() or ():
-            fields[key] = f"{fields[key]}, {value!s}" if key in fields else value
-        peer = self._peer(context.peer())
-        address, coords = peer, None
+    def _call(self, context: Context, fields: dict[str, Any], ray_id: str) -> Call:
+        """The facts of a call. What is believed of its metadata depends on who sent it."""
+        peer, address = self._peer(context.peer())
+        coords = None
         if self._proxies and self._proxies.trusts(peer):
-            address = self._proxies.client(peer, fields.get("x-forwarded-for"))
+            client = self._proxies.client(peer, fields.get("x-forwarded-for"))
+            address = addresses.pack(client)
             coords = addresses.coordinates(fields.get("x-coords", ""))
         remaining_s = context.time_remaining()
         return Call(
-            ray_id=tracecontext.ray_id(fields.get("traceparent")),
-            address=addresses.pack(address),
-            authorization=fields.get("authorization"),
-            origin=fields.get("origin"),
-            idempotency_key=fields.get("idempotency-key"),
-            coords=coords,
-            deadline=None if remaining_s is None else self._loop.time() + remaining_s,
-            user_agent=fields.get("user-agent"),
+            ray_id,
+            address,
+            fields.get("authorization"),
+            fields.get("origin"),
+            fields.get("idempotency-key"),
+            coords,
+            None if remaining_s is None else self._loop.time() + remaining_s,
+            fields.get("user-agent"),
         )
 
-    def _peer(self, text: str) -> addresses.Address:
-        """The address in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`; each is read once."""
-        peer = self._peers.get(text)
-        if peer is None:
+    def _peer(self, text: str) -> tuple[addresses.Address, bytes]:
+        """The address, also packed, in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`.
+
+        Each text is read once: a connection is a peer of many calls.
+        """
+        known = self._peers.get(text)
+        if known is None:
             kind, _, rest = text.partition(":")
             host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
             peer = addresses.parse(host) or addresses.LOCAL
+            known = (peer, addresses.pack(peer))
             if len(self._peers) >= _MAX_PEERS:
                 self._peers.clear()
-            self._peers[text] = peer
-        return peer
+            self._peers[text] = known
+        return known
+
+
+def _fields(context: Context) -> tuple[dict[str, Any], int]:
+    """The metadata by name, what came twice joined as in HTTP, and its size in bytes."""
+    fields: dict[str, Any] = {}
+    size = 0
+    for key, value in context.invocation_metadata() or ():
+        size += len(key) + len(value) + _HEADER_OVERHEAD
+        fields[key] = f"{fields[key]}, {value!s}" if key in fields else value
+    return fields, size

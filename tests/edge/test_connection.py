@@ -80,6 +80,25 @@ async def test_a_connection_without_a_request_is_closed(connect: Connect) -> Non
     assert await is_closed(idle)
 
 
+async def test_without_keep_alive_every_answer_ends_its_connection(connect: Connect) -> None:
+    connection = await connect(DoorSettings(keep_alive_timeout_ms=0))
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    response = await connection.read()
+    assert (response.status, response.headers.get("connection")) == (200, "close")
+    assert await is_closed(connection)
+
+
+async def test_without_keep_alive_there_is_time_for_the_first_request(connect: Connect) -> None:
+    connection = await connect(DoorSettings(keep_alive_timeout_ms=0))
+    connection.writer.write(f"POST {CONNECTED_PATH} HTTP/1.1\r\n".encode())
+    await connection.writer.drain()
+    await asyncio.sleep(0)
+    fields = f"authorization: Bearer good\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    connection.writer.write(fields.encode() + BODY)
+    assert (await connection.read()).status == 200
+
+
 async def test_a_request_that_waits_is_not_a_slow_client(
     connect: Connect, service: SmallService
 ) -> None:

@@ -171,6 +171,11 @@ async def test_the_whole_url_may_be_the_target(connect: Connect) -> None:
     "request_bytes",
     [
         b"NONSENSE\r\n\r\n",
+        b"GET /matchmaker/regions\r\n\r\n",
+        b"GET /matchmaker/regions\r\nauthorization: Bearer good\r\n\r\n",
+        b"GET / HTTP/0.9\r\n\r\n",
+        b"GET / HTTP/2.0\r\n\r\n",
+        b"POST /\r\ncontent-length: 9000000\r\n\r\n",
         b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pyservice.edge.probes import create_probes
+from pyservice.observability.conditions import Note
 from pyservice.observability.metrics import RequestMetrics
 from tests.small_service import HttpConnection, open_asgi
 
@@ -17,7 +18,7 @@ NATIVE = b"# HELP hosting_lobbies Lobbies.\n# TYPE hosting_lobbies gauge\nhostin
 
 @pytest.fixture
 def conditions() -> dict[str, str | None]:
-    return {"journal": None, "feed": None}
+    return {"journal": None, "loop": None, "durable": Note("9 of 9")}
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ async def test_readiness_names_what_is_wrong(
 
 async def test_verbose_readiness_names_every_condition(connection: HttpConnection) -> None:
     response = await connection.ask("GET", "/readyz?verbose")
-    assert response.body == b"journal: ok\nfeed: ok\nready\n"
+    assert response.body == b"journal: ok\nloop: ok\ndurable: 9 of 9\nready\n"
 
 
 async def test_metrics_are_those_of_both_languages(connection: HttpConnection) -> None:

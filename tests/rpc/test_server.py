@@ -153,6 +153,37 @@ async def test_a_message_over_the_limit_is_refused(service: SmallService) -> Non
     assert service.calls == []
 
 
+async def test_metadata_over_the_limit_is_refused(
+    service: SmallService, metrics: RequestMetrics
+) -> None:
+    settings = DoorSettings(headers_limit_bytes=2000)
+    async with open_door("grpc", service, settings, metrics) as door:
+        assert isinstance(door, GrpcDoor)
+        data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
+        for large in ((("x-long", "v" * 2000),), tuple((f"x-{n}", "v" * 50) for n in range(40))):
+            # Nobody is asked for a token whose metadata nobody reads.
+            failure = await failure_of(door, "PlayerConnected", data, large)
+            assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
+            assert len(str(dict(failure.trailing_metadata() or ())["x-ray-id"])) == 32
+        fits = (*AUTHORIZED, ("x-long", "v" * 1800), ("x-bytes-bin", b"v" * 50))
+        assert await raw_call(door, "PlayerConnected")(data, metadata=fits) == b""
+        # Far over it grpcio itself does not take it.
+        failure = await failure_of(door, "PlayerConnected", data, (("x-long", "v" * 9000),))
+        assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(service.calls) == 1
+    assert metrics.grpc.meters["connected"].codes["HEADERS_TOO_LARGE"] == 2
+
+
+async def test_metadata_is_taken_up_to_32_kib(door: GrpcDoor) -> None:
+    data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
+    fits = (*AUTHORIZED, ("x-long", "v" * 32_000))
+    assert await raw_call(door, "PlayerConnected")(data, metadata=fits) == b""
+    over = (*AUTHORIZED, ("x-long", "v" * 33_000))
+    failure = await failure_of(door, "PlayerConnected", data, over)
+    assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
+
+
 async def test_a_method_that_is_not_served_is_unimplemented(door: GrpcDoor) -> None:
     failure = await failure_of(door, "Nonsense", b"")
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
