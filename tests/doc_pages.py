@@ -160,8 +160,8 @@ class Reader:
     def _run(self, block: Block, follower: Block | None) -> None:
         end = time.monotonic() + (TIMEOUT_S if block.note == "until" else 0.0)
         while True:
-            output = self.shell.run(self._real(block.text))
             try:
+                output = self.shell.run(self._real(block.text))
                 if follower is not None:
                     check_output(output, follower, self._real(follower.text))
                 return
