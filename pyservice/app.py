@@ -51,8 +51,8 @@ from pyservice.readiness import Phase, Readiness
 from pyservice.rpc import InternalClient, InternalServer, RpcServer, Unreachable
 from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
 
-ADMIN_SOCKET: Final = "admin.sock"
 _INTERNAL: Final = "hosting.internal.v1"
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_MS: Final = 1_000
 
 _log = get_logger("service")
@@ -88,18 +88,34 @@ async def _serve(
         signals.install(asyncio.get_running_loop(), lambda: plane.reload(reread))
         if not await plane.recover(signals):
             return
-        addresses = await plane.start()
-        _log.info("ready", **addresses)
-        if ready_file is not None:
-            write_ready_file(ready_file, addresses)
-        await signals.stop.wait()
+        await signals.unless_stopped(plane.feed())
+        if not signals.stop.is_set():
+            addresses = await plane.start()
+            _log.info("ready", **addresses)
+            if ready_file is not None:
+                await _tell_ready(ready_file, addresses, signals)
+            await signals.stop.wait()
         await plane.stop(signals)
     finally:
         lock.release()
 
 
+async def _tell_ready(path: Path, addresses: Mapping[str, str], signals: StopSignals) -> None:
+    """Without room for the file it is written later: the service serves. Raises OSError."""
+    while not signals.stop.is_set():
+        try:
+            write_ready_file(path, addresses)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            _log.error("no room for the ready file", error=str(error), retry_ms=_RETRY_MS)
+            await signals.wait_stop(_RETRY_MS)
+        else:
+            return
+
+
 class DataPlane:
-    """All parts of a data plane process. `recover`, `start` and `stop`, once each."""
+    """All parts of a data plane process. `recover`, `feed`, `start` and `stop`, once each."""
 
     def __init__(self, settings: Settings) -> None:
         """Takes the ports first, so that clients wait for the recovery and are not refused."""
@@ -107,6 +123,7 @@ class DataPlane:
         self._phase = Phase()
         self._readiness: Readiness | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._died: list[str] = []
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
         self._ring = keyring.load_or_create(settings.data_dir)
@@ -123,14 +140,16 @@ class DataPlane:
         )
         # Configuration first: what the journal brings back is answered for at once.
         self._feed.load()
-        self._client = InternalClient(settings.data_dir / ADMIN_SOCKET)
+        self._client = InternalClient(settings.admin_socket)
         path = settings.feed_file
-        self._static_feed = StaticFeed(path, _FeedOverSocket(self._client)) if path else None
+        over_socket = _FeedOverSocket(self._client)
+        self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
         probes = create_probes(self._conditions, self._metrics, self._render)
         self._probes = AsgiServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Opens the engine while the probes answer; False when a signal came first.
+        """Opens the engine while the probes answer, then the administrative socket; False when a
+        signal came first.
 
         A disk without room for what recovery has to write is waited for: what is there is not lost.
         """
@@ -139,11 +158,11 @@ class DataPlane:
         limits = _engine_limits(self._settings)
         while not signals.stop.is_set():
             try:
-                opened = await asyncio.to_thread(
-                    engine.open_engine, journal_dir, self._ring, limits
+                opened = await signals.unless_hung(
+                    asyncio.to_thread(engine.open_engine, journal_dir, self._ring, limits)
                 )
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in _NO_ROOM:
                     raise
                 _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)
@@ -151,6 +170,8 @@ class DataPlane:
                 self._engine = opened
                 self._wire_doors(_regions(self._settings))
                 self._wire_upkeep(limits)
+                self._engine.start()
+                await self._internal.start()
                 return True
         await self._probes.stop()
         return False
@@ -180,7 +201,7 @@ class DataPlane:
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
             },
-            settings.data_dir / ADMIN_SOCKET,
+            settings.admin_socket,
         )
 
     def _wire_upkeep(self, engine_limits: engine.Limits) -> None:
@@ -205,12 +226,15 @@ class DataPlane:
             self._readiness.loop,
             self._compactor,
         ):
-            self._own(watch.run())
+            self._own(type(watch).__name__, watch.run())
 
     def _conditions(self) -> Mapping[str, str | None]:
         if self._readiness is None:
             return {"process": "recovering"}
-        return self._readiness.conditions()
+        conditions = self._readiness.conditions()
+        if self._died:
+            conditions = {**conditions, "tasks": f"{', '.join(self._died)} died: see the log"}
+        return conditions
 
     def _render(self) -> bytes:
         """Prometheus text that is not the doors'; runs in a thread."""
@@ -219,13 +243,16 @@ class DataPlane:
         native = self._engine.render_metrics(self._namespaces.labels())
         return native + self._readiness.render()
 
+    async def feed(self) -> None:
+        """Feeds the feed file, if there is one. What cannot be taken now is not waited for: what is
+        held is good, and the rest is tried again meanwhile.
+        """
+        if self._static_feed is not None:
+            self._own(type(self._static_feed).__name__, self._static_feed.run())
+            await self._static_feed.fed()
+
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
-        self._engine.start()
-        await self._internal.start()
-        if self._static_feed is not None:
-            self._own(self._static_feed.run())
-            await self._static_feed.fed()
         await self._http.start()
         grpc_port = await self._rpc.start()
         self._phase.name = "serving"
@@ -233,7 +260,7 @@ class DataPlane:
             "http": bound(self._http_socket),
             "grpc": str(ListenAddress(self._settings.grpc.host, grpc_port)),
             "metrics": bound(self._probes_socket),
-            "admin": str(self._settings.data_dir / ADMIN_SOCKET),
+            "admin": str(self._settings.admin_socket),
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
@@ -250,19 +277,23 @@ class DataPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """Not ready, lame duck, no more accepting, finish, sync. A second signal hurries."""
+        """Not ready, lame duck, no more accepting, finish, sync. A second signal hurries, and where
+        nobody was served yet nothing is waited for.
+        """
+        was_serving = self._phase.is_serving
         self._phase.name = "stopping"
-        self._rpc.health.set_serving(False)
-        _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms)
-        await signals.pause(self._settings.lame_duck_ms)
-        self._engine.give_up_holds()
-        await self._stop_doors(signals)
+        _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
+        if was_serving:
+            self._rpc.health.set_serving(False)
+            await signals.pause(self._settings.lame_duck_ms)
+            self._engine.give_up_holds()
+            await self._stop_doors(signals)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
         await self._internal.stop(0.0)
-        await self._engine.close()
+        await signals.unless_hung(self._engine.close())
         await self._probes.stop()
         _log.info("stopped")
 
@@ -281,10 +312,16 @@ class DataPlane:
         hurry.cancel()
         await finished
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        task.add_done_callback(_note_end)
+    def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._note_end)
         self._tasks.append(task)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """A task of ours ends when it is cancelled; without it we are not what we ought to be."""
+        if not task.cancelled():
+            _log.error("background task died", task=task.get_name(), exc_info=task.exception())
+            self._died.append(task.get_name())
 
 
 class _FeedOverSocket:
@@ -355,9 +392,3 @@ def _engine_limits(settings: Settings) -> engine.Limits:
         segment_bytes=settings.journal.segment_bytes,
         boot_id_path=settings.journal.boot_id_path,
     )
-
-
-def _note_end(task: asyncio.Task[None]) -> None:
-    """A task of ours ends when it is cancelled; anything else must not be silent."""
-    if not task.cancelled():
-        _log.error("background task ended", exc_info=task.exception())

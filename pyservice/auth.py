@@ -111,6 +111,7 @@ class Authorizer:
         match kind:
             case "lobby":
                 caller = self._lobby(token, call)
+                # Empty when the caller's own lobby is gone, which is the operation's to tell.
                 caller.namespace_id = self._namespace_of_lobby(caller.lobby_id) or b""
                 return caller
             case "env":
@@ -144,7 +145,9 @@ class Authorizer:
             raise ServiceError("TOKEN_REVOKED")
         if grant.expires_ms is not None and grant.expires_ms <= self._now_ms():
             raise ServiceError("TOKEN_EXPIRED")
-        return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", grant.token_id, call)
+        # A copied entry may bring a token id into two namespaces; they share no idempotency keys.
+        identity = grant.namespace_id + grant.token_id
+        return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", identity, call)
 
     def _tokenless(self, call: Call) -> Caller:
         host = host_of_origin(call.origin) if call.origin else None

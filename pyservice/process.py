@@ -11,13 +11,17 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pyservice.durable import write_file
 
 LOCK_FILE: Final = "LOCK"
+_HURRY_MS: Final = 2_000
+
+Result = TypeVar("Result")
 
 
 class DirectoryUnusable(Exception):
@@ -88,6 +92,30 @@ class StopSignals:
         """Waits so long, or until the process has to stop."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Returns when the work is done, or was given up because the process has to stop."""
+        working = asyncio.create_task(work)
+        stopping = asyncio.create_task(self.stop.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+
+    async def unless_hung(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of work that waits for a disk. When somebody is in a hurry it gets 2 s more;
+        then the process ends with status 1, as by a SIGKILL: threads that hang cannot be stopped.
+        """
+        working = asyncio.create_task(work)
+        hurrying = asyncio.create_task(self.hurry.wait())
+        await asyncio.wait({working, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        await asyncio.wait({working}, timeout=_HURRY_MS / 1000)
+        if not working.done():
+            print("pyservice: ended at once: the disk does not answer", file=sys.stderr, flush=True)
+            os._exit(1)
+        return await working
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:

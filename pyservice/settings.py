@@ -11,19 +11,19 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
     ValidationError,
-    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -37,6 +37,9 @@ _NOT_SETTINGS: Final = frozenset({"PYSERVICE_CONFIG", "PYSERVICE_URL", "PYSERVIC
 """Variables of the command line: where the file is, and what client commands talk to."""
 
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
+_SOCKET_PATH_MAX: Final = 107
+"""What the kernel takes as the path of a unix socket, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,14 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` has all of them."""
+    """The settings cannot be used. `problems` has all of them; `usable` the settings without what
+    is wrong, for whoever looks for more.
+    """
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Problem], usable: Settings | None = None) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+        self.usable = usable
 
 
 class ListenAddress(NamedTuple):
@@ -91,13 +97,6 @@ def _list(value: object) -> object:
     return [word.strip() for word in value.split(",") if word.strip()]
 
 
-def _base_url(value: object) -> object:
-    text = str(value).rstrip("/")
-    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
-        raise ValueError("must be an http or https URL without query")
-    return text
-
-
 def _origin(value: object) -> object:
     text = str(value).rstrip("/")
     if text != "*" and not re.fullmatch(r"https?://[^\s/?#]+", text):
@@ -115,7 +114,6 @@ def _network(value: object) -> object:
 Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 Network = Annotated[IpNetwork, PlainValidator(_network)]
-BaseUrl = Annotated[str, BeforeValidator(_base_url)]
 Origin = Annotated[str, BeforeValidator(_origin)]
 
 
@@ -131,6 +129,14 @@ class Region(_Section):
     region_display_name: str = Field(min_length=1, max_length=128)
     latitude: float = Field(default=0.0, ge=-90, le=90, allow_inf_nan=False)
     longitude: float = Field(default=0.0, ge=-180, le=180, allow_inf_nan=False)
+
+
+def _distinct(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+    names = [region.name_id for region in regions]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"name_id {name} is there more than once")
+    return regions
 
 
 class RateLimit(_Section):
@@ -183,7 +189,7 @@ class GrpcLimits(_Section):
 class JournalSettings(_Section):
     """Files of the journal."""
 
-    segment_bytes: int = Field(default=64 << 20, ge=1 << 20, le=1 << 30)
+    segment_bytes: int = Field(default=64 << 20, ge=1 << 20, le=1 << 30, multiple_of=4096)
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -204,9 +210,9 @@ class Settings(BaseSettings):
     metrics: Listen = ListenAddress("127.0.0.1", 8090)
     feed_file: Path | None = None
     """Static configuration; None: a control plane feeds."""
-    regions: Annotated[tuple[Region, ...], BeforeValidator(_list), Field(min_length=1)] = (
-        Region(name_id="local", region_display_name="Local"),
-    )
+    regions: Annotated[
+        tuple[Region, ...], BeforeValidator(_list), Field(min_length=1), AfterValidator(_distinct)
+    ] = (Region(name_id="local", region_display_name="Local"),)
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_list)] = ()
     proxy_protocol: bool = False
     """Trusted proxies speak PROXY protocol v2 in front of each connection."""
@@ -231,20 +237,14 @@ class Settings(BaseSettings):
     """For modes that set none (decisions 5.6)."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
     """Largest `max_players` that a version may ask for (decisions 4)."""
-    public_url: BaseUrl | None = None
-    """Base of the URLs in answers; None: where HTTP listens."""
-    lobby_api_url: BaseUrl | None = None
-    """What lobby servers call; None: `public_url`."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """`auto`: for people on a terminal, else JSON lines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @model_validator(mode="after")
-    def _regions_are_distinct(self) -> Settings:
-        names = [region.name_id for region in self.regions]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"regions: name_id {name} is there more than once")
-        return self
+    @property
+    def admin_socket(self) -> Path:
+        """Where the running service is asked to administer itself."""
+        return self.data_dir / "admin.sock"
 
     @classmethod
     def settings_customise_sources(
@@ -281,13 +281,52 @@ def load(
     merged: dict[str, Any] = {}
     for _, values in reversed(sources):
         merged = _merge(merged, values)
+    wrong: set[str] = set()
     try:
         settings = Settings(**merged)
     except ValidationError as error:
-        problems += [_problem(detail, sources) for detail in error.errors()]
+        details = error.errors()
+        problems += [_problem(detail, sources) for detail in details]
+        wrong = {str(detail["loc"][0]) for detail in details}
+        right = {name: value for name, value in merged.items() if name not in wrong}
+        settings = Settings(**right)
+    problems += [
+        Problem(_origin_of(sources, location), ".".join(location), message)
+        for location, message in _conflicts(settings, wrong)
+    ]
     if problems:
-        raise SettingsError(problems)
+        raise SettingsError(problems, settings)
     return settings
+
+
+def _conflicts(settings: Settings, wrong: Collection[str]) -> Iterator[tuple[list[str], str]]:
+    """What each value may be, but not with the others or on this machine: location and message.
+    `wrong` are sections of which the defaults stand here.
+    """
+    listeners: list[tuple[str, ListenAddress]] = []
+    for name in ("http", "grpc", "metrics"):
+        address: ListenAddress = getattr(settings, name)
+        if name in wrong or not address.port:
+            continue
+        taken = next((other for other, held in listeners if _overlap(held, address)), None)
+        if taken is not None:
+            yield [name], f"{address} is where {taken} listens"
+        listeners.append((name, address))
+    if len(os.fsencode(settings.admin_socket)) > _SOCKET_PATH_MAX:
+        yield (
+            ["data_dir"],
+            f"is too long: {settings.admin_socket} may have {_SOCKET_PATH_MAX} bytes",
+        )
+    boot_id_path = settings.journal.boot_id_path
+    try:
+        boot_id_path.read_bytes()
+    except OSError as error:
+        yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
+
+
+def _overlap(one: ListenAddress, other: ListenAddress) -> bool:
+    is_any = not _ANY_HOST.isdisjoint((one.host, other.host))
+    return one.port == other.port and (is_any or one.host == other.host)
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
@@ -326,12 +365,12 @@ def _problem(detail: Any, sources: list[tuple[str, dict[str, Any]]]) -> Problem:
     message = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         message = "is not a setting"
-    origin = "default"
-    for source, values in sources:
-        if _holds(values, location):
-            origin = source
-            break
-    return Problem(origin, ".".join(location), message)
+    return Problem(_origin_of(sources, location), ".".join(location), message)
+
+
+def _origin_of(sources: list[tuple[str, dict[str, Any]]], location: list[str]) -> str:
+    """Which source a value came from."""
+    return next((source for source, values in sources if _holds(values, location)), "default")
 
 
 def _holds(values: Any, location: list[str]) -> bool:

@@ -245,7 +245,7 @@ def test_probes_tell_how_it_fares(quiet_service: Service) -> None:
     assert quiet_service.probe("/livez").status_code == 200
     assert quiet_service.probe("/readyz").status_code == 200
     told = quiet_service.probe("/readyz?verbose").text
-    for part in ("process", "journal", "loop", "credit", "storage", "feed (1 namespaces)"):
+    for part in ("process", "journal", "loop", "credit", "storage", "feed: 1 namespaces"):
         assert part in told
     metrics = quiet_service.probe("/metrics").text
     for name in ("hosting_storage_free_bytes", "hosting_compactions_total", "hosting_build_info"):

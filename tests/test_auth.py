@@ -104,7 +104,7 @@ async def test_an_environment_token_opens_client_operations_and_counts_as_itself
 ) -> None:
     caller = scene.authorizer.client(_call("env_good"))
     assert (caller.kind, caller.namespace_id) == (TokenKind.ENVIRONMENT, NAMESPACE)
-    assert caller.identity == raw(GOOD_ID)
+    assert caller.identity == NAMESPACE + raw(GOOD_ID)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,13 @@ def test_addresses_are_read_and_written_alike(text: str, address: ListenAddress)
             {"regions": [{"name_id": "a", "region_display_name": "A", "latitude": 91}]},
             "regions.0.latitude",
         ),
-        ({"public_url": "ftp://example.com"}, "public_url"),
+        ({"journal": {"segment_bytes": (1 << 20) + 1}}, "journal.segment_bytes"),
+        ({"journal": {"boot_id_path": "/nowhere"}}, "journal.boot_id_path"),
+        ({"data_dir": "x" * 97}, "data_dir"),
+        ({"grpc": "127.0.0.1:8080"}, "grpc"),
+        ({"metrics": "0.0.0.0:8080"}, "metrics"),
+        ({"http": "[::]:8081"}, "grpc"),
+        ({"regions": [{"name_id": "a" * 33, "region_display_name": "A"}]}, "regions.0.name_id"),
         ({"cors_origins": ["https://example.com/path"]}, "cors_origins.0"),
         ({"player_limit_max": 65_536}, "player_limit_max"),
         ({"rate_limits": {"client": {"burst": 0}}}, "rate_limits.client.burst"),
@@ -135,6 +141,31 @@ def test_addresses_are_read_and_written_alike(text: str, address: ListenAddress)
 )
 def test_values_out_of_range_are_refused(flags: dict[str, object], name: str) -> None:
     assert [problem.name for problem in _problems(flags)] == [name]
+
+
+def test_what_fits_is_taken() -> None:
+    load({"data_dir": "x" * 96, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"}, environ={})
+    load(dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0"), environ={})
+
+
+def test_what_is_wrong_hides_no_conflict_and_makes_none() -> None:
+    flags: dict[str, object] = {
+        "http": "nowhere",
+        "grpc": "127.0.0.1:8080",
+        "metrics": "127.0.0.1:8080",
+    }
+    assert [(problem.name, problem.source) for problem in _problems(flags)] == [
+        ("http", "flag"),
+        ("metrics", "flag"),
+    ]
+
+
+def test_what_can_be_used_of_wrong_settings_is_told_too() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"lame_duck_ms": "x", "nonsense": 1, "feed_file": "feed.json"}, environ={})
+    usable = caught.value.usable
+    assert usable is not None
+    assert (usable.feed_file, usable.lame_duck_ms) == (Path("feed.json"), 0)
 
 
 def test_a_region_is_there_once() -> None:

@@ -1,24 +1,43 @@
-"""What `pyservice check-config` finds beyond the settings themselves: problems of the feed file."""
+"""What `pyservice check-config` finds: problems of the settings and of the feed file, all of them."""
 
 from __future__ import annotations
 
-from pyservice.dataplane import static_feed
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyservice.dataplane import feed_document
 from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
 from pyservice.dataplane.namespaces import Namespaces
-from pyservice.settings import Settings
+from pyservice.settings import Settings, SettingsError, load
+
+_UNLIMITED: Final = (1 << 32) - 1
 
 
-def feed_problems(settings: Settings) -> list[str]:
-    """A line for each thing in the feed file that the service would refuse."""
+def all_problems(flags: Mapping[str, object], config: Path | None) -> list[str]:
+    """A line for each problem of the settings, and for those of the feed file that they name."""
+    try:
+        return _feed_problems(load(flags, config))
+    except SettingsError as error:
+        wrong = {problem.name.partition(".")[0] for problem in error.problems}
+        told = [str(problem) for problem in error.problems]
+        return told + (_feed_problems(error.usable, wrong) if error.usable else [])
+
+
+def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
+    """A line for each thing in the feed file that the service would refuse. `wrong` are settings
+    that are not known: what they would forbid is not looked for.
+    """
     path = settings.feed_file
     if path is None:
         return []
     try:
-        content = static_feed.read(path)
-    except static_feed.StaticFeedError as error:
+        content = feed_document.read(path)
+    except feed_document.FeedDocumentError as error:
         return [f"{path}: {problem}" for problem in error.problems]
     limits = OperatorLimits(
-        settings.player_limit_max, {region.name_id for region in settings.regions}
+        _UNLIMITED if "player_limit_max" in wrong else settings.player_limit_max,
+        None if "regions" in wrong else {region.name_id for region in settings.regions},
     )
     found = []
     namespaces = Namespaces()

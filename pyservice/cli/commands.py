@@ -87,10 +87,9 @@ def check_config(
     settings: Set = None,
 ) -> None:
     """Print every problem of settings and feed file; exit 1 when there is one."""
-    loaded = _load_or_exit(_flags(data_dir, http, grpc, metrics, feed, settings), config)
-    from pyservice.cli.check_config import feed_problems
+    from pyservice.cli.check_config import all_problems
 
-    problems = feed_problems(loaded)
+    problems = all_problems(_flags(data_dir, http, grpc, metrics, feed, settings), config)
     if problems:
         _fail(problems)
     print("ok")

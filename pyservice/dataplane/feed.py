@@ -18,6 +18,7 @@ from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.validation import validate
 
@@ -84,25 +85,33 @@ class Feed:
             ]
         )
 
+    def check(self, configuration: configuration_pb2.NamespaceConfiguration) -> pb.ApplyResponse:
+        """What `apply` would answer to this change; nothing is changed or counted. The pair that
+        is held is stale here: it would change nothing.
+        """
+        order = (configuration.source_epoch, configuration.revision)
+        held = self._orders.get(configuration.namespace_id)
+        if held is not None and order <= held:
+            return pb.ApplyResponse(stale=_stale(configuration.namespace_id, held))
+        problems = problems_of(configuration, self._limits, self._namespaces)
+        if problems:
+            return pb.ApplyResponse(refused=pb.Refused(problems=problems))
+        return pb.ApplyResponse(applied=pb.Applied())
+
     async def _apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
         configuration = request.configuration
+        namespace_id = configuration.namespace_id
+        order = (configuration.source_epoch, configuration.revision)
         async with self._one_at_a_time:
-            order = (configuration.source_epoch, configuration.revision)
-            held = self._orders.get(configuration.namespace_id)
-            if held is not None and order <= held:
-                if order < held or not self._is_held(configuration.namespace_id):
-                    self._count("stale")
-                    return pb.ApplyResponse(stale=_stale(configuration.namespace_id, held))
+            if order == self._orders.get(namespace_id) and self._is_held(namespace_id):
                 self._note_difference(request)
-                self._count("applied")
-                return pb.ApplyResponse(applied=pb.Applied())
-            problems = problems_of(configuration, self._limits, self._namespaces)
-            if problems:
-                self._count("refused")
-                return pb.ApplyResponse(refused=pb.Refused(problems=problems))
-            await self._keep(Kept(configuration.namespace_id, order, configuration))
-            self._count("applied")
-            return pb.ApplyResponse(applied=pb.Applied())
+                answer = pb.ApplyResponse(applied=pb.Applied())
+            else:
+                answer = self.check(configuration)
+                if answer.HasField("applied"):
+                    await self._keep(Kept(namespace_id, order, configuration))
+            self._count(answer.WhichOneof("outcome") or "refused")
+            return answer
 
     async def _remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
         async with self._one_at_a_time:

@@ -1,41 +1,26 @@
 """Configuration from a file, for running without a control plane: the feeder with source epoch 0.
 
-The file is a JSON object with two lists: `namespaces` has messages
-`hosting.internal.v1.NamespaceConfiguration` in their JSON form, `removed` the ones that went away,
-each with `namespace_id` and `revision`. `sha256` of an environment token may be hex, as `sha256sum`
-prints it. A change counts when the namespace's `revision` is greater than before. The feeder speaks
-to the data plane as a control plane would; the file holds no secret.
+A change counts when the namespace's `revision` is greater than before. The feeder speaks to the
+data plane as a control plane would. What the file looks like is in `feed_document`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import re
-import stat
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections import deque
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-from google.protobuf import json_format
-
-from pyservice.durable import write_file
+from pyservice.dataplane import feed_document
+from pyservice.dataplane.feed_document import FeedDocumentError
 from pyservice.errors import ServiceError
-from pyservice.ids import is_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 
-SOURCE_EPOCH: Final = 0
-_DEFAULT_LIMITS: Final = {"lobby_count_max": 512, "max_players": 256}
-"""mm-config of a new namespace (decisions 4)."""
 _RETRY_S: Final = 1.0
-_HEX_HASH = re.compile(r"[0-9a-f]{64}")
 
-Answer = TypeVar("Answer", feed_pb2.ApplyResponse, feed_pb2.RemoveResponse)
+Message = feed_pb2.ApplyRequest | feed_pb2.RemoveRequest
 
 _log = get_logger("feed")
 
@@ -47,42 +32,46 @@ class FeedClient(Protocol):
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
-class StaticFeedError(Exception):
-    """The file cannot be used. `problems` has a line for each reason."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What the file says."""
-
-    configurations: tuple[pb.NamespaceConfiguration, ...]
-    removals: tuple[feed_pb2.RemoveRequest, ...]
-
-
-def read(path: Path) -> Content:
-    """The file as messages. Raises StaticFeedError; what the data plane would refuse is not known
-    here.
+class LocalFeed(Protocol):
+    """The same data plane in this process: it says beforehand what it would take, and whether it
+    took something is never in doubt.
     """
-    return _parse(_read_json(path))
+
+    def check(self, configuration: pb.NamespaceConfiguration) -> feed_pb2.ApplyResponse: ...
+    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
 
 
 class StaticFeed:
-    """Feeds the file: at the start, again on `reload`, and after a token was added to it."""
+    """Feeds the file: at the start and again on `reload`. What cannot be taken for the moment is
+    tried again and again. Tokens are added to the file and fed at once.
+    """
 
-    def __init__(self, path: Path, client: FeedClient, retry_s: float = _RETRY_S) -> None:
+    def __init__(
+        self, path: Path, client: FeedClient, local: LocalFeed, retry_s: float = _RETRY_S
+    ) -> None:
         self._path = path
         self._client = client
+        self._local = local
         self._retry_s = retry_s
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._fed = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        self.problems: tuple[str, ...] = ()
-        """Why the last reading had no full effect; for /readyz."""
+        self._unreadable: list[str] = []
+        self._refused: list[tuple[str, str]] = []
+        """Namespace id and a line."""
+        self._rest: deque[Message] = deque()
+        """Read, and neither taken nor refused yet."""
+        self._obstacle = ""
+        """Code of what the last attempt met, empty when it met nothing."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the last reading has not had its full effect; for /readyz."""
+        waiting = (
+            f"{_name(message)}: is not taken yet: {self._obstacle}" for message in self._rest
+        )
+        return (*self._unreadable, *(line for _, line in self._refused), *waiting)
 
     def reload(self) -> None:
         """Reads the file again, soon."""
@@ -90,173 +79,166 @@ class StaticFeed:
         self._wanted.set()
 
     async def fed(self) -> None:
-        """Returns when the file was read and every namespace in it was taken or refused."""
+        """Returns when the file was read and the first attempt to feed it is over."""
         await self._fed.wait()
 
     async def run(self) -> None:
-        """Feeds whenever it is wanted, until cancelled."""
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            await self._feed_once()
+        """Feeds whenever it is wanted, and the rest again and again, until cancelled."""
+        try:
+            while True:
+                is_wanted = await self._next()
+                async with self._one_at_a_time:
+                    if is_wanted:
+                        await self._read()
+                    await self._feed()
+                if not self._wanted.is_set():
+                    self._fed.set()
+        finally:
+            # However this ends, nobody waits for it: what is held is good.
             self._fed.set()
 
     async def add_environment_token(self, namespace_id: str, token_id: str, sha256: bytes) -> None:
-        """Writes the hash into the file and feeds it. Raises ServiceError; then the token is not
-        good.
+        """Writes the hash into the file, revision + 1, and feeds this namespace alone: the others
+        of the file have no say. Raises ServiceError; then the file is as it was and the token is
+        not good.
         """
+        # Who asked may go away; the file and what is held must not part.
+        token = {"token_id": token_id, "sha256": sha256.hex()}
+        await asyncio.shield(self._add_environment_token(namespace_id, token))
+
+    async def _add_environment_token(self, namespace_id: str, token: dict[str, str]) -> None:
         async with self._one_at_a_time:
             try:
-                document = _read_json(self._path)
-                _parse(document)
-                token = {"token_id": token_id, "sha256": sha256.hex()}
-                _append_token(document, namespace_id, token)
-                content = _parse(document)
-                await asyncio.to_thread(_write_json, self._path, document)
-            except StaticFeedError as error:
+                before = await asyncio.to_thread(feed_document.load, self._path)
+                after, configuration = feed_document.with_token(before, namespace_id, token)
+            except FeedDocumentError as error:
                 raise ServiceError("VALIDATION_FAILED", f"{self._path}: {error}") from None
-            except OSError as error:
-                raise ServiceError(
-                    "STORAGE_FULL", f"{self._path} cannot be written: {error.strerror}"
-                ) from None
-            problems = await self._feed(content)
-        if problems:
-            raise ServiceError("VALIDATION_FAILED", "\n".join(problems))
-
-    async def _feed_once(self) -> None:
-        async with self._one_at_a_time:
-            try:
-                content = await asyncio.to_thread(read, self._path)
-            except StaticFeedError as error:
-                problems = [f"{self._path}: {problem}" for problem in error.problems]
-            else:
-                problems = await self._feed(content)
-            self.problems = tuple(problems)
-            for problem in problems:
-                _log.error("static feed refused", problem=problem)
-
-    async def _feed(self, content: Content) -> list[str]:
-        """Feeds everything; what was refused is told and the rest goes on."""
-        problems: list[str] = []
-        for removal in content.removals:
-            removed = await self._retrying(partial(self._client.remove, removal))
-            if removed.HasField("stale"):
-                problems.append(_stale(removal.namespace_id, removed.stale, removal.revision))
-        for configuration in content.configurations:
             request = feed_pb2.ApplyRequest(configuration=configuration)
-            answer = await self._retrying(partial(self._client.apply, request))
-            name = f"{configuration.game.name_id}/{configuration.name_id}"
-            if answer.HasField("stale"):
-                problems.append(_stale(name, answer.stale, configuration.revision))
-            problems += [
-                f"{name}: {'.'.join(problem.path) or 'configuration'}: {problem.reason}"
-                for problem in answer.refused.problems
-            ]
-        return problems
-
-    async def _retrying(self, send: Callable[[], Awaitable[Answer]]) -> Answer:
-        while True:
+            _raise_problems(request, self._local.check(configuration))
             try:
-                return await send()
+                await self._write(after)
+                _raise_problems(request, await self._local.apply(request))
+            except Exception:
+                await self._restore(before, token["token_id"])
+                raise
+            self._forget(namespace_id)
+
+    async def _write(self, content: bytes) -> None:
+        try:
+            await asyncio.to_thread(feed_document.replace, self._path, content)
+        except OSError as error:
+            raise ServiceError(
+                "STORAGE_FULL", f"{self._path} cannot be written: {error.strerror}"
+            ) from None
+
+    async def _restore(self, before: bytes, token_id: str) -> None:
+        try:
+            if await asyncio.to_thread(feed_document.load, self._path) != before:
+                await self._write(before)
+        except (FeedDocumentError, ServiceError) as error:
+            # Nobody has the token; its hash is of no use to anybody.
+            _log.error("hash not taken out of the feed file", token_id=token_id, error=str(error))
+
+    def _forget(self, namespace_id: str) -> None:
+        """A newer configuration of the namespace was taken than what was read of it."""
+        self._refused = [line for line in self._refused if line[0] != namespace_id]
+        self._rest = deque(one for one in self._rest if _namespace_id(one) != namespace_id)
+
+    async def _next(self) -> bool:
+        """Waits for something to do: True to read the file, False to try the rest again."""
+        try:
+            async with asyncio.timeout(self._retry_s if self._rest else None):
+                await self._wanted.wait()
+        except TimeoutError:
+            return False
+        self._wanted.clear()
+        return True
+
+    async def _read(self) -> None:
+        try:
+            content = await asyncio.to_thread(feed_document.read, self._path)
+        except FeedDocumentError as error:
+            # What was read before goes on being fed.
+            self._unreadable = [f"{self._path}: {problem}" for problem in error.problems]
+            for problem in self._unreadable:
+                _log.error("static feed refused", problem=problem)
+            return
+        self._unreadable, self._refused = [], []
+        self._rest = deque(content.removals)
+        self._rest.extend(
+            feed_pb2.ApplyRequest(configuration=configuration)
+            for configuration in content.configurations
+        )
+
+    async def _feed(self) -> None:
+        """Feeds the rest until something cannot be taken now; what was refused is told."""
+        met = ""
+        while self._rest and not met:
+            message = self._rest[0]
+            try:
+                problems = await self._send(message)
             except ServiceError as error:
-                _log.warning("static feed waits", code=error.code, retry_s=self._retry_s)
-            await asyncio.sleep(self._retry_s)
+                # Behind the others: one that is never taken holds up none of them.
+                self._rest.rotate(-1)
+                met = error.code
+            else:
+                self._rest.popleft()
+                self._refused += [(_namespace_id(message), problem) for problem in problems]
+                for problem in problems:
+                    _log.error("static feed refused", problem=problem)
+        if met and met != self._obstacle:
+            _log.warning("static feed waits", code=met, waiting=len(self._rest))
+        self._obstacle = met
+
+    async def _send(self, message: Message) -> list[str]:
+        """Feeds one message; the problems when it was refused."""
+        if isinstance(message, feed_pb2.ApplyRequest):
+            return _problems(message, await self._client.apply(message))
+        return _problems(message, await self._client.remove(message))
+
+
+def _problems(
+    message: Message, answer: feed_pb2.ApplyResponse | feed_pb2.RemoveResponse
+) -> list[str]:
+    name = _name(message)
+    if answer.HasField("stale"):
+        revision = (
+            message.configuration.revision
+            if isinstance(message, feed_pb2.ApplyRequest)
+            else message.revision
+        )
+        return [_stale(name, answer.stale, revision)]
+    if isinstance(answer, feed_pb2.RemoveResponse):
+        return []
+    return [
+        f"{name}: {'.'.join(problem.path) or 'configuration'}: {problem.reason}"
+        for problem in answer.refused.problems
+    ]
+
+
+def _raise_problems(request: feed_pb2.ApplyRequest, answer: feed_pb2.ApplyResponse) -> None:
+    problems = _problems(request, answer)
+    if problems:
+        raise ServiceError("VALIDATION_FAILED", "\n".join(problems))
+
+
+def _namespace_id(message: Message) -> str:
+    if isinstance(message, feed_pb2.ApplyRequest):
+        return message.configuration.namespace_id
+    return message.namespace_id
+
+
+def _name(message: Message) -> str:
+    """What people know it by: `game/namespace`, or the id of one that is to be removed."""
+    if isinstance(message, feed_pb2.ApplyRequest):
+        configuration = message.configuration
+        return f"{configuration.game.name_id}/{configuration.name_id}"
+    return message.namespace_id
 
 
 def _stale(name: str, stale: feed_pb2.Stale, revision: int) -> str:
     held = stale.held
     return (
-        f"{name}: revision {revision} is older than what is held "
+        f"{name}: revision {revision} is not newer than what is held "
         f"(source {held.source_epoch}, revision {held.revision}): raise the revision"
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StaticFeedError([f"cannot be read: {error.strerror}"]) from None
-    except ValueError as error:
-        raise StaticFeedError([f"is not JSON: {error}"]) from None
-    if not isinstance(document, dict):
-        raise StaticFeedError(["has to be a JSON object"])
-    return document
-
-
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    mode = stat.S_IMODE(path.stat().st_mode)
-    write_file(path, json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n", mode)
-
-
-def _append_token(document: dict[str, Any], namespace_id: str, token: dict[str, str]) -> None:
-    """Adds the token to a document that `_parse` has taken."""
-    for namespace in document.get("namespaces", ()):
-        if namespace["namespace_id"] == namespace_id:
-            namespace.setdefault("environment_tokens", []).append(token)
-            namespace["revision"] = int(namespace["revision"]) + 1
-            return
-    raise StaticFeedError([f"has no namespace {namespace_id}"])
-
-
-def _parse(document: Mapping[str, Any]) -> Content:
-    problems = [f"{name}: is not known" for name in document.keys() - {"namespaces", "removed"}]
-    configurations = []
-    for path, fields in _objects(document, "namespaces", problems):
-        configuration = pb.NamespaceConfiguration()
-        _read_message({"matchmaker": _DEFAULT_LIMITS} | fields, configuration, path, problems)
-        configurations.append(configuration)
-    removals = []
-    for path, fields in _objects(document, "removed", problems):
-        removal = feed_pb2.RemoveRequest()
-        _read_message(fields, removal, path, problems)
-        if not is_uuid(removal.namespace_id):
-            problems.append(f"{path}.namespace_id: has to be an id")
-        removals.append(removal)
-    if problems:
-        raise StaticFeedError(problems)
-    return Content(tuple(configurations), tuple(removals))
-
-
-def _objects(
-    document: Mapping[str, Any], field: str, problems: list[str]
-) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a list, each with where it is."""
-    value = document.get(field, [])
-    if not isinstance(value, list):
-        problems.append(f"{field}: has to be a list")
-        return []
-    found = []
-    for index, one in enumerate(value):
-        if isinstance(one, dict):
-            found.append((f"{field}.{index}", one))
-        else:
-            problems.append(f"{field}.{index}: has to be an object")
-    return found
-
-
-def _read_message(
-    fields: dict[str, Any],
-    message: pb.NamespaceConfiguration | feed_pb2.RemoveRequest,
-    path: str,
-    problems: list[str],
-) -> None:
-    tokens = fields.get("environment_tokens")
-    if isinstance(tokens, list):
-        fields = fields | {"environment_tokens": [_with_proto_hash(token) for token in tokens]}
-    try:
-        json_format.ParseDict(fields, message)
-    except json_format.ParseError as error:
-        problems.append(f"{path}: {error}")
-        return
-    if message.source_epoch != SOURCE_EPOCH:
-        problems.append(f"{path}.source_epoch: is {SOURCE_EPOCH} for a file")
-    if message.revision < 1:
-        problems.append(f"{path}.revision: has to be an integer from 1 on")
-
-
-def _with_proto_hash(token: Any) -> Any:
-    """People and `sha256sum` write hex; in the JSON form of a proto bytes are base64."""
-    text = token.get("sha256") if isinstance(token, dict) else None
-    if not isinstance(text, str) or not _HEX_HASH.fullmatch(text):
-        return token
-    return {**token, "sha256": base64.b64encode(bytes.fromhex(text)).decode()}

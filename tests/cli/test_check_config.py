@@ -81,3 +81,40 @@ def test_a_set_without_value_is_told() -> None:
     code, _, errors = _check("--set", "nonsense")
     assert code == 1
     assert "must be NAME=VALUE" in errors
+
+
+def test_problems_of_settings_hide_none_of_the_feed(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.json"
+    wrong = version(duel={"max_players": 300, "regions": {"north": {}}})
+    feed.write_text(json.dumps({"namespaces": [document(versions=[wrong])]}))
+    code, _, errors = _check("--feed", str(feed), "--set", "lame_duck_ms=x")
+    assert code == 1
+    for name in ("lame_duck_ms", "duel.max_players", "duel.regions.north"):
+        assert name in errors
+    assert len(errors.splitlines()) == 3
+    # What the operator allows is not known here, so nothing is said to be against it.
+    code, _, errors = _check(
+        *("--feed", str(feed), "--set", 'regions=[{"name_id": "A"}]'),
+        *("--set", "player_limit_max=x"),
+    )
+    assert code == 1
+    assert "duel" not in errors
+    code, _, errors = _check("--feed", str(tmp_path / "none.json"), "--http", "x")
+    assert len(errors.splitlines()) == 2
+
+
+def test_a_namespace_that_is_there_twice_is_told(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.json"
+    feed.write_text(json.dumps({"namespaces": [document(), document(display_name="Other")]}))
+    code, _, errors = _check("--feed", str(feed))
+    assert code == 1
+    assert "namespaces.1.namespace_id: is there more than once" in errors
+
+
+def test_a_feed_that_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.json"
+    feed.write_text('{"namespaces": ' + "[" * 200_000)
+    code, _, errors = _check("--feed", str(feed))
+    assert code == 1
+    assert "nested too deeply" in errors
+    assert "Traceback" not in errors

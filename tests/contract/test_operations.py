@@ -186,16 +186,10 @@ async def test_a_detached_lobby_is_gone_for_everybody_and_says_so(game: Game) ->
 
 
 async def test_a_lobby_that_nobody_remembers_has_an_expired_token(game: Game, plane: Plane) -> None:
-    """A token under our keys, of a lobby that ended long ago or that a restored backup lacks."""
+    # Our keys, and a lobby that ended long ago or that a restored backup lacks.
     elsewhere = engine.open_engine(None, keyring.load(plane.data_dir), engine.Limits())
-    elsewhere.start()
-    id_, token = await elsewhere.attach(
-        bytes(16),
-        bytes(16),
-        "duel",
-        "local",
-        [],
-        tags=[],
+    id_, token, _ = elsewhere._native.attach(
+        *(bytes(16), bytes(16), "duel", "local", []),
         max_players=(2, 2, 2),
         player_token_ttl_ms=5_000,
         heartbeat_timeout_ms=0,
@@ -203,21 +197,13 @@ async def test_a_lobby_that_nobody_remembers_has_an_expired_token(game: Game, pl
         is_join_enabled=True,
         create_ts_ms=0,
         lobby_count_max=1,
-        idempotency=None,
-        deadline=None,
     )
     await elsewhere.close()
     lobby = Lobby(format_uuid(id_), token)
-    for operation, fields in (
-        ("ready", {}),
-        ("heartbeat", {}),
-        ("get_state", {"lobby_id": lobby.id}),
-    ):
+    for operation, fields in (("ready", {}), ("get_state", {"lobby_id": lobby.id})):
         refused = await game.server(lobby, operation, fields)
-        assert (refused.code, refused.status) in (
-            ("TOKEN_EXPIRED", "401"),
-            ("TOKEN_EXPIRED", "UNAUTHENTICATED"),
-        ), operation
+        assert refused.code == "TOKEN_EXPIRED", operation
+        assert refused.status in ("401", "UNAUTHENTICATED")
 
 
 async def test_a_find_waits_for_a_lobby_that_starts(game: Game) -> None:

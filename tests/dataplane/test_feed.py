@@ -268,3 +268,16 @@ async def test_a_region_that_the_operator_took_away_does_not_take_the_namespace_
     namespaces = Namespaces()
     Feed(FeedFiles(plane.folder), namespaces, limits, FeedMetrics()).load()
     assert namespaces.is_known(RAW_ID)
+
+
+async def test_a_check_says_what_a_change_would_meet_and_changes_nothing(plane: Plane) -> None:
+    await plane.apply(0, 5)
+    counted = dict(plane.metrics.outcomes)
+    for revision, outcome in ((4, "stale"), (5, "stale"), (6, "applied")):
+        answer = plane.feed.check(configuration(revision=revision))
+        assert answer.WhichOneof("outcome") == outcome, revision
+    wrong = configuration(revision=6, versions=[version(duel={"max_players": 300})])
+    assert plane.feed.check(wrong).WhichOneof("outcome") == "refused"
+    assert await plane.held() == {NAMESPACE_ID: (0, 5)}
+    assert plane.again().display_name() == "Production"
+    assert plane.metrics.outcomes == counted

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyservice.dataplane.engine import Engine
+from pyservice import keyring
+from pyservice.auth import Authorizer
+from pyservice.calls import Call, Caller
+from pyservice.dataplane.engine import Engine, Limits, open_engine
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import GAME_ID, NAMESPACE_ID, version
@@ -172,6 +177,66 @@ async def test_state_is_given_back_byte_for_byte(scene: Scene) -> None:
     await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(made.lobby_id))
     request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
     assert (await scene.fleet.get_state(request, scene.back_end())).state == state
+
+
+def _reader(scene: Scene, lobby_token: str) -> Caller:
+    """Who reads states with this token, as the doors find out."""
+    call = Call(
+        ray_id="0" * 32, address=bytes([127, 0, 0, 1]), authorization=f"Bearer {lobby_token}"
+    )
+    return Authorizer(scene.engine, scene.namespaces).lobby_state(call)
+
+
+async def test_a_lobby_reads_states_of_its_namespace_until_it_has_ended(scene: Scene) -> None:
+    one, other = await scene.attach(), await scene.attach()
+    await scene.fleet.set_state(pb.SetLobbyStateRequest(state=b"1"), scene.server(other.lobby_id))
+    request = pb.GetLobbyStateRequest(lobby_id=other.lobby_id)
+    reader = _reader(scene, one.lobby_token)
+    assert (await scene.fleet.get_state(request, reader)).state == b"1"
+    await scene.fleet.detach(_detach(one.lobby_id), scene.back_end())
+    for late in (reader, _reader(scene, one.lobby_token)):
+        assert await _code(scene.fleet.get_state(request, late)) == "MATCHMAKER_LOBBY_STOPPED"
+    await scene.fleet.detach(_detach(other.lobby_id), scene.back_end())
+    request.lobby_id = one.lobby_id
+    reader = _reader(scene, other.lobby_token)
+    assert await _code(scene.fleet.get_state(request, reader)) == "MATCHMAKER_LOBBY_STOPPED"
+
+
+async def test_a_lobby_that_nobody_remembers_cannot_read_states(
+    scene: Scene, tmp_path: Path
+) -> None:
+    made = await scene.attach()
+    # The same keys, and a journal without the lobby: it ended long ago, or a backup was restored.
+    elsewhere = Scene(open_engine(None, keyring.load(tmp_path / "keys"), Limits()))
+    elsewhere.engine.start()
+    try:
+        request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+        reader = _reader(elsewhere, made.lobby_token)
+        assert await _code(elsewhere.fleet.get_state(request, reader)) == "TOKEN_EXPIRED"
+        assert await _code(elsewhere.fleet.heartbeat(pb.HeartbeatRequest(), reader)) == (
+            "TOKEN_EXPIRED"
+        )
+    finally:
+        await elsewhere.engine.close()
+
+
+async def test_a_lobby_that_reads_a_state_has_spoken(scene: Scene) -> None:
+    mode = {**MODES["duel"], "heartbeat_timeout": 1_000}
+    scene.feed(versions=[version(duel=mode)])
+    made = await scene.attach()
+    lobby_id = scene.server(made.lobby_id).lobby_id
+
+    def is_open() -> bool:
+        lobby = scene.engine.lobby(lobby_id)
+        assert lobby is not None
+        return lobby.is_open
+
+    async with asyncio.timeout(10):
+        while is_open():
+            await asyncio.sleep(0.01)
+    request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    await scene.fleet.get_state(request, _reader(scene, made.lobby_token))
+    assert is_open()
 
 
 async def test_a_heartbeat_takes_a_list_an_empty_list_or_none(scene: Scene) -> None:

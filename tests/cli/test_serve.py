@@ -1,0 +1,185 @@
+"""Starts and ends of `pyservice serve` that meet bad luck: a disk without room or one that hangs, a
+signal too early, a part that dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from pyservice.app import DataPlane
+from pyservice.listener import bound
+from pyservice.process import StopSignals
+from pyservice.settings import load
+from tests.faults.actors import attach_fields
+from tests.faults.disk import SmallDisk, small_disk
+from tests.faults.plane import Plane
+from tests.faults.shim import Shim, compile_library
+from tests.service import MODES, MakeService, Service, document, version
+
+REGIONS = "/matchmaker/regions"
+WITH_BRAWL: dict[str, Any] = {"brawl": {}, **MODES}
+
+
+def _until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+    return value
+
+
+@contextmanager
+def _mounted(disk: SmallDisk) -> Iterator[int]:
+    """Pid of a process that keeps the disk mounted, whoever else comes and goes."""
+    before = disk.mount_point.stat().st_dev
+    holder = subprocess.Popen([*disk.command_prefix, "sleep", "600"])
+    with holder:
+        try:
+            _until(lambda: disk.inside(holder.pid).stat().st_dev != before)
+            yield holder.pid
+        finally:
+            holder.kill()
+
+
+@pytest.fixture
+def small(make_service: MakeService, tmp_path: Path) -> Iterator[tuple[Service, Path]]:
+    """A service that ran, with data directory and ready file on a disk that is full since, and
+    what to remove to make room.
+    """
+    disk = small_disk(tmp_path, 12)
+    with _mounted(disk) as holder:
+        # The path of a unix socket has to be short.
+        (tmp_path / "disk-inside").symlink_to(disk.inside(holder))
+        service = make_service(settings={"journal": {"segment_bytes": 1 << 20}})
+        service.data_dir = tmp_path / "disk-inside" / "data"
+        service.ready_file = tmp_path / "disk-inside" / "ready.json"
+        service.start()
+        assert service.stop() == 0
+        service.feed |= {"revision": 2, "versions": [version(**WITH_BRAWL)]}
+        service.write_feed()
+        # A start removes it, and there would be room for the configuration.
+        service.ready_file.unlink()
+        yield service, disk.fill(holder)
+        service.close()
+
+
+def _serves(service: Service) -> bool:
+    try:
+        return service.probe("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_start_on_a_full_disk_serves_what_is_held_and_takes_the_rest_later(
+    small: tuple[Service, Path],
+) -> None:
+    service, filler = small
+    service.spawn()
+    _until(lambda: _serves(service))
+    token = service.environment_token
+    assert service.good("GET", REGIONS, None, token)
+    assert service.find(token, "brawl").json()["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+    told = service.probe("/readyz?verbose").text
+    assert "arena/prod: is not taken yet: STORAGE_FULL" in told
+    assert not service.ready_file.exists()
+    filler.unlink()
+    _until(lambda: service.find(token, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+    _until(lambda: "feed: 1 namespaces\n" in service.probe("/readyz?verbose").text)
+    _until(service.ready_file.exists)
+    assert service.stop() == 0
+
+
+def test_a_start_on_a_full_disk_is_stopped_by_a_signal(small: tuple[Service, Path]) -> None:
+    service, _ = small
+    service.spawn()
+    _until(lambda: "static feed waits" in service.log())
+    began = time.monotonic()
+    assert service.stop() == 0
+    assert time.monotonic() - began < 5
+
+
+def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
+    service = make_service(settings={"lame_duck_ms": 60_000})
+    many = 3_000
+    fed = [
+        document(namespace_id=str(UUID(int=number)), name_id=f"n{number}")
+        for number in range(1, many + 1)
+    ]
+    service.feed_file.write_text(json.dumps({"namespaces": fed}))
+    process = service.spawn()
+    kept = service.data_dir / "feed"
+    _until(lambda: kept.is_dir() and any(kept.glob("*.cfg")))
+    began = time.monotonic()
+    assert service.stop() == 0
+    assert time.monotonic() - began < 5
+    # Far from done: it was ended in the middle, and not after it was ready.
+    assert len(list(kept.glob("*.cfg"))) < many
+    assert not service.ready_file.exists()
+    assert process.returncode == 0
+
+
+@pytest.fixture
+async def shimmed(tmp_path: Path) -> AsyncIterator[Plane]:
+    """A running service whose journal's calls can be stalled."""
+    library = compile_library(tmp_path)
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    plane = Plane(folder, shim=Shim(library, folder / "control", folder / "data" / "journal"))
+    await plane.start()
+    yield plane
+    plane.end()
+
+
+@pytest.mark.anyio
+async def test_whoever_hurries_does_not_wait_for_a_disk_that_hangs(shimmed: Plane) -> None:
+    door = shimmed.http_door()
+    stall = shimmed.commanded.stall("fdatasync")
+    calling = asyncio.create_task(
+        door.call("attach", attach_fields("duel"), token=shimmed.environment_token)
+    )
+    await asyncio.to_thread(_until, lambda: stall.waiting)
+    shimmed.process_signal(signal.SIGTERM)
+    await asyncio.to_thread(_until, lambda: "stopping" in shimmed.log_tail())
+    shimmed.process_signal(signal.SIGTERM)
+    assert await shimmed.wait_ended(15) == 1
+    assert "the disk does not answer" in shimmed.log_tail()
+    await asyncio.gather(calling, return_exceptions=True)
+    await door.close()
+    stall.forget()
+    # Nothing was lost: it had not been answered.
+    await shimmed.start()
+    await shimmed.stop()
+
+
+@pytest.mark.anyio
+async def test_a_background_task_that_died_makes_the_service_not_ready(tmp_path: Path) -> None:
+    free = dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0")
+    plane = DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
+    signals = StopSignals()
+    assert await plane.recover(signals)
+    await plane.start()
+
+    async def dies() -> None:
+        raise ValueError("unforeseen")
+
+    async with httpx.AsyncClient() as client:
+        url = f"http://{bound(plane._probes_socket)}/readyz"
+        assert (await client.get(url)).status_code == 200
+        plane._own("Mayfly", dies())
+        await asyncio.sleep(0)
+        answer = await client.get(url)
+        assert answer.status_code == 503
+        assert "Mayfly died" in answer.text
+    await plane.stop(signals)

@@ -1,0 +1,93 @@
+"""A feed file beside a real feed of the data plane, for the tests of what feeds it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.feed_files import FeedFiles
+from pyservice.dataplane.feed_rules import OperatorLimits
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.static_feed import StaticFeed
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import FeedMetrics
+from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
+from tests.dataplane.configurations import NAMESPACE_ID
+
+RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
+
+
+class Local:
+    """The feed itself, with something that happens just before it is asked to take a token."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.check = feed.check
+        self._apply = feed.apply
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return await self._apply(request)
+
+
+class Source:
+    """A feed file, and a data plane's feed that may be away for a while."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "feed.json"
+        self.namespaces = Namespaces()
+        limits = OperatorLimits(player_limit_max=256, regions={"local"})
+        self._feed = Feed(FeedFiles(folder / "feed"), self.namespaces, limits, FeedMetrics())
+        self._feed.load()
+        self.away_for = 0
+        self.never = ""
+        self.local = Local(self._feed)
+        self.static = StaticFeed(self.path, self, self.local, retry_s=0.001)
+
+    def write(self, *namespaces: dict[str, Any], **other: Any) -> None:
+        self.path.write_text(json.dumps({"namespaces": list(namespaces), **other}))
+
+    async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
+        self._maybe_away(request.configuration.namespace_id)
+        return await self._feed.apply(request)
+
+    async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
+        self._maybe_away(request.namespace_id)
+        return await self._feed.remove(request)
+
+    def _maybe_away(self, namespace_id: str) -> None:
+        if namespace_id == self.never:
+            raise ServiceError("OVERLOADED")
+        if self.away_for:
+            self.away_for -= 1
+            raise ServiceError("STORAGE_FULL")
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Meanwhile the file is fed; entered after the first attempt."""
+        task = asyncio.create_task(self.static.run())
+        try:
+            await self.static.fed()
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def feed(self) -> tuple[str, ...]:
+        """Feeds once and returns the problems."""
+        async with self.feeding():
+            return self.static.problems
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not is_so():
+                await asyncio.sleep(0.001)
+
+    def is_good(self, digest: bytes) -> bool:
+        return self.namespaces.environment_grant(digest) is not None
