@@ -203,7 +203,10 @@ class HostingClient:
         try:
             # The timeout of the socket bounds one read; this bounds the wait for a free thread and
             # all reads.
-            answer = await asyncio.wait_for(attempt, timeout_s)
+            # Not wait_for: in Python 3.11 it swallows a cancellation that meets the answer, and the
+            # lobby would never end.
+            async with asyncio.timeout(timeout_s):
+                answer = await attempt
             return _decision(answer)
         except TimeoutError:
             self.outages += 1
