@@ -1,0 +1,35 @@
+"""A lobby that is told to end ends, also when the order meets the answer of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+
+import pytest
+
+from examples.arena.hosting import HostingClient, ServiceAway
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_cancellation_that_meets_an_answer_is_not_lost() -> None:
+    random.seed(1)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        hosting = HostingClient(f"http://127.0.0.1:{nobody.getsockname()[1]}", "token")
+
+        async def call_for_ever() -> None:
+            while True:
+                with contextlib.suppress(ServiceAway):
+                    await hosting.call("POST", "/", b"{}")
+
+        for _ in range(300):
+            calling = asyncio.create_task(call_for_ever())
+            # Answers come within a millisecond: the orders fall all around them.
+            await asyncio.sleep(random.random() * 0.002)
+            calling.cancel()
+            done, _ = await asyncio.wait([calling], timeout=10)
+            assert done, "the order to end was swallowed"
+        hosting.close()
