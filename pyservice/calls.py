@@ -50,7 +50,7 @@ class Caller:
     """Who calls, as far as the operation may rely on it.
 
     `namespace_id` and `lobby_id` are 16 bytes, empty where the kind has none. `identity` is what idempotency keys
-    belong to (decisions 1.8): the token's id, or namespace and client address.
+    belong to (decisions 1.8): namespace and token id, or namespace and client address.
     """
 
     kind: TokenKind

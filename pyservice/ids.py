@@ -15,11 +15,7 @@ from uuid import UUID
 
 GAME_NAME_MAX = 40
 NAMESPACE_NAME_MAX = 20
-REGION_NAME_MAX = 32
 """Longest ``name_id`` of each kind, in characters."""
-
-NIL = "00000000-0000-0000-0000-000000000000"
-"""The lobby of mock answers."""
 
 _UUID_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NAME_FORM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -45,11 +41,6 @@ def is_name_id(text: str, max_len: int) -> bool:
     """Whether the text can be a ``name_id``: of ``[a-z0-9-]``, no dash first, last or doubled, and
     not in the form of an id."""
     return len(text) <= max_len and _NAME_FORM.fullmatch(text) is not None and not is_uuid(text)
-
-
-def new_random_id() -> str:
-    """A random id (v4), for what must not tell when it was made: uploads."""
-    return format_uuid(_with_version(int.from_bytes(secrets.token_bytes(16)), 4))
 
 
 class RecordIds:

@@ -56,12 +56,6 @@ def test_a_name_in_the_form_of_an_id_is_no_name_id() -> None:
     assert not ids.is_name_id(text, ids.GAME_NAME_MAX)
 
 
-def test_random_ids_are_v4_and_differ() -> None:
-    made = {ids.new_random_id() for _ in range(100)}
-    assert len(made) == 100
-    assert {UUID(text).version for text in made} == {4}
-
-
 def test_record_ids_are_v7_and_tell_the_millisecond() -> None:
     maker = ids.RecordIds(now_ns=lambda: 1_700_000_000_123_456_789)
     value = UUID(maker.new())
@@ -91,7 +85,3 @@ def test_threads_never_get_the_same_record_id() -> None:
     for thread in threads:
         thread.join()
     assert len(set(made)) == 2000
-
-
-def test_the_nil_id_is_an_id() -> None:
-    assert ids.parse_uuid(ids.NIL) == bytes(16)

@@ -188,11 +188,6 @@ impl Journal {
         &self.core.clock
     }
 
-    /// Service time, for a thread of its own.
-    pub fn clock_handle(&self) -> Arc<Clock> {
-        Arc::clone(&self.core.clock)
-    }
-
     /// Records the clocks in an empty batch if nothing was written for a second. It stops short of what is kept for
     /// events: a clock that is not recorded is only less exact after a reboot.
     pub fn heartbeat(&self) {
