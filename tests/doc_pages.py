@@ -96,15 +96,20 @@ class Shell:
             start_new_session=True,
         )
 
-    def run(self, text: str) -> str:
-        """What the block printed."""
+    def run(self, text: str, *, is_tried_again: bool = False) -> str:
+        """What the block printed. A failure ends the shell, unless the block is tried again."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._count += 1
         files = [self._folder / f".{kind}-{self._count}" for kind in ("block", "out", "err")]
         block, output, errors = files
         block.write_text(text)
-        self._bash.stdin.write(f"source {block} >{output} 2>{errors} </dev/null; echo done\n")
+        command = f"source {block} >{output} 2>{errors} </dev/null"
+        if is_tried_again:
+            said = "if [ $? = 0 ]; then echo done; else echo failed; fi"
+            self._bash.stdin.write(f"set +e; {command}; {said}; set -e\n")
+        else:
+            self._bash.stdin.write(f"{command}; echo done\n")
         self._bash.stdin.flush()
         assert self._bash.stdout.readline() == "done\n", (
             f"failed:\n{text}\n{output.read_text()}\n{errors.read_text()}"
@@ -158,10 +163,11 @@ class Reader:
             check_problem(json.loads(block.text))
 
     def _run(self, block: Block, follower: Block | None) -> None:
-        end = time.monotonic() + (TIMEOUT_S if block.note == "until" else 0.0)
+        is_tried_again = block.note == "until"
+        end = time.monotonic() + (TIMEOUT_S if is_tried_again else 0.0)
         while True:
             try:
-                output = self.shell.run(self._real(block.text))
+                output = self.shell.run(self._real(block.text), is_tried_again=is_tried_again)
                 if follower is not None:
                     check_output(output, follower, self._real(follower.text))
                 return
