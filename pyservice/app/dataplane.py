@@ -1,25 +1,22 @@
-"""The composition root: the only place where parts meet. Builds a data plane from settings, starts
-it in order, says that it is ready, and takes it down in order.
+"""The data plane: its parts, wired. Builds them from settings, starts them in order, says that it is
+ready, and takes them down in order.
 
-What a part does is its own matter.
+What a part does is its own matter; how a process meets its signals and its lock is `serving`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import sys
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any, Final
-
-import uvloop
 
 from pyservice import keyring
 from pyservice.auth import Authorizer
 from pyservice.dataplane import compaction, engine
 from pyservice.dataplane.administration import Administration
 from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.control_watch import ControlWatch
 from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_rules import OperatorLimits
@@ -28,28 +25,36 @@ from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.operations import operations
 from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.signing import Signing
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
+from pyservice.edge.passing import Passing
 from pyservice.edge.probes import create_probes
 from pyservice.edge.server import make_server
 from pyservice.errors import ServiceError
 from pyservice.listener import AsgiServer, bound, listen
-from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
-from pyservice.pb.hosting.internal.v1 import feed_pb2
-from pyservice.process import (
-    DirectoryLock,
-    DirectoryUnusable,
-    StopSignals,
-    remove_ready_file,
-    write_ready_file,
-)
+from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
+from pyservice.process import StopSignals
 from pyservice.readiness import Phase, Readiness
-from pyservice.rpc import InternalClient, InternalServer, RpcServer, Unreachable
+from pyservice.rpc import (
+    ChangesPoll,
+    InternalClient,
+    InternalServer,
+    RpcPassing,
+    RpcServer,
+    Unreachable,
+)
+from pyservice.schema.methods import METHODS
 from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
+from pyservice.watch import Waiters
+
+START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
+"""What prevents a start and is told by its message alone."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -58,67 +63,14 @@ _RETRY_MS: Final = 1_000
 _log = get_logger("service")
 
 
-def run(settings: Settings, reread: Callable[[], Settings], ready_file: Path | None) -> int:
-    """Serves until a signal; the exit status. What prevents a start is told on standard error."""
-    configure_logging(level=settings.log_level, format=settings.log_format)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, reread, ready_file))
-    except (
-        DirectoryUnusable,
-        keyring.KeyringError,
-        FeedFileError,
-        engine.OpenFailed,
-        OSError,
-    ) as error:
-        print(f"pyservice: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-async def _serve(
-    settings: Settings, reread: Callable[[], Settings], ready_file: Path | None
-) -> None:
-    signals = StopSignals()
-    lock = DirectoryLock.take(settings.data_dir)
-    try:
-        if ready_file is not None:
-            remove_ready_file(ready_file)
-        plane = DataPlane(settings)
-        signals.install(asyncio.get_running_loop(), lambda: plane.reload(reread))
-        if not await plane.recover(signals):
-            return
-        await signals.unless_stopped(plane.feed())
-        if not signals.stop.is_set():
-            addresses = await plane.start()
-            _log.info("ready", **addresses)
-            if ready_file is not None:
-                await _tell_ready(ready_file, addresses, signals)
-            await signals.stop.wait()
-        await plane.stop(signals)
-    finally:
-        lock.release()
-
-
-async def _tell_ready(path: Path, addresses: Mapping[str, str], signals: StopSignals) -> None:
-    """Without room for the file it is written later: the service serves. Raises OSError."""
-    while not signals.stop.is_set():
-        try:
-            write_ready_file(path, addresses)
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            _log.error("no room for the ready file", error=str(error), retry_ms=_RETRY_MS)
-            await signals.wait_stop(_RETRY_MS)
-        else:
-            return
-
-
 class DataPlane:
-    """All parts of a data plane process. `recover`, `feed`, `start` and `stop`, once each."""
+    """All parts of a data plane process. `recover`, `start` and `stop`, once each."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Takes the ports first, so that clients wait for the recovery and are not refused."""
+    def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
+        """Takes the ports first, so that clients wait for the recovery and are not refused.
+
+        `is_control_awaited`: a control plane starts at the same time.
+        """
         self._settings = settings
         self._phase = Phase()
         self._readiness: Readiness | None = None
@@ -144,12 +96,14 @@ class DataPlane:
         path = settings.feed_file
         over_socket = _FeedOverSocket(self._client)
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
-        probes = create_probes(self._conditions, self._metrics, self._render)
+        self._control_client = InternalClient(settings.control_socket)
+        self._control = ControlWatch(self._control_metrics, is_awaited=is_control_awaited)
+        probes = create_probes(self._conditions, self._metrics, self._render, self._control.scrape)
         self._probes = AsgiServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Opens the engine while the probes answer, then the administrative socket; False when a
-        signal came first.
+        """Opens the engine while the probes answer, then the administrative socket, and feeds the feed
+        file, if there is one; False when a signal came before the engine was open.
 
         A disk without room for what recovery has to write is waited for: what is there is not lost.
         """
@@ -172,6 +126,7 @@ class DataPlane:
                 self._wire_upkeep(limits)
                 self._engine.start()
                 await self._internal.start()
+                await signals.unless_stopped(self._feed_file())
                 return True
         await self._probes.stop()
         return False
@@ -190,15 +145,39 @@ class DataPlane:
             ),
         )
         door = _door(settings)
-        app = create_app(table, door, self._metrics, self._limits)
+        passed = METHODS.keys() - table.keys()
+        self._waiters = Waiters()
+        self._passing = Passing(settings.control_http_socket, self._waiters)
+        self._rpc_passing = RpcPassing(settings.control_socket, self._waiters)
+        app = create_app(
+            table,
+            door,
+            self._metrics,
+            self._limits,
+            passing=self._passing,
+            passed=passed,
+            waiters=self._waiters,
+        )
         self._http = make_server(app, [self._http_socket])
-        self._rpc = RpcServer(table, door, self._metrics, self._limits, str(settings.grpc))
+        self._rpc = RpcServer(
+            table,
+            door,
+            self._metrics,
+            self._limits,
+            str(settings.grpc),
+            passing=self._rpc_passing,
+            passed=passed,
+            waiters=self._waiters,
+        )
+        self._own("ChangesPoll", ChangesPoll(self._control_client, self._waiters).run())
         administration = Administration(self._namespaces, self._engine, self._static_feed)
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
+                f"{_INTERNAL}.Feed.Check": self._feed.check_only,
+                f"{_INTERNAL}.Signing.SignToken": Signing(self._namespaces, self._engine).sign,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
             },
             settings.admin_socket,
@@ -219,12 +198,14 @@ class DataPlane:
             storage=StorageWatch(settings.data_dir, settings.storage_reserve_bytes),
             loop=LoopWatch(),
             compactor=self._compactor,
+            control=self._control,
         )
         for watch in (
             self._readiness.journal,
             self._readiness.storage,
             self._readiness.loop,
             self._compactor,
+            self._control,
         ):
             self._own(type(watch).__name__, watch.run())
 
@@ -243,9 +224,15 @@ class DataPlane:
         native = self._engine.render_metrics(self._namespaces.labels())
         return native + self._readiness.render()
 
-    async def feed(self) -> None:
-        """Feeds the feed file, if there is one. What cannot be taken now is not waited for: what is
-        held is good, and the rest is tried again meanwhile.
+    async def _control_metrics(self) -> bytes:
+        request = control_pb2.MetricsRequest()
+        answer = await self._control_client.call(f"{_INTERNAL}.Control.Metrics", request)
+        text: bytes = answer.text
+        return text
+
+    async def _feed_file(self) -> None:
+        """What cannot be taken now is not waited for: what is held is good, and the rest is tried
+        again meanwhile.
         """
         if self._static_feed is not None:
             self._own(type(self._static_feed).__name__, self._static_feed.run())
@@ -291,7 +278,10 @@ class DataPlane:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._passing.close()
+        await self._rpc_passing.close()
         await self._client.close()
+        await self._control_client.close()
         await self._internal.stop(0.0)
         await signals.unless_hung(self._engine.close())
         await self._probes.stop()
