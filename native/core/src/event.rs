@@ -17,9 +17,13 @@
 //! | 10 | PlaceKept | lobby u32, slot u16, generation u32, deadline u64, stamp |
 //! | 11 | KeyRemembered | lobby u32, slot u16, generation u32, stamp |
 //! | 12 | Forgotten | entries_up_to u64, lobbies_up_to u64 |
+//! | 32 | TokensSent | lobby u32, ts u64, at u64, deadline u64, key u16, count u8 × (channel 16, slot u16, generation u32) |
+//! | 33 | HumanPassed | source u64, at u64 |
+//! | 34 | HumanAsked | source u64 |
+//! | 35 | MockConsumed | hour u32, at u64, mac 16 |
 
 use crate::codec::{Reader, Writer};
-use crate::command::{EndReason, Id, Ms, Port, Source};
+use crate::command::{Channel, EndReason, Id, Ms, Port, Source};
 use crate::idempotency::Stamp;
 use crate::slot::End;
 
@@ -57,6 +61,10 @@ pub(crate) const KINDS: &[(u8, &str)] = &[
     (10, "PlaceKept"),
     (11, "KeyRemembered"),
     (12, "Forgotten"),
+    (32, "TokensSent"),
+    (33, "HumanPassed"),
+    (34, "HumanAsked"),
+    (35, "MockConsumed"),
 ];
 
 /// One use of one slot of one lobby.
@@ -109,6 +117,23 @@ impl UseList {
     }
 }
 
+/// Tokens that were sent to channels, as they stand in an event: channel, slot, generation each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deliveries<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Deliveries<'a> {
+    /// Bytes of one delivery.
+    pub(crate) const WIDTH: usize = 16 + Uses::WIDTH;
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Channel, u16, u32)> + use<'a> {
+        self.0.chunks_exact(Deliveries::WIDTH).filter_map(|delivery| {
+            let (channel, use_) = delivery.split_first_chunk::<16>()?;
+            let (slot, generation) = Uses(use_).iter().next()?;
+            Some((*channel, slot, generation))
+        })
+    }
+}
+
 /// Everything that never changes about a lobby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LobbyMade<'a> {
@@ -145,13 +170,17 @@ pub(crate) enum Event<'a> {
     PlaceKept { place: Place, deadline: Ms, stamp: Option<Stamp> },
     KeyRemembered { place: Place, stamp: Option<Stamp> },
     Forgotten { entries_up_to: Ms, lobbies_up_to: Ms },
+    TokensSent { lobby: u32, ts_ms: u64, at: Ms, deadline: Ms, key_id: u16, deliveries: Deliveries<'a> },
+    HumanPassed { source: Source, at: Ms },
+    HumanAsked { source: Source },
+    MockConsumed { hour: u32, at: Ms, mac: [u8; 16] },
 }
 
 const STAMP: u64 = 22;
 
 /// Most bytes of the events of one command, for its credit.
 pub(crate) mod cost {
-    use super::{SLOT_USE, STAMP};
+    use super::{Deliveries, SLOT_USE, STAMP};
 
     pub(crate) const READY: u64 = 5;
     pub(crate) const CLOSED: u64 = 6;
@@ -162,6 +191,9 @@ pub(crate) mod cost {
     pub(crate) const KEPT: u64 = 19 + STAMP;
     pub(crate) const REMEMBERED: u64 = 11 + STAMP;
     pub(crate) const FORGOTTEN: u64 = 17;
+    pub(crate) const HUMAN_PASSED: u64 = 17;
+    pub(crate) const HUMAN_ASKED: u64 = 9;
+    pub(crate) const MOCK_CONSUMED: u64 = 29;
 
     pub(crate) fn state_set(len: usize) -> u64 {
         9 + len as u64
@@ -169,6 +201,12 @@ pub(crate) mod cost {
 
     pub(crate) fn reserved(places: u32) -> u64 {
         24 + u64::from(places) * SLOT_USE as u64 + STAMP
+    }
+
+    /// Of places whose tokens, but for the first, go to so many channels too.
+    pub(crate) fn placed(places: u32, channels: usize) -> u64 {
+        let sent = if channels == 0 { 0 } else { 32 + (channels * Deliveries::WIDTH) as u64 };
+        reserved(places) + sent
     }
 }
 
@@ -241,6 +279,31 @@ impl Event<'_> {
                 w.u64(*entries_up_to);
                 w.u64(*lobbies_up_to);
             }
+            Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries } => {
+                w.u8(32);
+                w.u32(*lobby);
+                w.u64(*ts_ms);
+                w.u64(*at);
+                w.u64(*deadline);
+                w.u16(*key_id);
+                w.u8((deliveries.0.len() / Deliveries::WIDTH) as u8);
+                w.raw(deliveries.0);
+            }
+            Event::HumanPassed { source, at } => {
+                w.u8(33);
+                w.u64(*source);
+                w.u64(*at);
+            }
+            Event::HumanAsked { source } => {
+                w.u8(34);
+                w.u64(*source);
+            }
+            Event::MockConsumed { hour, at, mac } => {
+                w.u8(35);
+                w.u32(*hour);
+                w.u64(*at);
+                w.raw(mac);
+            }
         }
     }
 }
@@ -267,6 +330,15 @@ impl<'a> Event<'a> {
             10 => Event::PlaceKept { place: decode_place(r)?, deadline: r.u64()?, stamp: decode_stamp(r)? },
             11 => Event::KeyRemembered { place: decode_place(r)?, stamp: decode_stamp(r)? },
             12 => Event::Forgotten { entries_up_to: r.u64()?, lobbies_up_to: r.u64()? },
+            32 => {
+                let (lobby, ts_ms, at, deadline, key_id) = (r.u32()?, r.u64()?, r.u64()?, r.u64()?, r.u16()?);
+                let count = usize::from(r.u8()?);
+                let deliveries = Deliveries(r.take(count * Deliveries::WIDTH)?);
+                Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries }
+            }
+            33 => Event::HumanPassed { source: r.u64()?, at: r.u64()? },
+            34 => Event::HumanAsked { source: r.u64()? },
+            35 => Event::MockConsumed { hour: r.u32()?, at: r.u64()?, mac: r.id()?.0 },
             kind => return Err(ApplyError::UnknownKind(kind)),
         })
     }

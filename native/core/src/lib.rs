@@ -12,6 +12,7 @@ pub mod hash;
 pub mod token;
 
 mod base64url;
+mod channel;
 mod codec;
 mod deadline;
 mod find;
@@ -19,8 +20,10 @@ mod hold;
 mod idempotency;
 mod ledger;
 mod lobby;
+mod mock;
 mod slot;
 mod source;
+mod standing;
 mod symbol;
 mod time;
 

@@ -2,6 +2,7 @@
 //! not fit the state, which only damage can bring.
 
 use super::Engine;
+use crate::channel::Sent;
 use crate::codec::Reader;
 use crate::command::{EndReason, Lsn, Ms, Source};
 use crate::event::{ApplyError, Event, LobbyMade, Place, Uses};
@@ -95,6 +96,27 @@ impl Engine {
             Event::Forgotten { entries_up_to, lobbies_up_to } => {
                 self.apply_forgotten(entries_up_to, lobbies_up_to);
                 self.forgotten_lsn = lsn;
+                return Ok(());
+            }
+            Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries } => {
+                self.lobbies.live(lobby).ok_or(NO_LOBBY)?;
+                self.channels.forget(at);
+                let sent = deliveries.iter().map(|(channel, slot, generation)| {
+                    (channel, Sent { lobby, slot, generation, key_id, ts_ms, deadline })
+                });
+                self.channels.add(lsn, sent);
+                lobby
+            }
+            Event::HumanPassed { source, at } => {
+                self.standings.pass(source, at);
+                return Ok(());
+            }
+            Event::HumanAsked { source } => {
+                self.standings.ask(source);
+                return Ok(());
+            }
+            Event::MockConsumed { hour, at, mac } => {
+                self.mocks.consume(hour, at, mac);
                 return Ok(());
             }
         };

@@ -80,7 +80,8 @@ impl Engine {
         let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
         if !known.is_ready {
             let held = known.holds.iter().filter_map(|hold| self.holds.get(*hold));
-            let needed: u64 = cost::READY + held.map(|hold| cost::reserved(hold.places)).sum::<u64>();
+            let needed: u64 =
+                cost::READY + held.map(|hold| cost::placed(hold.places, hold.channels.len())).sum::<u64>();
             if !has_credit(cx, Class::NewPlace, needed) {
                 return refuse(Refusal::StorageFull, 0);
             }

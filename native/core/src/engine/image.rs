@@ -3,7 +3,8 @@
 //!
 //! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN; count u32 of lobby
 //! records in order of number, each with its number and 1 (live) or 2 (ended); count u32 of idempotency entries in order
-//! of time, then key.
+//! of time, then key; then what was sent to channels, standings of addresses, consumed mock tokens (`channel`, `standing`,
+//! `mock`), each behind its count u32.
 
 use super::Engine;
 use crate::codec::{Reader, Writer};
@@ -14,7 +15,8 @@ use crate::slot::{Slot, SlotState};
 use crate::symbol::split_tag_symbol;
 
 const MAGIC: &[u8; 8] = b"hostimg\0";
-const VERSION: u16 = 1;
+/// 1 ended behind the idempotency entries; 2 goes on with what was sent to channels, standings and mocks.
+const VERSION: u16 = 2;
 const CHUNK: usize = 1 << 16;
 
 const LIVE: u8 = 1;
@@ -42,6 +44,9 @@ impl Engine {
             flush(&mut bytes, out, CHUNK);
         }
         self.write_entries(&mut bytes, out);
+        self.channels.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.standings.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.mocks.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         flush(&mut bytes, out, 1);
     }
 
@@ -55,7 +60,9 @@ impl Engine {
         }
         self.enter_recovery();
         let mut r = Reader::new(bytes);
-        if r.take(MAGIC.len())? != MAGIC || r.u16()? != VERSION {
+        let is_ours = r.take(MAGIC.len())? == MAGIC;
+        let version = r.u16()?;
+        if !is_ours || !(1..=VERSION).contains(&version) {
             return Err(ApplyError::Malformed("not an image, or of another version"));
         }
         if r.u16()? != self.config.shard {
@@ -76,6 +83,11 @@ impl Engine {
         }
         while self.entries.take_oldest(self.entries_up_to).is_some() {
             // Their time has passed; they wait for the end of a use now, not in the queue.
+        }
+        if version >= 2 {
+            self.channels.load(&mut r)?;
+            self.standings.load(&mut r)?;
+            self.mocks.load(&mut r)?;
         }
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("an image with bytes behind it")) }
     }

@@ -54,7 +54,7 @@ impl Engine {
             .collect()
     }
 
-    /// Ids of the keys that something still names (lobby, slot, idempotency entry, tombstone), ascending: they must
+    /// Ids of the keys that something still names (lobby, slot, idempotency entry, channel, tombstone), ascending: they must
     /// stay in the ring.
     pub fn keys_in_use(&self) -> Vec<u16> {
         let mut keys = BTreeSet::new();
@@ -73,6 +73,7 @@ impl Engine {
             matches!(entry.purpose(), Some(Purpose::Places(_) | Purpose::Attach)).then_some(entry.key_id)
         };
         keys.extend(self.entries.numbers().filter_map(of_tokens));
+        keys.extend(self.channels.key_ids(self.time.now()));
         keys.into_iter().collect()
     }
 

@@ -261,6 +261,7 @@ fn ask_find(
         source: args.source,
         source_limit: args.source_limit,
         idempotency,
+        channels: &[],
     };
     placed(engine.find(cx, &wanted))
 }
@@ -279,6 +280,7 @@ fn ask_join(
         source: args.source,
         source_limit: args.source_limit,
         idempotency,
+        channels: &[],
     };
     placed(engine.join(cx, &wanted))
 }
