@@ -44,3 +44,9 @@ class FieldProblem(_message.Message):
     path: _containers.RepeatedScalarFieldContainer[str]
     message: str
     def __init__(self, path: _Optional[_Iterable[str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Watch(_message.Message):
+    __slots__ = ("index",)
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    index: str
+    def __init__(self, index: _Optional[str] = ...) -> None: ...
