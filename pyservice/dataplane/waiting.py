@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
@@ -44,8 +44,15 @@ class Waiting(Generic[Outcome]):
     is DEADLINE_EXCEEDED and the change stands.
     """
 
-    def __init__(self, source: Source[Outcome], longest_hold_ms: int) -> None:
+    def __init__(
+        self,
+        source: Source[Outcome],
+        longest_hold_ms: int,
+        on_woken: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_woken` is called when more is durable, after those who wait for it."""
         self._source = source
+        self._on_woken = on_woken
         self._longest_hold_s = longest_hold_ms / 1000
         self._settling: list[tuple[int, asyncio.Future[None]]] = []
         self._prune_at = _PRUNE_AT
@@ -116,6 +123,8 @@ class Waiting(Generic[Outcome]):
             for future in self._holding.pop(outcome.hold, ()):
                 if not future.done():
                     future.set_result(outcome)
+        if self._on_woken is not None:
+            self._on_woken()
 
     def _release(self, durable: int) -> None:
         remaining = []

@@ -24,7 +24,8 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, RequestMetrics
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.status import RAY_ID, status_code, trailers
-from pyservice.schema.methods import METHODS, Method
+from pyservice.rpc.streams import stream_handler
+from pyservice.schema.methods import METHODS, STREAMS, Method
 from pyservice.schema.validation import refuse_invalid
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -61,6 +62,9 @@ class RpcServer:
             method = METHODS[name]
             handler = self._calls.handler(operation, method, limits.gate(method.slug))
             services.setdefault(service, {})[rpc_name] = handler
+            if name in STREAMS:
+                stream = STREAMS[name]
+                services[service][stream.rpc_name] = stream_handler(handler, stream)
         self.health = Health(services)
         self._server = grpc.aio.server(options=_options(door))
         for service, handlers in services.items():

@@ -229,7 +229,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (namespace, version, modes, regions, tags, *, party_size = 1, source = 0,
-        source_limit = 4_294_967_295, idempotency = None, channels = vec![]))]
+        source_limit = 4_294_967_295, idempotency = None, channels = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn find(
         &self,
@@ -243,7 +243,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
-        channels: Vec<Channel>,
+        channels: Option<Vec<Channel>>,
     ) -> PyResult<Placed> {
         let find = Find {
             namespace: convert::id(namespace)?,
@@ -255,13 +255,13 @@ impl Engine {
             source,
             source_limit,
             idempotency: convert::idempotency(idempotency)?,
-            channels: &channels,
+            channels: channels.as_deref().unwrap_or_default(),
         };
-        self.place(py, &channels, |engine, context| engine.find(context, &find))
+        self.place(py, find.channels, |engine, context| engine.find(context, &find))
     }
 
     #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
-        source_limit = 4_294_967_295, idempotency = None, channels = vec![]))]
+        source_limit = 4_294_967_295, idempotency = None, channels = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn join(
         &self,
@@ -273,7 +273,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
-        channels: Vec<Channel>,
+        channels: Option<Vec<Channel>>,
     ) -> PyResult<Placed> {
         let join = Join {
             namespace: convert::id(namespace)?,
@@ -283,9 +283,9 @@ impl Engine {
             source,
             source_limit,
             idempotency: convert::idempotency(idempotency)?,
-            channels: &channels,
+            channels: channels.as_deref().unwrap_or_default(),
         };
-        self.place(py, &channels, |engine, context| engine.join(context, &join))
+        self.place(py, join.channels, |engine, context| engine.join(context, &join))
     }
 
     fn recall(&self, py: Python<'_>, idempotency: &[u8]) -> PyResult<Option<Placed>> {
