@@ -24,6 +24,7 @@ from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_rules import OperatorLimits
 from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.key_rotation import KeyRotation
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.operations import operations
@@ -193,13 +194,19 @@ class DataPlane:
         app = create_app(table, door, self._metrics, self._limits)
         self._http = make_server(app, [self._http_socket])
         self._rpc = RpcServer(table, door, self._metrics, self._limits, str(settings.grpc))
-        administration = Administration(self._namespaces, self._engine, self._static_feed)
+        administration = Administration(
+            self._namespaces,
+            self._engine,
+            self._static_feed,
+            KeyRotation(settings.data_dir, self._engine),
+        )
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
+                f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
             },
             settings.admin_socket,
         )

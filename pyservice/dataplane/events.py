@@ -7,11 +7,9 @@ is sent to whom is decided by find, join and create; waiting for more is the doo
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from google.protobuf.message import Message
-
-from pyservice.calls import Call, Caller, TokenKind
+from pyservice.calls import Call, Caller, Operation, TokenKind
 from pyservice.dataplane.answers import LobbyAnswers
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.records import SentToken
@@ -20,11 +18,8 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 
+_GET: Final = "hosting.v1.Events.GetLiveEvents"
 _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_-]{22,64}) *", re.IGNORECASE)
-
-
-class Park(Protocol):
-    """What a handler gives back instead of an answer, for the door to hold the request."""
 
 
 class Topics(Protocol):
@@ -32,7 +27,7 @@ class Topics(Protocol):
 
     def bump(self, *topics: str) -> None: ...
     def index_of(self, *topics: str) -> str: ...
-    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Park | None: ...
+    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Any: ...
 
 
 class LiveEvents:
@@ -44,6 +39,10 @@ class LiveEvents:
         self._topics = topics
         self._answers = LobbyAnswers(regions)
         engine.on_delivered = self._delivered
+
+    def operations(self) -> dict[str, Operation]:
+        """By full name of their methods."""
+        return {_GET: Operation(_GET, self.authorize, self.get)}
 
     def authorize(self, call: Call) -> Caller:
         """Who has the secret of a channel. Raises TOKEN_MISSING, TOKEN_INVALID."""
@@ -58,8 +57,10 @@ class LiveEvents:
         channel = self._engine.records.channel(secret[1].encode())
         return Caller(TokenKind.CHANNEL, b"", b"", channel, call)
 
-    async def get(self, request: pb.GetLiveEventsRequest, caller: Caller) -> Message | Park:
-        """What was sent to the channel and has not expired, oldest first (GetLiveEventsResponse)."""
+    async def get(self, request: pb.GetLiveEventsRequest, caller: Caller) -> Any:
+        """What was sent to the channel and has not expired, oldest first (GetLiveEventsResponse); with
+        a watch_index, while there is nothing newer, what the topics say to hold the request by.
+        """
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
