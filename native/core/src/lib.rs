@@ -9,6 +9,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod hash;
+pub mod outbox;
 pub mod token;
 
 mod base64url;
@@ -23,10 +24,12 @@ mod slot;
 mod source;
 mod symbol;
 mod time;
+mod uses;
 
 pub use command::*;
 pub use engine::{Engine, EngineConfig};
 pub use error::Refusal;
 pub use event::ApplyError;
 pub use hash::HashKey;
+pub use outbox::{About, Attendance, Ended, FACTS_KEPT, Fact, Facts, What};
 pub use token::{KeyRing, KeyRingError};

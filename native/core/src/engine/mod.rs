@@ -4,6 +4,7 @@
 mod apply;
 mod derived;
 mod expiry;
+mod facts;
 mod fleet;
 mod heartbeat;
 mod image;
@@ -22,6 +23,7 @@ use crate::hold::Holds;
 use crate::idempotency::Entries;
 use crate::ledger::Ledger;
 use crate::lobby::{Known, Lobbies};
+use crate::outbox::Outbox;
 use crate::slot::SlotArena;
 use crate::source::Sources;
 use crate::symbol::Symbols;
@@ -82,6 +84,7 @@ pub struct Engine {
     /// Lobbies that ended until then have been dropped, or are kept only by an entry.
     lobbies_up_to: Ms,
     symbols: Symbols,
+    outbox: Outbox,
 
     // Derived from the durable state, or memory only.
     ledger: Ledger,
@@ -129,6 +132,7 @@ impl Engine {
             entries_up_to: 0,
             lobbies_up_to: 0,
             symbols: Symbols::new(),
+            outbox: Outbox::default(),
             ledger: Ledger::new(),
             sources: Sources::new(),
             index: FindIndex::new(),
