@@ -13,6 +13,8 @@ mod player;
 mod replay;
 mod view;
 
+pub(crate) use derived::slot_count;
+
 use crate::command::{Answer, Context, Id, Lsn, Ms, Resolved};
 use crate::deadline::Wheel;
 use crate::error::Refusal;
