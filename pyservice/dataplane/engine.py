@@ -7,20 +7,23 @@ the engine's; how waiting works is in `waiting`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from pyservice import _native
-from pyservice._native import Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice._native import Fact, Facts, Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice.dataplane.refusals import service_error
 from pyservice.dataplane.waiting import Waiting
-from pyservice.errors import ServiceError, field_problem
-from pyservice.ids import format_uuid
+from pyservice.errors import ServiceError
 
 __all__ = [
     "REFUSAL_SLUGS",
     "Engine",
+    "Fact",
+    "Facts",
     "Limits",
     "Lobby",
     "OpenFailed",
@@ -74,7 +77,8 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
         segment_bytes=limits.segment_bytes,
         start_limit_ms=limits.start_limit_ms,
     )
-    return Engine(native, limits.find_wait_ms)
+    stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
+    return Engine(native, limits.find_wait_ms, stream)
 
 
 def compact(journal_dir: Path, keys: Keys, limits: Limits, parent_pid: int) -> int:
@@ -96,8 +100,10 @@ class Engine:
     the change stands.
     """
 
-    def __init__(self, native: _native.Engine, find_wait_ms: int) -> None:
+    def __init__(self, native: _native.Engine, find_wait_ms: int, facts_stream: str) -> None:
+        """`facts_stream` names the data directory: LSNs mean something within it alone."""
         self._native = native
+        self.facts_stream: Final = facts_stream
         self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms)
         # Asked as they are; they wait for nothing.
         self.lobby = native.lobby
@@ -112,6 +118,10 @@ class Engine:
         self.image_written = native.image_written
         self.image_failed = native.image_failed
         self.render_metrics = native.render_metrics
+        self.read_facts = native.read_facts
+        self.acknowledge_facts = native.acknowledge_facts
+        self.counts = native.counts
+        self.progressed = self._waiting.progressed
 
     def start(self) -> None:
         """Begins to hear of the journal; called on the loop that awaits the answers."""
@@ -401,18 +411,4 @@ class Engine:
     ) -> ServiceError:
         """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
         await self._waiting.settled(refused.wait, deadline)
-        return _service_error(refused, lobby)
-
-
-def _service_error(refused: Refused, lobby: bytes) -> ServiceError:
-    slug, context = refused.slug, refused.context
-    if "limit" in context:
-        reason = f"must be at most {context['limit']}"
-        return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])
-    if isinstance(indexes := context.get("indexes"), tuple):
-        paths = (["player_tokens", str(index)] for index in indexes)
-        return ServiceError(slug, errors=[field_problem(path, "invalid") for path in paths])
-    metadata = {name: str(value) for name, value in context.items()}
-    if lobby:
-        metadata["lobby_id"] = format_uuid(lobby)
-    return ServiceError(slug, metadata=metadata)
+        return service_error(refused.slug, refused.context, lobby)

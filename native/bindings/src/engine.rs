@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::convert::{self, Lobby, Placed, Resolved};
+use crate::facts::{self, Facts};
 use crate::metrics::Recovered;
 use crate::shard::Shard;
 use crate::{compaction, metrics, timer};
@@ -27,6 +28,8 @@ pub struct Engine {
     keys: KeyRing,
     hash: HashKey,
     shard_number: u16,
+    /// Generations of counts are told from here on, so that those of an earlier process are not taken for ours.
+    first_generation: u64,
     /// None without a journal.
     recovered: Option<Recovered>,
     timer: Mutex<Option<JoinHandle<()>>>,
@@ -42,6 +45,7 @@ pub struct Status {
 }
 
 type PortArgument = (String, String, u16, bool);
+type CountRow<'py> = (Bound<'py, PyBytes>, u64, u64);
 
 fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
     let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -90,7 +94,15 @@ impl Engine {
         })?;
         let shard_handle = Shard::new(engine, journal);
         let timer = timer::start(shard_handle.clone())?;
-        Ok(Engine { shard: shard_handle, keys, hash, shard_number: shard, recovered, timer: Mutex::new(Some(timer)) })
+        Ok(Engine {
+            shard: shard_handle,
+            keys,
+            hash,
+            shard_number: shard,
+            first_generation: facts::wall_ms() << 20,
+            recovered,
+            timer: Mutex::new(Some(timer)),
+        })
     }
 
     fn close(&self, py: Python<'_>) {
@@ -341,6 +353,26 @@ impl Engine {
     fn player_counts(&self, namespace: &[u8]) -> PyResult<Vec<(String, String, u64)>> {
         let counts = self.shard.read().engine.player_counts(convert::id(namespace)?);
         Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())
+    }
+
+    fn read_facts(&self, py: Python<'_>, after_lsn: u64, limit: usize) -> PyResult<Facts> {
+        facts::read(py, &self.shard, after_lsn, limit)
+    }
+
+    fn acknowledge_facts(&self, lsn: u64) {
+        self.shard.run(|engine, context| engine.acknowledge_facts(context, lsn));
+    }
+
+    fn counts<'py>(&self, py: Python<'py>, after_generation: u64) -> (u64, bool, Vec<CountRow<'py>>) {
+        // Of another engine, or of none: everything is news.
+        let after = after_generation.saturating_sub(self.first_generation);
+        let presence = self.shard.read().engine.presence_since(after);
+        let row = |(id, players, lobbies): (Id, u64, u64)| (PyBytes::new(py, &id.0), players, lobbies);
+        (
+            self.first_generation + presence.generation,
+            presence.is_all,
+            presence.namespaces.into_iter().map(row).collect(),
+        )
     }
 
     fn status(&self) -> Status {

@@ -297,6 +297,8 @@ pub struct PlayerCount {
 pub struct Presence {
     /// To ask with next time; from 1, anew with each engine and each recovery.
     pub generation: u64,
+    /// Everything is told, because the reader knew nothing, or things of another engine: who is not told has nothing.
+    pub is_all: bool,
     /// Namespace, connected players, live lobbies. Those that are not told did not change.
     pub namespaces: Vec<(Id, u64, u64)>,
 }

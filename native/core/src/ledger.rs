@@ -168,11 +168,13 @@ impl Ledger {
         }
         let generation = self.generation;
         if after == generation {
-            return Presence { generation, namespaces: Vec::new() };
+            return Presence { generation, is_all: false, namespaces: Vec::new() };
         }
+        let is_all = after == 0 || after > generation;
+        let after = if is_all { 0 } else { after };
         let news = self.namespaces.iter().filter(|namespace| namespace.generation > after);
         let told = news.map(|namespace| (namespace.id, namespace.told.0, namespace.told.1));
-        Presence { generation, namespaces: told.collect() }
+        Presence { generation, is_all, namespaces: told.collect() }
     }
 
     pub(crate) fn count_token(&mut self, namespace: u32, outcome: TokenOutcome) {

@@ -136,7 +136,7 @@ fn acknowledged_facts_go_and_acknowledging_again_writes_nothing() {
     w.credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
     acknowledge(&mut w, Lsn::MAX);
     assert_eq!((w.written, facts_of(&w.engine).len()), (0, 1), "without credit they stay");
-    assert_eq!(w.engine.newest_fact(), facts_of(&w.engine)[0].lsn);
+    assert_eq!(w.engine.waiting_facts(), (1, 0));
 }
 
 /// A kill between any two events: what was acknowledged durably never comes back, everything else does, under its LSN.
@@ -196,6 +196,7 @@ fn a_missing_reader_loses_the_oldest_facts_and_is_told_how_many() {
         (read.facts[0].lsn, read.oldest, read.lost)
     };
     assert_eq!(told(&engine, 0), (lost + 1, lost + 1, lost));
+    assert_eq!(engine.waiting_facts(), (FACTS_KEPT as u64, lost));
     assert_eq!(told(&engine, lost), (lost + 1, lost + 1, 0));
     let mut replica = fresh_engine();
     replica.apply(1, times as u32 + 2, &log).unwrap();
@@ -262,6 +263,7 @@ fn presence_tells_what_changed_since_a_generation_and_nothing_else() {
         (presence.generation, presence.namespaces)
     };
     assert_eq!(told(&mut w, 0), (1, vec![]));
+    assert!(w.engine.presence_since(0).is_all && !w.engine.presence_since(1).is_all);
     let lobby = w.lobby(|_| {});
     let other = w.lobby(|c| c.namespace = OTHER_NAMESPACE);
     assert_eq!(told(&mut w, 0), (2, vec![(NAMESPACE, 0, 1), (OTHER_NAMESPACE, 0, 1)]));
@@ -284,6 +286,7 @@ fn presence_tells_what_changed_since_a_generation_and_nothing_else() {
     w.connect(lobby, &token).unwrap();
     let mut recovered = from_image(&image_of(&w.engine));
     recovered.recovered(w.now);
-    let presence = recovered.presence_since(0);
+    let presence = recovered.presence_since(4);
+    assert!(presence.is_all, "what another engine told is not what this one did");
     assert_eq!(presence.namespaces, [(NAMESPACE, 1, 1)], "as many are there after a restart");
 }

@@ -21,9 +21,9 @@ impl Engine {
         self.outbox.read(after, durable, limit)
     }
 
-    /// LSN of the newest fact that waits for its reader, durable or not; 0 when none does.
-    pub fn newest_fact(&self) -> Lsn {
-        self.outbox.newest()
+    /// How many facts wait for their reader, and how many were lost before them.
+    pub fn waiting_facts(&self) -> (u64, u64) {
+        (self.outbox.iter().len() as u64, self.outbox.lost)
     }
 
     /// The reader has applied all facts up to this LSN: they go. Nobody need wait for it: after a crash before it is
