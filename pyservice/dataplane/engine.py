@@ -411,4 +411,4 @@ class Engine:
     ) -> ServiceError:
         """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
         await self._waiting.settled(refused.wait, deadline)
-        return service_error(refused.slug, refused.context, lobby)
+        return service_error(refused, lobby)

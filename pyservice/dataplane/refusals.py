@@ -1,20 +1,25 @@
-"""What the engine refuses as an error of the service: fields at fault, and what the caller needs to know.
-
-The sentences and codes are the error table's.
-"""
+"""What the engine refuses, as the error that a door tells. The engine's slugs are the codes of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Protocol
 
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 
 
-def service_error(
-    slug: str, context: Mapping[str, str | int | tuple[int, ...]], lobby: bytes
-) -> ServiceError:
-    """`context` is that of `_native.Refused`; `lobby`: the one that it is about, empty for none."""
+class Refusal(Protocol):
+    """A slug, and what belongs to it."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def context(self) -> dict[str, str | int | tuple[int, ...]]: ...
+
+
+def service_error(refused: Refusal, lobby: bytes) -> ServiceError:
+    """`lobby`: the one that it is about, empty when there is none."""
+    slug, context = refused.slug, refused.context
     if "limit" in context:
         reason = f"must be at most {context['limit']}"
         return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])

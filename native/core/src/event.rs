@@ -17,13 +17,13 @@
 //! | 10 | PlaceKept | lobby u32, slot u16, generation u32, deadline u64, stamp |
 //! | 11 | KeyRemembered | lobby u32, slot u16, generation u32, stamp |
 //! | 12 | Forgotten | entries_up_to u64, lobbies_up_to u64 |
-//! | 32 | LobbyReadyAt | as 2, at u64 |
-//! | 33 | LobbyClosedAt | as 3, at u64 |
-//! | 34 | LobbyStoppingAt | as 5, at u64 |
-//! | 35 | PlaceLeft | at u64, as 9: the end of a connected use |
-//! | 36 | PlaceKeptAt | at u64, as 10 |
-//! | 37 | LobbyExited | as 6, exit code i32 |
-//! | 38 | FactsAcknowledged | up_to u64 |
+//! | 13 | LobbyReadyAt | as 2, at u64 |
+//! | 14 | LobbyClosedAt | as 3, at u64 |
+//! | 15 | LobbyStoppingAt | as 5, at u64 |
+//! | 16 | PlaceLeft | at u64, as 9: the end of a connected use |
+//! | 17 | PlaceKeptAt | at u64, as 10 |
+//! | 18 | LobbyExited | as 6, exit code i32 |
+//! | 19 | FactsAcknowledged | up_to u64 |
 //!
 //! What earlier builds wrote as 2, 3, 5, 9 and 10 tells no time: it is read as `at` 0. Kind 9 is written for uses that are
 //! not connected.
@@ -68,13 +68,13 @@ pub(crate) const KINDS: &[(u8, &str)] = &[
     (10, "PlaceKept"),
     (11, "KeyRemembered"),
     (12, "Forgotten"),
-    (32, "LobbyReadyAt"),
-    (33, "LobbyClosedAt"),
-    (34, "LobbyStoppingAt"),
-    (35, "PlaceLeft"),
-    (36, "PlaceKeptAt"),
-    (37, "LobbyExited"),
-    (38, "FactsAcknowledged"),
+    (13, "LobbyReadyAt"),
+    (14, "LobbyClosedAt"),
+    (15, "LobbyStoppingAt"),
+    (16, "PlaceLeft"),
+    (17, "PlaceKeptAt"),
+    (18, "LobbyExited"),
+    (19, "FactsAcknowledged"),
 ];
 
 /// One use of one slot of one lobby.
@@ -163,12 +163,12 @@ impl Event<'_> {
                 encode_stamp(&mut w, stamp);
             }
             Event::LobbyReady { lobby, at } => {
-                w.u8(32);
+                w.u8(13);
                 w.u32(*lobby);
                 w.u64(*at);
             }
             Event::LobbyClosed { lobby, is_closed, at } => {
-                w.u8(33);
+                w.u8(14);
                 w.u32(*lobby);
                 w.flag(*is_closed);
                 w.u64(*at);
@@ -179,12 +179,12 @@ impl Event<'_> {
                 w.long_bytes(state);
             }
             Event::LobbyStopping { lobby, at } => {
-                w.u8(34);
+                w.u8(15);
                 w.u32(*lobby);
                 w.u64(*at);
             }
             Event::LobbyEnded { lobby, at, reason, exit_code } => {
-                w.u8(if exit_code.is_some() { 37 } else { 6 });
+                w.u8(if exit_code.is_some() { 18 } else { 6 });
                 w.u32(*lobby);
                 w.u64(*at);
                 w.u8(reason_byte(*reason));
@@ -206,7 +206,7 @@ impl Event<'_> {
                 encode_stamp(&mut w, stamp);
             }
             Event::PlaceEnded { place, at, end, stamp } => {
-                encode_place(&mut w, if *at > 0 { 35 } else { 9 }, place);
+                encode_place(&mut w, if *at > 0 { 16 } else { 9 }, place);
                 if *at > 0 {
                     w.u64(*at);
                 }
@@ -214,7 +214,7 @@ impl Event<'_> {
                 encode_stamp(&mut w, stamp);
             }
             Event::PlaceKept { place, at, deadline, stamp } => {
-                encode_place(&mut w, 36, place);
+                encode_place(&mut w, 17, place);
                 w.u64(*at);
                 w.u64(*deadline);
                 encode_stamp(&mut w, stamp);
@@ -229,7 +229,7 @@ impl Event<'_> {
                 w.u64(*lobbies_up_to);
             }
             Event::FactsAcknowledged { up_to } => {
-                w.u8(38);
+                w.u8(19);
                 w.u64(*up_to);
             }
         }
@@ -258,23 +258,23 @@ impl<'a> Event<'a> {
             10 => Event::PlaceKept { place: decode_place(r)?, at: 0, deadline: r.u64()?, stamp: decode_stamp(r)? },
             11 => Event::KeyRemembered { place: decode_place(r)?, stamp: decode_stamp(r)? },
             12 => Event::Forgotten { entries_up_to: r.u64()?, lobbies_up_to: r.u64()? },
-            32 => Event::LobbyReady { lobby: r.u32()?, at: r.u64()? },
-            33 => Event::LobbyClosed { lobby: r.u32()?, is_closed: r.flag()?, at: r.u64()? },
-            34 => Event::LobbyStopping { lobby: r.u32()?, at: r.u64()? },
-            35 => Event::PlaceEnded {
+            13 => Event::LobbyReady { lobby: r.u32()?, at: r.u64()? },
+            14 => Event::LobbyClosed { lobby: r.u32()?, is_closed: r.flag()?, at: r.u64()? },
+            15 => Event::LobbyStopping { lobby: r.u32()?, at: r.u64()? },
+            16 => Event::PlaceEnded {
                 place: decode_place(r)?,
                 at: r.u64()?,
                 end: decode_end(r)?,
                 stamp: decode_stamp(r)?,
             },
-            36 => {
+            17 => {
                 Event::PlaceKept { place: decode_place(r)?, at: r.u64()?, deadline: r.u64()?, stamp: decode_stamp(r)? }
             }
-            37 => {
+            18 => {
                 let (lobby, at, reason) = (r.u32()?, r.u64()?, decode_reason(r)?);
                 Event::LobbyEnded { lobby, at, reason, exit_code: Some(r.u32()? as i32) }
             }
-            38 => Event::FactsAcknowledged { up_to: r.u64()? },
+            19 => Event::FactsAcknowledged { up_to: r.u64()? },
             kind => return Err(ApplyError::UnknownKind(kind)),
         })
     }
