@@ -21,7 +21,10 @@ _FACTS_AT_ONCE: Final = 1_000
 # Looked at this often also when the journal stands still.
 _LOOK_S: Final = 0.25
 # Batches come by the thousand in a second; one look is for all of those of this time.
-_GATHER_S: Final = 0.02
+_GATHER_S: Final = 0.05
+# And one answer is for all that happens within this time of the answer before.
+_FACTS_EVERY_S: Final = 0.05
+_COUNTS_EVERY_S: Final = 0.2
 
 _REASONS: Final = {
     "exited": pb.LOBBY_END_REASON_EXITED,
@@ -51,6 +54,8 @@ class Facts:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._next_facts_s = 0.0
+        self._next_counts_s = 0.0
 
     async def read(self, request: pb.ReadRequest) -> pb.ReadResponse:
         """The next facts, as soon as there is one. Drops those that the reader has stored."""
@@ -67,9 +72,13 @@ class Facts:
         limit = request.limit or _FACTS_AT_ONCE
         facts = await self._until(
             0 if is_restarted else request.wait_ms,
+            self._next_facts_s,
             lambda: source.read_facts(after, limit),
             lambda facts: bool(facts.facts),
         )
+        # Who is behind reads on at once.
+        is_full = len(facts.facts) == limit
+        self._next_facts_s = _now_s() + (0 if is_full else _FACTS_EVERY_S)
         return pb.ReadResponse(
             stream=source.facts_stream,
             is_restarted=is_restarted,
@@ -83,9 +92,11 @@ class Facts:
         _check(request)
         generation, is_all, rows = await self._until(
             request.wait_ms,
+            self._next_counts_s,
             lambda: self._source.counts(request.after_generation),
             lambda counts: counts[0] != request.after_generation,
         )
+        self._next_counts_s = _now_s() + _COUNTS_EVERY_S
         return pb.CountsResponse(
             generation=generation,
             is_all=is_all,
@@ -104,15 +115,25 @@ class Facts:
         return pb.LobbiesResponse(lobbies=(_places(each, lobby) for each, lobby in found if lobby))
 
     async def _until(
-        self, wait_ms: int, look: Callable[[], Found], is_news: Callable[[Found], bool]
+        self,
+        wait_ms: int,
+        not_before_s: float,
+        look: Callable[[], Found],
+        is_news: Callable[[Found], bool],
     ) -> Found:
         """What is there once there is news, or when the time is over."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + wait_ms / 1000
-        while not is_news(found := look()) and (left := end - loop.time()) > 0:
-            await self._source.progressed(min(left, _LOOK_S))
-            await asyncio.sleep(min(left, _GATHER_S))
+        end_s = _now_s() + wait_ms / 1000
+        pause_s = min(end_s, not_before_s) - _now_s()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+        while not is_news(found := look()) and (left_s := end_s - _now_s()) > 0:
+            await self._source.progressed(min(left_s, _LOOK_S))
+            await asyncio.sleep(min(left_s, _GATHER_S))
         return found
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _check(request: pb.ReadRequest | pb.CountsRequest | pb.LobbiesRequest) -> None:

@@ -172,6 +172,40 @@ async def test_a_fact_ends_the_waiting_and_silence_does_so_in_time(
     assert time.monotonic() - began_s < 5, "not the end of the waiting time"
 
 
+async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> None:
+    lobby_id = (await scene.attach()).lobby_id
+    token = (await scene.find()).player.token
+    answers = {"facts": 0, "counts": 0}
+
+    async def read_on() -> None:
+        while True:
+            await reader.store(wait_ms=20_000)
+            answers["facts"] += 1
+
+    async def count_on() -> None:
+        generation = 0
+        while True:
+            generation = (await reader.counts(generation, wait_ms=20_000)).generation
+            answers["counts"] += 1
+
+    tasks = [asyncio.create_task(read_on()), asyncio.create_task(count_on())]
+    began_s = time.monotonic()
+    changes = 0
+    while time.monotonic() - began_s < 0.6:
+        await scene.connected(lobby_id, token)
+        await scene.disconnected(lobby_id, token, hold_ms=60_000)
+        token = (await scene.join(lobby_id, rejoin_token=token)).player.token
+        await close(scene, lobby_id, changes % 2 == 0)
+        changes += 1
+    took_s = time.monotonic() - began_s
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert changes > 20
+    assert 2 <= answers["counts"] <= took_s / 0.2 + 2
+    assert 3 <= answers["facts"] <= took_s / 0.05 + 2
+
+
 async def test_a_reader_that_goes_away_leaves_nothing_behind(engine: Engine) -> None:
     facts = Facts(engine)
     tasks = [

@@ -1,7 +1,7 @@
 //! The ledger: counts per namespace and per (namespace, mode, region), and the check that every place is in exactly
 //! one state: `free + held + reserved + connected + kept = capacity`. Derived from lobbies and slots, never durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashTable;
 
@@ -67,6 +67,8 @@ pub(crate) struct Ledger {
     changed: Vec<u32>,
     /// Goes up when a reader looks and finds a change.
     generation: u64,
+    /// (generation of what was told, namespace).
+    by_generation: BTreeSet<(u64, u32)>,
     /// Commands after which a lobby did not add up.
     pub(crate) violations: u64,
 }
@@ -81,6 +83,7 @@ impl Ledger {
             vacant_tallies: Vec::new(),
             changed: Vec::new(),
             generation: 1,
+            by_generation: BTreeSet::new(),
             violations: 0,
         }
     }
@@ -154,7 +157,7 @@ impl Ledger {
     }
 
     /// The namespaces whose players or lobbies are others than at generation `after`. Work in proportion to what
-    /// changed; to all namespaces only when something did and is asked for.
+    /// changed since then, and since somebody looked.
     pub(crate) fn presence_since(&mut self, after: u64) -> Presence {
         let next = self.generation + 1;
         for namespace in core::mem::take(&mut self.changed) {
@@ -162,17 +165,16 @@ impl Ledger {
             known.is_changed = false;
             if known.presence() != known.told {
                 known.told = known.presence();
+                self.by_generation.remove(&(known.generation, namespace));
+                self.by_generation.insert((next, namespace));
                 known.generation = next;
                 self.generation = next;
             }
         }
         let generation = self.generation;
-        if after == generation {
-            return Presence { generation, is_all: false, namespaces: Vec::new() };
-        }
         let is_all = after == 0 || after > generation;
         let after = if is_all { 0 } else { after };
-        let news = self.namespaces.iter().filter(|namespace| namespace.generation > after);
+        let news = self.by_generation.range((after + 1, 0)..).map(|(_, number)| &self.namespaces[*number as usize]);
         let told = news.map(|namespace| (namespace.id, namespace.told.0, namespace.told.1));
         Presence { generation, is_all, namespaces: told.collect() }
     }
