@@ -12,6 +12,8 @@ from typing import Final, Self, final
 __all__ = [
     "SLUGS",
     "Engine",
+    "Fact",
+    "Facts",
     "Lobby",
     "OpenFailed",
     "Placed",
@@ -141,6 +143,71 @@ class Status:
     def credit_bytes(self) -> int: ...
     @property
     def reserve_bytes(self) -> int: ...
+
+@final
+class Fact:
+    """What became of one lobby, for the control plane's records.
+
+    ``version`` to ``create_ts_ms`` are of ``made`` and ``ended``, what follows is of ``ended`` alone; else None.
+    """
+
+    @property
+    def lsn(self) -> int:
+        """Its name: facts come in this order, each once."""
+    @property
+    def kind(self) -> str:
+        """``made``, ``ready``, ``closed``, ``opened``, ``stopping`` (it drains) or ``ended``."""
+    @property
+    def ts_ms(self) -> int:
+        """Milliseconds since the Unix epoch; 0 when an earlier build did not write it."""
+    @property
+    def lobby(self) -> bytes: ...
+    @property
+    def namespace(self) -> bytes: ...
+    @property
+    def version(self) -> bytes | None: ...
+    @property
+    def mode(self) -> str | None: ...
+    @property
+    def region(self) -> str | None: ...
+    @property
+    def is_public(self) -> bool | None: ...
+    @property
+    def max_players(self) -> tuple[int, int, int] | None:
+        """Limits of find, join and party."""
+    @property
+    def create_ts_ms(self) -> int | None: ...
+    @property
+    def reason(self) -> str | None:
+        """``exited``, ``start_timeout``, ``silent`` or ``removed``."""
+    @property
+    def exit_code(self) -> int | None:
+        """None also when nobody knows it."""
+    @property
+    def player_ms(self) -> int | None:
+        """Sum of the times that players were connected."""
+    @property
+    def peak_players(self) -> int | None:
+        """Most players connected at one time."""
+    @property
+    def connections(self) -> int | None:
+        """How often somebody connected."""
+    @property
+    def players(self) -> tuple[int, int, int] | None:
+        """Places at its end: reserved, connected, kept."""
+
+@final
+class Facts:
+    """A part of the facts, in order of LSN; all of it is durable."""
+
+    @property
+    def facts(self) -> list[Fact]: ...
+    @property
+    def oldest(self) -> int:
+        """LSN of the oldest fact that is there, 0 when there is none."""
+    @property
+    def lost(self) -> int:
+        """At most so many facts after the ones read before are gone for good, all older than ``oldest``."""
 
 @final
 class Engine:
@@ -307,6 +374,21 @@ class Engine:
         """What attach gave under this key, None when it is not known."""
     def detach(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bool, int]:
         """(did_remove, LSN)."""
+
+    # The control plane, which reads at its own pace. 100,000 facts wait; of more, the oldest go.
+    def read_facts(self, after_lsn: int, limit: int) -> Facts:
+        """Durable facts after an LSN, at most so many."""
+    def acknowledge_facts(self, lsn: int) -> None:
+        """The reader has stored all facts up to this LSN: they go.
+
+        Journalled, but nobody need wait for it: after a crash they may come again, under their LSNs.
+        """
+    def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]:
+        """(generation, is_all, [(namespace, connected players, live lobbies)]) of what changed since a generation.
+
+        ``is_all`` when ``after_generation`` is 0 or not of this engine: a namespace that is not told has nothing
+        then. Counts of what is decided, durable or not.
+        """
 
     # Reads that wait for nothing
     def lobby(self, lobby: bytes) -> Lobby | None: ...

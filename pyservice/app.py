@@ -20,6 +20,7 @@ from pyservice.auth import Authorizer
 from pyservice.dataplane import compaction, engine
 from pyservice.dataplane.administration import Administration
 from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.facts import Facts
 from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_rules import OperatorLimits
@@ -200,11 +201,15 @@ class DataPlane:
             self._static_feed,
             KeyRotation(settings.data_dir, self._engine),
         )
+        facts = Facts(self._engine)
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
+                f"{_INTERNAL}.Facts.Read": facts.read,
+                f"{_INTERNAL}.Facts.Counts": facts.counts,
+                f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
                 f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
             },

@@ -7,13 +7,14 @@ the engine's; how waiting works is in `waiting`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from pyservice import _native
-from pyservice._native import Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice._native import Fact, Facts, Lobby, OpenFailed, Placed, Refused, Resolved, Status
 from pyservice.dataplane.records import Records
 from pyservice.dataplane.refusals import service_error
 from pyservice.dataplane.waiting import Waiting
@@ -22,6 +23,8 @@ from pyservice.errors import ServiceError
 __all__ = [
     "REFUSAL_SLUGS",
     "Engine",
+    "Fact",
+    "Facts",
     "Limits",
     "Lobby",
     "OpenFailed",
@@ -70,7 +73,8 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
         segment_bytes=limits.segment_bytes,
         start_limit_ms=limits.start_limit_ms,
     )
-    return Engine(native, limits.find_wait_ms)
+    stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
+    return Engine(native, limits.find_wait_ms, stream)
 
 
 def compact(journal_dir: Path, keys: Keys, limits: Limits, parent_pid: int) -> int:
@@ -92,8 +96,10 @@ class Engine:
     the change stands.
     """
 
-    def __init__(self, native: _native.Engine, find_wait_ms: int) -> None:
+    def __init__(self, native: _native.Engine, find_wait_ms: int, facts_stream: str) -> None:
+        """`facts_stream` names the data directory: LSNs mean something within it alone."""
         self._native = native
+        self.facts_stream: Final = facts_stream
         self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms, self._tell_delivered)
         self.on_delivered: Callable[[bytes], None] = _nobody
         """Told of each channel that something was sent to, when that is durable."""
@@ -117,6 +123,10 @@ class Engine:
         self.image_written = native.image_written
         self.image_failed = native.image_failed
         self.render_metrics = native.render_metrics
+        self.read_facts = native.read_facts
+        self.acknowledge_facts = native.acknowledge_facts
+        self.counts = native.counts
+        self.progressed = self._waiting.progressed
 
     def start(self) -> None:
         """Begins to hear of the journal; called on the loop that awaits the answers."""

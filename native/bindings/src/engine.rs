@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use hosting_core::{
     Answer, Attach, Channel, Connect, Context, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing,
@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::convert::{self, Lobby, Placed, Resolved};
+use crate::facts::{self, Facts};
 use crate::metrics::Recovered;
 use crate::shard::Shard;
 use crate::{compaction, metrics, timer};
@@ -28,6 +29,8 @@ pub struct Engine {
     keys: RwLock<KeyRing>,
     hash: HashKey,
     shard_number: u16,
+    /// Generations of counts are told from here on, so that those of an earlier process are not taken for ours.
+    first_generation: u64,
     /// None without a journal.
     recovered: Option<Recovered>,
     timer: Mutex<Option<JoinHandle<()>>>,
@@ -46,6 +49,7 @@ pub struct Status {
 type ChannelEvent<'py> = (u64, Bound<'py, PyBytes>, String);
 
 type PortArgument = (String, String, u16, bool);
+type CountRow<'py> = (Bound<'py, PyBytes>, u64, u64);
 
 fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
     let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -94,8 +98,15 @@ impl Engine {
         })?;
         let shard_handle = Shard::new(engine, journal);
         let timer = timer::start(shard_handle.clone())?;
-        let keys = RwLock::new(keys);
-        Ok(Engine { shard: shard_handle, keys, hash, shard_number: shard, recovered, timer: Mutex::new(Some(timer)) })
+        Ok(Engine {
+            shard: shard_handle,
+            keys: RwLock::new(keys),
+            hash,
+            shard_number: shard,
+            first_generation: facts::wall_ms() << 20,
+            recovered,
+            timer: Mutex::new(Some(timer)),
+        })
     }
 
     fn close(&self, py: Python<'_>) {
@@ -342,7 +353,7 @@ impl Engine {
     fn ready(&self, py: Python<'_>, lobby: &[u8]) -> PyResult<u64> {
         let lobby = convert::id(lobby)?;
         let answer = self.shard.ask(|engine, context| {
-            engine.note_wall(wall_ms());
+            engine.note_wall(facts::wall_ms());
             engine.ready(context, lobby)
         });
         convert::settled(py, answer).map(|done| done.1)
@@ -462,6 +473,26 @@ impl Engine {
         Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())
     }
 
+    fn read_facts(&self, py: Python<'_>, after_lsn: u64, limit: usize) -> PyResult<Facts> {
+        facts::read(py, &self.shard, after_lsn, limit)
+    }
+
+    fn acknowledge_facts(&self, lsn: u64) {
+        self.shard.run(|engine, context| engine.acknowledge_facts(context, lsn));
+    }
+
+    fn counts<'py>(&self, py: Python<'py>, after_generation: u64) -> (u64, bool, Vec<CountRow<'py>>) {
+        // Of another engine, or of none: everything is news.
+        let after = after_generation.saturating_sub(self.first_generation);
+        let presence = self.shard.read().engine.presence_since(after);
+        let row = |(id, players, lobbies): (Id, u64, u64)| (PyBytes::new(py, &id.0), players, lobbies);
+        (
+            self.first_generation + presence.generation,
+            presence.is_all,
+            presence.namespaces.into_iter().map(row).collect(),
+        )
+    }
+
     fn status(&self) -> Status {
         let last = self.shard.read().engine.last_lsn();
         let credit = self.shard.journal.as_ref().map(hosting_journal::Journal::credit);
@@ -511,7 +542,7 @@ impl Engine {
         let mut starting = None;
         let answer = self.shard.ask(|engine, context| {
             if !channels.is_empty() {
-                engine.note_wall(wall_ms());
+                engine.note_wall(facts::wall_ms());
             }
             let answer = command(engine, context);
             if let Ok(hosting_core::Placed::Held(hold)) = &answer.result {
@@ -538,11 +569,6 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// For records only: nothing is decided by it.
-fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// A random v4 UUID whose leading 16 bits are the shard (decisions 1.4).

@@ -321,6 +321,17 @@ pub struct PlayerCount {
     pub player_count: u64,
 }
 
+/// Namespaces whose players or lobbies changed since a reader looked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Presence {
+    /// To ask with next time; from 1, anew with each engine and each recovery.
+    pub generation: u64,
+    /// Everything is told, because the reader knew nothing, or things of another engine: who is not told has nothing.
+    pub is_all: bool,
+    /// Namespace, connected players, live lobbies. Those that are not told did not change.
+    pub namespaces: Vec<(Id, u64, u64)>,
+}
+
 /// Live lobbies and slots of one namespace, for metrics.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceCounts {

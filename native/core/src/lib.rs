@@ -9,6 +9,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod hash;
+pub mod outbox;
 pub mod token;
 
 mod base64url;
@@ -26,10 +27,12 @@ mod source;
 mod standing;
 mod symbol;
 mod time;
+mod uses;
 
 pub use command::*;
 pub use engine::{Engine, EngineConfig};
 pub use error::Refusal;
 pub use event::ApplyError;
 pub use hash::HashKey;
+pub use outbox::{About, Attendance, Ended, FACTS_KEPT, Fact, Facts, What};
 pub use token::{KeyRing, KeyRingError};

@@ -10,8 +10,8 @@ use world::*;
 
 use hosting_core::*;
 
-const SEQUENCES: u64 = 120;
-const STEPS: usize = 250;
+const SEQUENCES: u64 = 60;
+const STEPS: usize = 160;
 const DAY_MS: u64 = 86_400_000;
 
 struct Dice(u64);
@@ -211,5 +211,5 @@ fn channels_standings_and_mocks_are_as_plain_lists_say_after_every_command() {
         passed += naive.standings.len();
         used += naive.mocks.iter().filter(|(.., is_used)| *is_used).count();
     }
-    assert!(told > 1_000 && passed > 100 && used > 100, "reached too little: {told}, {passed}, {used}");
+    assert!(told > 500 && passed > 100 && used > 50, "reached too little: {told}, {passed}, {used}");
 }

@@ -5,6 +5,7 @@ mod apply;
 mod channels;
 mod derived;
 mod expiry;
+mod facts;
 mod fleet;
 mod heartbeat;
 mod humans;
@@ -13,10 +14,13 @@ mod keys;
 mod mocks;
 mod place;
 mod player;
+mod records;
 mod replay;
 mod view;
 
 use std::collections::VecDeque;
+
+pub(crate) use derived::slot_count;
 
 use crate::channel::Channels;
 use crate::command::{Answer, Channel, Context, Id, Lsn, Ms, Resolved};
@@ -30,6 +34,7 @@ use crate::idempotency::Entries;
 use crate::ledger::Ledger;
 use crate::lobby::{Known, Lobbies};
 use crate::mock::Mocks;
+use crate::outbox::Outbox;
 use crate::slot::SlotArena;
 use crate::source::Sources;
 use crate::standing::Standings;
@@ -91,6 +96,7 @@ pub struct Engine {
     /// Lobbies that ended until then have been dropped, or are kept only by an entry.
     lobbies_up_to: Ms,
     symbols: Symbols,
+    outbox: Outbox,
     channels: Channels,
     standings: Standings,
     mocks: Mocks,
@@ -145,6 +151,7 @@ impl Engine {
             entries_up_to: 0,
             lobbies_up_to: 0,
             symbols: Symbols::new(),
+            outbox: Outbox::default(),
             channels: Channels::default(),
             standings: Standings::default(),
             mocks: Mocks::default(),

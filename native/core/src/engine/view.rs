@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, PlayerCount};
+use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, PlayerCount, Presence};
 use crate::idempotency::Purpose;
 use crate::lobby::{Known, Lobby, LobbyClass};
 
@@ -39,6 +39,12 @@ impl Engine {
             .collect();
         counts.sort_unstable_by(|a, b| (&a.mode, &a.region).cmp(&(&b.mode, &b.region)));
         counts
+    }
+
+    /// Namespaces whose connected players or live lobbies are others than at generation `after`; 0: all that have or
+    /// had any since start. Counts of what is decided, durable or not.
+    pub fn presence_since(&mut self, after: u64) -> Presence {
+        self.ledger.presence_since(after)
     }
 
     /// Counts of every namespace that has or had a lobby since start, for metrics.
