@@ -12,6 +12,8 @@ from typing import Final, Self, final
 __all__ = [
     "SLUGS",
     "Engine",
+    "Fact",
+    "Facts",
     "Lobby",
     "OpenFailed",
     "Placed",
@@ -143,6 +145,71 @@ class Status:
     def reserve_bytes(self) -> int: ...
 
 @final
+class Fact:
+    """What became of one lobby, for the control plane's records.
+
+    ``version`` to ``create_ts_ms`` are of ``made`` and ``ended``, what follows is of ``ended`` alone; else None.
+    """
+
+    @property
+    def lsn(self) -> int:
+        """Its name: facts come in this order, each once."""
+    @property
+    def kind(self) -> str:
+        """``made``, ``ready``, ``closed``, ``opened``, ``stopping`` (it drains) or ``ended``."""
+    @property
+    def ts_ms(self) -> int:
+        """Milliseconds since the Unix epoch; 0 when an earlier build did not write it."""
+    @property
+    def lobby(self) -> bytes: ...
+    @property
+    def namespace(self) -> bytes: ...
+    @property
+    def version(self) -> bytes | None: ...
+    @property
+    def mode(self) -> str | None: ...
+    @property
+    def region(self) -> str | None: ...
+    @property
+    def is_public(self) -> bool | None: ...
+    @property
+    def max_players(self) -> tuple[int, int, int] | None:
+        """Limits of find, join and party."""
+    @property
+    def create_ts_ms(self) -> int | None: ...
+    @property
+    def reason(self) -> str | None:
+        """``exited``, ``start_timeout``, ``silent`` or ``removed``."""
+    @property
+    def exit_code(self) -> int | None:
+        """None also when nobody knows it."""
+    @property
+    def player_ms(self) -> int | None:
+        """Sum of the times that players were connected."""
+    @property
+    def peak_players(self) -> int | None:
+        """Most players connected at one time."""
+    @property
+    def connections(self) -> int | None:
+        """How often somebody connected."""
+    @property
+    def players(self) -> tuple[int, int, int] | None:
+        """Places at its end: reserved, connected, kept."""
+
+@final
+class Facts:
+    """A part of the facts, in order of LSN; all of it is durable."""
+
+    @property
+    def facts(self) -> list[Fact]: ...
+    @property
+    def oldest(self) -> int:
+        """LSN of the oldest fact that is there, 0 when there is none."""
+    @property
+    def lost(self) -> int:
+        """At most so many facts after the ones read before are gone for good, all older than ``oldest``."""
+
+@final
 class Engine:
     """One shard: engine, journal and timer. Thread safe."""
 
@@ -179,10 +246,44 @@ class Engine:
     def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
     def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None:
         """(namespace, token id) of an authentic ``pub_`` token, None otherwise."""
+    def development_token(self, namespace: bytes, token_id: bytes, expires_ms: int) -> str:
+        """A ``dev_`` token, the same for the same arguments under the same key."""
+    def namespace_of_development_token(
+        self, development_token: str
+    ) -> tuple[bytes, bytes, int] | None:
+        """(namespace, token id, expires_ms) of an authentic ``dev_`` token, None otherwise."""
+    def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
+        """A player token for a ``dev_`` token; the same 16 bytes in the same hour give the same."""
+    def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int:
+        """Use a mock player token up; returns the LSN. Good once, for one to two hours.
+
+        Raises Refused: ``PLAYER_TOKEN_INVALID``, ``_CONSUMED``, ``_EXPIRED``, ``STORAGE_FULL``.
+        """
     def source(self, namespace: bytes, address: bytes) -> int:
         """Keyed hash of a client address; never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:
         """32 bytes to hand to a command."""
+
+    def channel(self, secret: bytes) -> bytes:
+        """16 bytes, the keyed hash of the secret of an event channel."""
+
+    # MAC keys
+    def add_key(self, key_id: int, secret: bytes) -> None:
+        """Sign with this key from now on. It must be on disk already. Raises ValueError."""
+    def drop_key(self, key_id: int) -> bool:
+        """Forget a key; False, and nothing changed, when it signs or something names it."""
+    def key_ids(self) -> list[int]:
+        """All keys of the ring, in the order in which they came."""
+    def keys_in_use(self) -> list[int]:
+        """Keys that lobbies, slots, remembered requests or channels name, ascending."""
+
+    # Captcha standings of client addresses
+    def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
+        """(ms since it passed, requests since); None: not within 12 h."""
+    def note_human(self, namespace: bytes, address: bytes) -> int:
+        """It passed now; returns the LSN. Raises Refused (``STORAGE_FULL``)."""
+    def note_request(self, namespace: bytes, address: bytes) -> None:
+        """One request more of an address that passed."""
 
     # Matchmaker clients. All raise Refused.
     def find(
@@ -197,7 +298,9 @@ class Engine:
         source: int = 0,
         source_limit: int = 4294967295,
         idempotency: bytes | None = None,
-    ) -> Placed: ...
+        channels: Sequence[bytes] | None = None,
+    ) -> Placed:
+        """``channels``: the i-th gets the (i+1)-th token (see ``channel``)."""
     def join(
         self,
         namespace: bytes,
@@ -208,9 +311,19 @@ class Engine:
         source: int = 0,
         source_limit: int = 4294967295,
         idempotency: bytes | None = None,
+        channels: Sequence[bytes] | None = None,
     ) -> Placed: ...
+    def recall(self, idempotency: bytes) -> Placed | None:
+        """What find or join gave under this key, None when it is not known. A hold is waited for by
+        one request more.
+        """
     def release_hold(self, hold: int) -> None:
         """One request that waited for it went away; the last one drops it."""
+
+    def channel_events(self, channel: bytes) -> tuple[list[tuple[int, bytes, str]], int]:
+        """((Unix ms, lobby, player token) of each event, oldest first; LSN to wait for)."""
+    def take_delivered(self) -> list[bytes]:
+        """Channels that something durable was sent to since the last call."""
 
     # Lobby servers. All return the LSN to wait for and raise Refused.
     def connected(
@@ -257,8 +370,25 @@ class Engine:
         idempotency: bytes | None = None,
     ) -> tuple[bytes, str, int]:
         """(lobby id, lobby token, LSN). Ports: (name, address, port, is_tls)."""
+    def recall_attach(self, idempotency: bytes) -> tuple[bytes, str, int] | None:
+        """What attach gave under this key, None when it is not known."""
     def detach(self, namespaces: Sequence[bytes], lobby: bytes) -> tuple[bool, int]:
         """(did_remove, LSN)."""
+
+    # The control plane, which reads at its own pace. 100,000 facts wait; of more, the oldest go.
+    def read_facts(self, after_lsn: int, limit: int) -> Facts:
+        """Durable facts after an LSN, at most so many."""
+    def acknowledge_facts(self, lsn: int) -> None:
+        """The reader has stored all facts up to this LSN: they go.
+
+        Journalled, but nobody need wait for it: after a crash they may come again, under their LSNs.
+        """
+    def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]:
+        """(generation, is_all, [(namespace, connected players, live lobbies)]) of what changed since a generation.
+
+        ``is_all`` when ``after_generation`` is 0 or not of this engine: a namespace that is not told has nothing
+        then. Counts of what is decided, durable or not.
+        """
 
     # Reads that wait for nothing
     def lobby(self, lobby: bytes) -> Lobby | None: ...

@@ -25,6 +25,8 @@ class TokenKind(Enum):
     DEVELOPMENT = "dev"
     LOBBY = "lobby"
     TOKENLESS = "tokenless"
+    CHANNEL = "channel"
+    """Not a token of ours: the secret of an event channel, which its holder chose."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """The keys of a data directory: the ring of MAC keys and the hash key, in one 0600 file.
 
-Makes them at the first start and reads them afterwards. What is signed or hashed with them is the
-native part's matter. Key bytes are never shown: not in messages, not in `repr`.
+Makes them at the first start and reads them afterwards; adds and drops MAC keys. What is signed or
+hashed with them, and so which are needed, is the native part's matter. Key bytes are never shown: not
+in messages, not in `repr`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import secrets
 import stat
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from pyservice.durable import write_file
 FILE: Final = "keys.json"
 _FORMAT: Final = 1
 _KEY_BYTES: Final = 32
+_LAST_NUMBER: Final = 65_535
 
 
 class KeyringError(Exception):
@@ -63,6 +66,36 @@ def load(data_dir: Path) -> Keyring:
         raise KeyringError(f"{path} is damaged: restore it from a backup") from None
 
 
+def rotate(data_dir: Path) -> Keyring:
+    """Adds a key that signs; it is on disk when this returns, and may be signed with from then on.
+
+    Older keys stay: they verify what they signed. Raises KeyringError, OSError without room for it.
+    """
+    ring = load(data_dir)
+    # Numbers are not used again while the ring lives: an old token must not pass for a new one's.
+    number = max(number for number, _ in ring.mac_keys) + 1
+    if number > _LAST_NUMBER:
+        raise KeyringError(f"{data_dir / FILE} has used up the numbers of its keys")
+    added = (number, secrets.token_bytes(_KEY_BYTES))
+    rotated = replace(ring, mac_keys=(*ring.mac_keys, added), current_key=number)
+    _write(data_dir, rotated)
+    return rotated
+
+
+def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
+    """Forgets keys, for good: what they signed is a forgery from now on. Never the one that signs.
+
+    Raises KeyringError, OSError without room to write the file anew; then nothing is dropped.
+    """
+    ring = load(data_dir)
+    kept = tuple(
+        key for key in ring.mac_keys if key[0] == ring.current_key or key[0] not in numbers
+    )
+    remaining = replace(ring, mac_keys=kept)
+    _write(data_dir, remaining)
+    return remaining
+
+
 def _parse(content: dict[str, object]) -> Keyring:
     if content["format"] != _FORMAT:
         raise ValueError
@@ -84,13 +117,18 @@ def _key(text: object) -> bytes:
 
 
 def _create(data_dir: Path) -> None:
-    content = {
-        "format": _FORMAT,
-        "current_key": 1,
-        "mac_keys": {"1": secrets.token_hex(_KEY_BYTES)},
-        "hash_key": secrets.token_hex(_KEY_BYTES),
-    }
+    ring = Keyring(((1, secrets.token_bytes(_KEY_BYTES)),), 1, secrets.token_bytes(_KEY_BYTES))
     try:
-        write_file(data_dir / FILE, json.dumps(content, indent=1).encode() + b"\n", mode=0o600)
+        _write(data_dir, ring)
     except OSError as error:
         raise KeyringError(f"{data_dir / FILE} cannot be written: {error.strerror}") from None
+
+
+def _write(data_dir: Path, ring: Keyring) -> None:
+    content = {
+        "format": _FORMAT,
+        "current_key": ring.current_key,
+        "mac_keys": {str(number): key.hex() for number, key in ring.mac_keys},
+        "hash_key": ring.hash_key.hex(),
+    }
+    write_file(data_dir / FILE, json.dumps(content, indent=1).encode() + b"\n", mode=0o600)

@@ -73,3 +73,35 @@ def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: dict[st
 def test_keys_are_not_in_the_representation(tmp_path: Path) -> None:
     ring = keyring.load_or_create(tmp_path)
     assert repr(ring) == "Keyring(current_key=1)"
+
+
+def test_a_rotated_ring_signs_with_a_new_key_and_keeps_the_old_ones(tmp_path: Path) -> None:
+    before = keyring.load_or_create(tmp_path)
+    rotated = keyring.rotate(tmp_path)
+    assert keyring.load(tmp_path) == rotated
+    assert rotated.mac_keys[:-1] == before.mac_keys
+    assert rotated.current_key == rotated.mac_keys[-1][0] == 2
+    assert rotated.hash_key == before.hash_key, "it is never rotated"
+    assert stat.S_IMODE((tmp_path / keyring.FILE).stat().st_mode) == 0o600
+    assert len({key for _, key in keyring.rotate(tmp_path).mac_keys}) == 3
+
+
+def test_dropped_keys_are_gone_but_never_the_one_that_signs(tmp_path: Path) -> None:
+    keyring.load_or_create(tmp_path)
+    for _ in range(3):
+        keyring.rotate(tmp_path)
+    assert [number for number, _ in keyring.drop(tmp_path, [1, 3, 4]).mac_keys] == [2, 4]
+    assert keyring.load(tmp_path).current_key == 4
+    assert keyring.rotate(tmp_path).current_key == 5, "a number is not used again"
+
+
+def test_a_ring_without_numbers_left_is_not_rotated(tmp_path: Path) -> None:
+    keyring.load_or_create(tmp_path)
+    path = tmp_path / keyring.FILE
+    content = json.loads(path.read_text())
+    content |= {"current_key": 65_535, "mac_keys": {"65535": "00" * 32}}
+    path.write_text(json.dumps(content))
+    before = path.read_bytes()
+    with pytest.raises(keyring.KeyringError, match="used up"):
+        keyring.rotate(tmp_path)
+    assert path.read_bytes() == before

@@ -12,28 +12,35 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from pyservice import keyring
+from pyservice.app.doors import Doors
 from pyservice.auth import Authorizer
+from pyservice.calls import Operation
 from pyservice.dataplane import compaction, engine
 from pyservice.dataplane.administration import Administration
+from pyservice.dataplane.captcha import Captcha
 from pyservice.dataplane.compaction import Compactor
 from pyservice.dataplane.control_watch import ControlWatch
+from pyservice.dataplane.development import Development
+from pyservice.dataplane.entrance import Entrance
+from pyservice.dataplane.events import LiveEvents
+from pyservice.dataplane.facts import Facts
 from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_rules import OperatorLimits
 from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.key_rotation import KeyRotation
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.operations import operations
+from pyservice.dataplane.outbound import Outbound
+from pyservice.dataplane.public_addresses import AllowedAddresses, anywhere
 from pyservice.dataplane.regions import Region, Regions
 from pyservice.dataplane.signing import Signing
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
-from pyservice.doors import DoorSettings
+from pyservice.dataplane.verification import Verification
 from pyservice.doors.limits import Limits, Rate
-from pyservice.edge.asgi import create_app
-from pyservice.edge.passing import Passing
 from pyservice.edge.probes import create_probes
-from pyservice.edge.server import make_server
 from pyservice.errors import ServiceError
 from pyservice.listener import AsgiServer, bound, listen
 from pyservice.observability.logging import get_logger
@@ -41,17 +48,9 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process import StopSignals
 from pyservice.readiness import Phase, Readiness
-from pyservice.rpc import (
-    ChangesPoll,
-    InternalClient,
-    InternalServer,
-    RpcPassing,
-    RpcServer,
-    Unreachable,
-)
-from pyservice.schema.methods import METHODS
+from pyservice.rpc import InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
-from pyservice.watch import Waiters
+from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
 """What prevents a start and is told by its message alone."""
@@ -86,7 +85,10 @@ class DataPlane:
             FeedFiles(settings.data_dir / "feed"),
             self._namespaces,
             OperatorLimits(
-                settings.player_limit_max, {region.name_id for region in settings.regions}
+                settings.player_limit_max,
+                {region.name_id for region in settings.regions},
+                settings.verification_allowed_networks,
+                settings.captcha.endpoints,
             ),
             self._metrics.feed,
         )
@@ -133,44 +135,20 @@ class DataPlane:
 
     def _wire_doors(self, regions: Regions) -> None:
         settings = self._settings
-        table = operations(
-            Authorizer(self._engine, self._namespaces),
-            Matchmaker(self._engine, self._namespaces, regions),
-            Fleet(
-                self._engine,
-                self._namespaces,
-                regions,
-                heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
-                heartbeat_grace_ms=settings.heartbeat_grace_ms,
-            ),
+        topics = Topics()
+        self._to_games = Outbound(AllowedAddresses(settings.verification_allowed_networks))
+        self._to_providers = Outbound(anywhere)
+        table = self._operations(regions, topics)
+        self._doors = Doors(settings, table, topics, self._http_socket, self._metrics, self._limits)
+        for name, work in self._doors.work(self._control_client):
+            self._own(name, work)
+        administration = Administration(
+            self._namespaces,
+            self._engine,
+            self._static_feed,
+            KeyRotation(settings.data_dir, self._engine),
         )
-        door = _door(settings)
-        passed = METHODS.keys() - table.keys()
-        self._waiters = Waiters()
-        self._passing = Passing(settings.control_http_socket, self._waiters)
-        self._rpc_passing = RpcPassing(settings.control_socket, self._waiters)
-        app = create_app(
-            table,
-            door,
-            self._metrics,
-            self._limits,
-            passing=self._passing,
-            passed=passed,
-            waiters=self._waiters,
-        )
-        self._http = make_server(app, [self._http_socket])
-        self._rpc = RpcServer(
-            table,
-            door,
-            self._metrics,
-            self._limits,
-            str(settings.grpc),
-            passing=self._rpc_passing,
-            passed=passed,
-            waiters=self._waiters,
-        )
-        self._own("ChangesPoll", ChangesPoll(self._control_client, self._waiters).run())
-        administration = Administration(self._namespaces, self._engine, self._static_feed)
+        facts = Facts(self._engine)
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
@@ -178,10 +156,39 @@ class DataPlane:
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
                 f"{_INTERNAL}.Feed.Check": self._feed.check_only,
                 f"{_INTERNAL}.Signing.SignToken": Signing(self._namespaces, self._engine).sign,
+                f"{_INTERNAL}.Facts.Read": facts.read,
+                f"{_INTERNAL}.Facts.Counts": facts.counts,
+                f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
+                f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
             },
             settings.admin_socket,
         )
+
+    def _operations(self, regions: Regions, topics: Topics) -> dict[str, Operation]:
+        """What this plane answers itself."""
+        settings, engine_, namespaces = self._settings, self._engine, self._namespaces
+        entrance = Entrance(
+            engine_,
+            namespaces,
+            regions,
+            Captcha(self._to_providers, engine_.records, settings.captcha.endpoints),
+            Verification(self._to_games),
+        )
+        fleet = Fleet(
+            engine_,
+            namespaces,
+            regions,
+            heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
+            heartbeat_grace_ms=settings.heartbeat_grace_ms,
+        )
+        table = operations(
+            Authorizer(engine_, namespaces, development=engine_),
+            Matchmaker(engine_, namespaces, regions, entrance),
+            fleet,
+            Development(namespaces, engine_.records, engine_.idempotency),
+        )
+        return table | LiveEvents(engine_, regions, topics).operations()
 
     def _wire_upkeep(self, engine_limits: engine.Limits) -> None:
         settings = self._settings
@@ -240,8 +247,7 @@ class DataPlane:
 
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
-        await self._http.start()
-        grpc_port = await self._rpc.start()
+        grpc_port = await self._doors.start()
         self._phase.name = "serving"
         return {
             "http": bound(self._http_socket),
@@ -271,36 +277,22 @@ class DataPlane:
         self._phase.name = "stopping"
         _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
         if was_serving:
-            self._rpc.health.set_serving(False)
+            self._doors.say_stopping()
             await signals.pause(self._settings.lame_duck_ms)
             self._engine.give_up_holds()
-            await self._stop_doors(signals)
+            await self._doors.stop(signals)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._passing.close()
-        await self._rpc_passing.close()
+        await self._doors.close()
+        await self._to_games.close()
+        await self._to_providers.close()
         await self._client.close()
         await self._control_client.close()
         await self._internal.stop(0.0)
         await signals.unless_hung(self._engine.close())
         await self._probes.stop()
         _log.info("stopped")
-
-    async def _stop_doors(self, signals: StopSignals) -> None:
-        grace_s = self._settings.stop_grace_ms / 1000
-        doors = [
-            asyncio.create_task(self._http.stop(grace_s)),
-            asyncio.create_task(self._rpc.stop(grace_s)),
-        ]
-        hurry = asyncio.create_task(signals.hurry.wait())
-        finished = asyncio.gather(*doors)
-        either: set[asyncio.Future[Any]] = {finished, hurry}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not finished.done():
-            await asyncio.gather(self._http.stop(0.0), self._rpc.stop(0.0))
-        hurry.cancel()
-        await finished
 
     def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
@@ -334,23 +326,6 @@ class _FeedOverSocket:
         except Unreachable:
             # The feeder comes again; it knows no transport.
             raise ServiceError("OVERLOADED") from None
-
-
-def _door(settings: Settings) -> DoorSettings:
-    http, messages = settings.http_limits, settings.grpc_limits
-    return DoorSettings(
-        trusted_proxies=settings.trusted_proxies,
-        proxy_protocol=settings.proxy_protocol,
-        cors_origins=settings.cors_origins,
-        body_limit_bytes=http.body_bytes,
-        headers_limit_bytes=http.header_bytes,
-        url_limit_bytes=http.url_bytes,
-        receive_timeout_ms=http.slow_client_ms,
-        keep_alive_timeout_ms=http.keep_alive_ms,
-        backlog=http.backlog,
-        message_limit_bytes=messages.message_bytes,
-        streams_per_connection=messages.streams_per_connection,
-    )
 
 
 def _rates(settings: Settings) -> tuple[Rate, Rate]:

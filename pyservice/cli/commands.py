@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 token_app = typer.Typer(help="Tokens of a running service.", no_args_is_help=True)
 app.add_typer(token_app, name="token")
+keys_app = typer.Typer(help="Keys of a running service.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 
 
 class Role(enum.StrEnum):
@@ -140,6 +142,29 @@ def create_token(
     from pyservice.cli import token
 
     sys.exit(token.create(loaded.data_dir, kind.value, namespace, json))
+
+
+@keys_app.command("rotate")
+def rotate_keys(
+    drop_unused: Annotated[
+        bool,
+        typer.Option(
+            "--drop-unused",
+            help="Forget older keys that no lobby or player needs. Ends pub_ and dev_ tokens made "
+            "with them: replace those first.",
+        ),
+    ] = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print all numbers of keys as JSON.")
+    ] = False,
+) -> None:
+    """Add a key that signs from now on; print its number. What older keys signed stays good."""
+    loaded = _load_or_exit(_flags(data_dir=data_dir), config)
+    from pyservice.cli import keys
+
+    sys.exit(keys.rotate(loaded.data_dir, drop_unused, json))
 
 
 def _flags(

@@ -1,5 +1,6 @@
 """What administrative commands ask of the running data plane: the handlers of
-`hosting.internal.v1.Admin`. Making tokens of a namespace; who may ask is the admin socket's matter.
+`hosting.internal.v1.Admin`. Making tokens of a namespace, rotating keys; who may ask is the admin
+socket's matter.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from base64 import urlsafe_b64encode
 from typing import Final, Protocol
 
 from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.key_rotation import KeyRotation
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
@@ -36,8 +38,15 @@ class TokenSource(Protocol):
 class Administration:
     """Makes tokens. A token is told once, in the answer, and nowhere kept."""
 
-    def __init__(self, namespaces: Namespaces, signer: Signer, tokens: TokenSource | None) -> None:
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        signer: Signer,
+        tokens: TokenSource | None,
+        rotation: KeyRotation,
+    ) -> None:
         """`tokens` None: a control plane feeds, and makes the env_ tokens."""
+        self._rotation = rotation
         self._namespaces = namespaces
         self._signer = signer
         self._tokens = tokens
@@ -62,6 +71,13 @@ class Administration:
             token = f"env_{secret}"
             await self._feed(format_uuid(namespace.namespace_id), token_id, token)
         return pb.CreateTokenResponse(token=token, token_id=token_id)
+
+    async def rotate_keys(self, request: pb.RotateKeysRequest) -> pb.RotateKeysResponse:
+        """A new key signs when the answer is there (decisions 3, Keys). Raises STORAGE_FULL."""
+        rotated = await self._rotation.rotate(drop_unused=request.drop_unused)
+        return pb.RotateKeysResponse(
+            current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
+        )
 
     async def _feed(self, namespace_id: str, token_id: str, token: str) -> None:
         if self._tokens is None:

@@ -7,20 +7,24 @@ the engine's; how waiting works is in `waiting`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from pyservice import _native
-from pyservice._native import Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice._native import Fact, Facts, Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice.dataplane.records import Records
+from pyservice.dataplane.refusals import service_error
 from pyservice.dataplane.waiting import Waiting
-from pyservice.errors import ServiceError, field_problem
-from pyservice.ids import format_uuid
+from pyservice.errors import ServiceError
 
 __all__ = [
     "REFUSAL_SLUGS",
     "Engine",
+    "Fact",
+    "Facts",
     "Limits",
     "Lobby",
     "OpenFailed",
@@ -35,11 +39,6 @@ __all__ = [
 build_profile: Final = _native.build_profile
 REFUSAL_SLUGS: Final = _native.SLUGS
 version: Final = _native.version
-
-
-_NOT_REMEMBERED: Final = frozenset(
-    {"MATCHMAKER_NO_AVAILABLE_LOBBIES", "MATCHMAKER_TOO_MANY_LOBBIES", "STORAGE_FULL"}
-)
 
 
 class Keys(Protocol):
@@ -74,7 +73,8 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
         segment_bytes=limits.segment_bytes,
         start_limit_ms=limits.start_limit_ms,
     )
-    return Engine(native, limits.find_wait_ms)
+    stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
+    return Engine(native, limits.find_wait_ms, stream)
 
 
 def compact(journal_dir: Path, keys: Keys, limits: Limits, parent_pid: int) -> int:
@@ -96,22 +96,39 @@ class Engine:
     the change stands.
     """
 
-    def __init__(self, native: _native.Engine, find_wait_ms: int) -> None:
+    def __init__(self, native: _native.Engine, find_wait_ms: int, facts_stream: str) -> None:
+        """`facts_stream` names the data directory: LSNs mean something within it alone."""
         self._native = native
-        self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms)
+        self.facts_stream: Final = facts_stream
+        self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms, self._tell_delivered)
+        self.on_delivered: Callable[[bytes], None] = _nobody
+        """Told of each channel that something was sent to, when that is durable."""
+        self.records = Records(native, self._done, self._waiting.settled)
         # Asked as they are; they wait for nothing.
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
         self.public_token = native.public_token
         self.namespace_of_public_token = native.namespace_of_public_token
+        self.development_token = native.development_token
+        self.namespace_of_development_token = native.namespace_of_development_token
+        self.development_token = native.development_token
+        self.namespace_of_development_token = native.namespace_of_development_token
         self.list_lobbies = native.list_lobbies
         self.player_counts = native.player_counts
         self.status = native.status
         self.source = native.source
+        self.add_key = native.add_key
+        self.drop_key = native.drop_key
+        self.key_ids = native.key_ids
+        self.keys_in_use = native.keys_in_use
         self.is_compaction_due = native.is_compaction_due
         self.image_written = native.image_written
         self.image_failed = native.image_failed
         self.render_metrics = native.render_metrics
+        self.read_facts = native.read_facts
+        self.acknowledge_facts = native.acknowledge_facts
+        self.counts = native.counts
+        self.progressed = self._waiting.progressed
 
     def start(self) -> None:
         """Begins to hear of the journal; called on the loop that awaits the answers."""
@@ -154,6 +171,7 @@ class Engine:
         source_limit: int,
         idempotency: bytes | None,
         deadline: float | None,
+        channels: Sequence[bytes] = (),
     ) -> Placed:
         """Places in the fullest lobby that fits; waits for one that starts."""
         try:
@@ -167,25 +185,23 @@ class Engine:
                 source=source,
                 source_limit=source_limit,
                 idempotency=idempotency,
+                channels=channels,
             )
         except Refused as refused:
             raise await self._told(refused, deadline) from None
         return await self._placed(placed, deadline)
 
-    async def remembered(
-        self, namespace: bytes, idempotency: bytes | None, deadline: float | None
-    ) -> Placed | None:
-        """What a call under this key got before, None when the engine does not know the key."""
+    async def recalled(self, idempotency: bytes | None, deadline: float | None) -> Placed | None:
+        """What a find or join under this key got before, None when the engine does not know the
+        key. Waits like the call itself.
+        """
         if idempotency is None:
             return None
         try:
-            # A wish that nothing can grant: what is not remembered is refused.
-            placed = self._native.find(namespace, bytes(16), [], [], [], idempotency=idempotency)
+            placed = self._native.recall(idempotency)
         except Refused as refused:
-            if refused.slug in _NOT_REMEMBERED:
-                return None
             raise await self._told(refused, deadline) from None
-        return await self._placed(placed, deadline)
+        return None if placed is None else await self._placed(placed, deadline)
 
     async def join(
         self,
@@ -198,6 +214,7 @@ class Engine:
         source_limit: int,
         idempotency: bytes | None,
         deadline: float | None,
+        channels: Sequence[bytes] = (),
     ) -> Placed:
         """Places in this lobby; waits when it starts."""
         try:
@@ -209,6 +226,7 @@ class Engine:
                 source=source,
                 source_limit=source_limit,
                 idempotency=idempotency,
+                channels=channels,
             )
         except Refused as refused:
             raise await self._told(refused, deadline) from None
@@ -334,33 +352,19 @@ class Engine:
         await self._waiting.settled(wait, deadline)
         return lobby, token
 
-    async def remembered_attach(
-        self, namespace: bytes, idempotency: bytes | None, deadline: float | None
+    async def recalled_attach(
+        self, idempotency: bytes | None, deadline: float | None
     ) -> tuple[bytes, str] | None:
         """What an attach under this key got before, None when the engine does not know the key."""
         if idempotency is None:
             return None
         try:
-            # Where no lobby may be, what is not remembered is refused.
-            lobby, token, wait = self._native.attach(
-                namespace,
-                bytes(16),
-                "",
-                "",
-                [],
-                max_players=(1, 1, 1),
-                player_token_ttl_ms=1,
-                heartbeat_timeout_ms=0,
-                heartbeat_grace_ms=0,
-                is_join_enabled=False,
-                create_ts_ms=0,
-                lobby_count_max=0,
-                idempotency=idempotency,
-            )
+            recalled = self._native.recall_attach(idempotency)
         except Refused as refused:
-            if refused.slug in _NOT_REMEMBERED:
-                return None
             raise await self._told(refused, deadline) from None
+        if recalled is None:
+            return None
+        lobby, token, wait = recalled
         await self._waiting.settled(wait, deadline)
         return lobby, token
 
@@ -374,6 +378,10 @@ class Engine:
             raise await self._told(refused, deadline) from None
         await self._waiting.settled(wait, deadline)
         return did_remove
+
+    def _tell_delivered(self) -> None:
+        for channel in self._native.take_delivered():
+            self.on_delivered(channel)
 
     async def _done(self, command: Callable[[], int], deadline: float | None) -> None:
         """Runs a command that tells nothing but that it was done."""
@@ -401,18 +409,8 @@ class Engine:
     ) -> ServiceError:
         """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
         await self._waiting.settled(refused.wait, deadline)
-        return _service_error(refused, lobby)
+        return service_error(refused, lobby)
 
 
-def _service_error(refused: Refused, lobby: bytes) -> ServiceError:
-    slug, context = refused.slug, refused.context
-    if "limit" in context:
-        reason = f"must be at most {context['limit']}"
-        return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])
-    if isinstance(indexes := context.get("indexes"), tuple):
-        paths = (["player_tokens", str(index)] for index in indexes)
-        return ServiceError(slug, errors=[field_problem(path, "invalid") for path in paths])
-    metadata = {name: str(value) for name, value in context.items()}
-    if lobby:
-        metadata["lobby_id"] = format_uuid(lobby)
-    return ServiceError(slug, metadata=metadata)
+def _nobody(channel: bytes) -> None:
+    """Hears of deliveries when nobody else wants to."""

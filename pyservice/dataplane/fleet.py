@@ -136,9 +136,7 @@ class Fleet:
             )
         except ServiceError:
             # The configuration may have changed since this call was answered the first time.
-            before = await self._engine.remembered_attach(
-                namespace.namespace_id, idempotency, deadline
-            )
+            before = await self._engine.recalled_attach(idempotency, deadline)
             if before is None:
                 raise
             return _attached(*before)

@@ -56,12 +56,12 @@ class Matchmaker:
             admitted = admit_find(namespace, self._regions, wish)
         except ServiceError:
             # The configuration may have changed since this call was answered the first time.
-            before = await self._engine.remembered(namespace.namespace_id, idempotency, deadline)
+            before = await self._engine.recalled(idempotency, deadline)
             if before is None:
                 raise
             return await self._answer(pb.FindLobbyResponse(), before, deadline)
         if namespace.gates is not None:
-            before = await self._engine.remembered(namespace.namespace_id, idempotency, deadline)
+            before = await self._engine.recalled(idempotency, deadline)
             if before is not None:
                 return await self._answer(pb.FindLobbyResponse(), before, deadline)
             namespace, admitted = await self._gated().find(request, caller, wish, idempotency)
@@ -76,6 +76,7 @@ class Matchmaker:
             source_limit=namespace.source_limit,
             idempotency=idempotency,
             deadline=deadline,
+            channels=self._channels(request),
         )
         return await self._answer(pb.FindLobbyResponse(), placed, deadline)
 
@@ -101,6 +102,7 @@ class Matchmaker:
             source_limit=namespace.source_limit,
             idempotency=idempotency,
             deadline=deadline,
+            channels=self._channels(request),
         )
         return await self._answer(pb.JoinLobbyResponse(), placed, deadline)
 
@@ -184,6 +186,10 @@ class Matchmaker:
         if request.HasField("client_address"):
             raise _client_address("not-allowed", "is for env_ tokens only")
         return self._engine.source(caller.namespace_id, caller.call.address)
+
+    def _channels(self, request: pb.FindLobbyRequest | pb.JoinLobbyRequest) -> list[bytes]:
+        """Who gets the other tokens of the party (decisions 5.12)."""
+        return [self._engine.records.channel(secret.encode()) for secret in request.event_channels]
 
     def _idempotency(
         self,

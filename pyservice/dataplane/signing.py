@@ -15,6 +15,7 @@ class Signer(Protocol):
     """The engine's keys. The same ids make the same token."""
 
     def public_token(self, namespace_id: bytes, token_id: bytes) -> str: ...
+    def development_token(self, namespace_id: bytes, token_id: bytes, expires_ms: int) -> str: ...
 
 
 class Signing:
@@ -32,5 +33,9 @@ class Signing:
         namespace_id = raw_id(request.namespace_id)
         if not self._namespaces.is_known(namespace_id):
             raise ServiceError("NAMESPACE_NOT_FOUND")
-        token = self._signer.public_token(namespace_id, raw_id(request.token_id))
+        token_id = raw_id(request.token_id)
+        if request.kind == pb.SIGNED_KIND_PUBLIC:
+            token = self._signer.public_token(namespace_id, token_id)
+        else:
+            token = self._signer.development_token(namespace_id, token_id, request.expires_ms)
         return pb.SignTokenResponse(token=token)

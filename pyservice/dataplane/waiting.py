@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
@@ -44,12 +44,20 @@ class Waiting(Generic[Outcome]):
     is DEADLINE_EXCEEDED and the change stands.
     """
 
-    def __init__(self, source: Source[Outcome], longest_hold_ms: int) -> None:
+    def __init__(
+        self,
+        source: Source[Outcome],
+        longest_hold_ms: int,
+        on_woken: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_woken` is called when more is durable, after those who wait for it."""
         self._source = source
+        self._on_woken = on_woken
         self._longest_hold_s = longest_hold_ms / 1000
         self._settling: list[tuple[int, asyncio.Future[None]]] = []
         self._prune_at = _PRUNE_AT
         self._holding: dict[int, list[asyncio.Future[Outcome]]] = {}
+        self._watching: list[asyncio.Future[None]] = []
         self._wake_fd = source.wake_fd()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.durable: int = source.durable()
@@ -75,6 +83,19 @@ class Waiting(Generic[Outcome]):
             self._prune()
         self._settling.append((lsn, future))
         await self._until(future, deadline)
+
+    async def progressed(self, at_most_s: float) -> None:
+        """Returns when the next batch is durable, or after so long."""
+        loop = self._running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._watching.append(future)
+        timer = loop.call_later(at_most_s, _finish, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            with contextlib.suppress(ValueError):
+                self._watching.remove(future)
 
     async def resolved(self, hold: int, deadline: float | None) -> Outcome:
         """How the hold ended. It is released once by each request that goes away before that.
@@ -112,10 +133,15 @@ class Waiting(Generic[Outcome]):
         if durable > self.durable:
             self.durable = durable
             self._release(durable)
+        watching, self._watching = self._watching, []
+        for watcher in watching:
+            _finish(watcher)
         for outcome in self._source.take_resolved():
             for future in self._holding.pop(outcome.hold, ()):
                 if not future.done():
                     future.set_result(outcome)
+        if self._on_woken is not None:
+            self._on_woken()
 
     def _release(self, durable: int) -> None:
         remaining = []
@@ -145,6 +171,11 @@ class Waiting(Generic[Outcome]):
         if self._loop is None:
             raise RuntimeError("nobody said on which loop to wait")
         return self._loop
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _expire(future: asyncio.Future[Any]) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-CLIENT_OPERATIONS: Final = frozenset({"find", "join", "create", "list", "regions", "statistics"})
+CLIENT_OPERATIONS: Final = frozenset(
+    {"find", "join", "create", "list", "regions", "statistics", "live_events"}
+)
 """Slugs that count per client address; for a back end's `env_` token per token."""
 CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 """Slugs that count per token."""

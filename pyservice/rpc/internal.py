@@ -31,6 +31,14 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
 )
+_CLIENT_OPTIONS: Final = (
+    *_OPTIONS,
+    # What another client of this process found closed is tried all the same, and again soon: a plane
+    # that was restarted is spoken to within a second, not after minutes of backing off.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 250),
+)
 
 log = get_logger("pyservice.rpc")
 
@@ -124,7 +132,7 @@ class InternalClient:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._channel = grpc.aio.insecure_channel(unix_address(path), options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(unix_address(path), options=_CLIENT_OPTIONS)
 
     async def call(self, name: str, request: Message, timeout_s: float = 10.0) -> Any:
         """Call a method by full name. Raises the other side's ServiceError, or Unreachable."""

@@ -33,7 +33,8 @@ from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal import Handler, add_internal, listen
 from pyservice.rpc.passing import Asked, Failed, RpcPassing
 from pyservice.rpc.status import RAY_ID, status_code, trailers
-from pyservice.schema.methods import METHODS, Method
+from pyservice.rpc.streams import stream_handler
+from pyservice.schema.methods import METHODS, STREAMS, Method
 from pyservice.schema.validation import refuse_invalid
 from pyservice.watch import Waiters, run_parked
 
@@ -84,7 +85,12 @@ class RpcServer:
         for name, operation in operations.items():
             method = METHODS[name]
             gate = limits.control_gate() if door.is_behind_door else limits.gate(method.slug)
-            add(method, self._calls.handler(operation, method, gate))
+            handler = self._calls.handler(operation, method, gate)
+            add(method, handler)
+            if name in STREAMS:
+                stream = STREAMS[name]
+                service = name.rpartition(".")[0]
+                services[service][stream.rpc_name] = stream_handler(handler, stream)
         names = tuple(passed)
         for name in names:
             if passing is None:

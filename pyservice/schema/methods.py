@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,6 +62,31 @@ class Method:
         return f"/{service}/{method}"
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A method that repeats a watched one: an answer each time that there is something newer."""
+
+    rpc_name: str
+    """Name of the method within its service, such as ``StreamLiveEvents``."""
+    repeated: str
+    """Full name of the method that it repeats; messages of both are alike on the wire."""
+    request: type[Message]
+    response: type[Message]
+
+    def next_request(self, data: bytes, reply: bytes) -> bytes:
+        """The request that goes on where this answer to that request ended."""
+        request: Any = self.request.FromString(data)
+        request.watch_index = self.index_of(reply)
+        following: bytes = request.SerializeToString()
+        return following
+
+    def index_of(self, reply: bytes) -> str:
+        """The ``watch.index`` of an answer."""
+        answer: Any = self.response.FromString(reply)
+        index: str = answer.watch.index
+        return index
+
+
 # Descriptors --------------------------------------------------------------------------------------
 
 
@@ -112,6 +137,8 @@ def read_methods(files: Iterable[FileDescriptor]) -> dict[str, Method]:
     for file in files:
         for service in file.services_by_name.values():
             for descriptor in service.methods:
+                if descriptor.server_streaming:
+                    continue
                 method = _read_method(descriptor)
                 if method.slug in slugs:
                     raise ValueError(f"{method.name} and {slugs[method.slug]}: slug {method.slug}")
@@ -146,6 +173,46 @@ def _read_method(descriptor: MethodDescriptor) -> Method:
     )
 
 
+def read_streams(
+    files: Iterable[FileDescriptor], methods: Mapping[str, Method]
+) -> dict[str, Stream]:
+    """Every streaming method of the files, by full name of the method that it repeats.
+
+    `StreamX` repeats `GetX` of its service. Raises ValueError when the two do not fit together.
+    """
+    found: dict[str, Stream] = {}
+    for file in files:
+        for service in file.services_by_name.values():
+            for descriptor in service.methods:
+                if descriptor.server_streaming:
+                    stream = _read_stream(descriptor, methods)
+                    found[stream.repeated] = stream
+    return found
+
+
+def _read_stream(descriptor: MethodDescriptor, methods: Mapping[str, Method]) -> Stream:
+    service, _, name = descriptor.full_name.rpartition(".")
+    repeated = methods.get(f"{service}.Get{name.removeprefix('Stream')}")
+    if repeated is None:
+        raise ValueError(f"{descriptor.full_name}: nothing that it repeats")
+    request, response = descriptor_of(repeated.request), descriptor_of(repeated.response)
+    is_watched = "watch_index" in request.fields_by_name and "watch" in response.fields_by_name
+    is_same = _wire_form(request) == _wire_form(descriptor.input_type) and (
+        _wire_form(response) == _wire_form(descriptor.output_type)
+    )
+    if descriptor.client_streaming or not is_watched or not is_same:
+        raise ValueError(f"{descriptor.full_name}: not what {repeated.name} asks and answers")
+    return Stream(name, repeated.name, repeated.request, repeated.response)
+
+
+def _wire_form(message: Descriptor) -> list[tuple[object, ...]]:
+    """What has to be alike for one message to be read as another."""
+    return [
+        (field.number, field.name, field.type, field.is_repeated, field.message_type)
+        for field in message.fields
+    ]
+
+
 def public_files() -> tuple[FileDescriptor, ...]:
     """The descriptors of all files of package ``hosting.v1``."""
     package = pyservice.pb.hosting.v1
@@ -160,3 +227,6 @@ def public_files() -> tuple[FileDescriptor, ...]:
 
 METHODS: Final[dict[str, Method]] = read_methods(public_files())
 """Every operation of the service by full name."""
+
+STREAMS: Final[dict[str, Stream]] = read_streams(public_files(), METHODS)
+"""Every streaming method by full name of the operation that it repeats."""

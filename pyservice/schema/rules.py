@@ -44,9 +44,22 @@ def _is_single_rejoin(message: matchmaker_pb2.JoinLobbyRequest) -> bool:
     return not message.HasField("rejoin_token") or message.party_size <= 1
 
 
+_CHANNELS_MAX: Final = 63
+
+
+def _is_channel_per_guest(
+    message: matchmaker_pb2.FindLobbyRequest | matchmaker_pb2.JoinLobbyRequest,
+) -> bool:
+    # The first token is the caller's own; more than any party has is another rule's.
+    count = len(message.event_channels)
+    return not count or count > _CHANNELS_MAX or count < (message.party_size or 1)
+
+
 # What CEL rules of messages say, in Python. The oracle test holds both to the same verdict.
 TWINS: Final[Mapping[tuple[str, str], Callable[[Any], bool]]] = {
     ("hosting.v1.JoinLobbyRequest", "party_size.not-allowed"): _is_single_rejoin,
+    ("hosting.v1.JoinLobbyRequest", "event_channels.too-many"): _is_channel_per_guest,
+    ("hosting.v1.FindLobbyRequest", "event_channels.too-many"): _is_channel_per_guest,
 }
 
 

@@ -128,6 +128,17 @@ async def test_who_went_away_is_forgotten_while_the_disk_stalls(
     assert not scene.waiting._settling
 
 
+async def test_progress_is_told_to_all_who_watch_and_silence_after_a_while(scene: Scene) -> None:
+    watching = [asyncio.create_task(scene.waiting.progressed(60)) for _ in range(3)]
+    await _turns()
+    watching.pop().cancel()
+    await _turns()
+    scene.journal.advance(1)
+    await asyncio.wait_for(asyncio.gather(*watching), 5)
+    await scene.waiting.progressed(0.01)
+    assert not scene.waiting._watching
+
+
 async def test_a_hold_that_ends_is_told_to_all_who_share_it_and_not_released(
     scene: Scene,
 ) -> None:

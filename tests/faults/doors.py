@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 
-from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.pb.hosting.v1 import events_pb2, matchmaker_pb2
 
 _ATTACH: Final = "/cloud/games/{game_id}/namespaces/{namespace_id}/lobbies/attach"
 _DETACH: Final = "/cloud/games/{game_id}/matchmaker/lobbies/{lobby_id}"
@@ -38,6 +38,7 @@ OPERATIONS: Final[dict[str, tuple[str, str, str]]] = {
     "heartbeat": ("Heartbeat", "POST", "/matchmaker/lobbies/heartbeat"),
     "attach": ("AttachLobby", "POST", _ATTACH),
     "detach": ("DetachLobby", "DELETE", _DETACH),
+    "live_events": ("GetLiveEvents", "GET", "/events/live"),
 }
 Fields = Mapping[str, Any]
 
@@ -133,7 +134,10 @@ class HttpDoor:
         for name in [name for name in rest if f"{{{name}}}" in template]:
             path = path.replace(f"{{{name}}}", str(rest.pop(name)))
         if method in ("GET", "DELETE"):
-            query = "&".join(f"{name}={json.dumps(value)}" for name, value in rest.items())
+            query = "&".join(
+                f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+                for name, value in rest.items()
+            )
             path, body = (f"{path}?{query}" if query else path), b""
         else:
             body = rest["state"] if operation == "set_state" else json.dumps(rest).encode()
@@ -284,18 +288,25 @@ class GrpcDoor:
 
 
 def _method(channel: grpc.aio.Channel, rpc: str) -> Any:
-    method = matchmaker_pb2.DESCRIPTOR.services_by_name["Matchmaker"].methods_by_name[rpc]
-    answer = getattr(matchmaker_pb2, method.output_type.name)
+    module, service = _service_of(rpc)
+    method = module.DESCRIPTOR.services_by_name[service].methods_by_name[rpc]
+    answer = getattr(module, method.output_type.name)
     return channel.unary_unary(
-        f"/hosting.v1.Matchmaker/{rpc}",
+        f"/hosting.v1.{service}/{rpc}",
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=answer.FromString,
     )
 
 
+def _service_of(rpc: str) -> tuple[Any, str]:
+    """The module of a method's messages, and its service."""
+    return (events_pb2, "Events") if rpc == "GetLiveEvents" else (matchmaker_pb2, "Matchmaker")
+
+
 def _request(operation: str, fields: Fields) -> Any:
     rest = dict(fields)
-    request = getattr(matchmaker_pb2, f"{OPERATIONS[operation][0]}Request")()
+    rpc = OPERATIONS[operation][0]
+    request = getattr(_service_of(rpc)[0], f"{rpc}Request")()
     if "state" in rest:
         request.state = rest.pop("state")
     if isinstance(rest.get("player_tokens"), list):

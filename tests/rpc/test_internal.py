@@ -98,6 +98,28 @@ async def test_a_socket_that_a_killed_run_left_is_replaced(path: Path) -> None:
     assert not path.exists()
 
 
+async def test_a_server_that_was_away_is_reached_again_within_a_second(path: Path) -> None:
+    request = pb.CreateTokenRequest(namespace="arena/prod")
+    async with InternalClient(path) as client:
+        for _ in range(30):
+            with pytest.raises(Unreachable):
+                await client.call(CREATE_TOKEN, request)
+            await asyncio.sleep(0.02)
+        server = InternalServer({CREATE_TOKEN: create_token}, path)
+        await server.start()
+        async with InternalClient(path) as other:
+            await other.call(CREATE_TOKEN, request)
+        async with asyncio.timeout(1):
+            while True:
+                try:
+                    await client.call(CREATE_TOKEN, request)
+                except Unreachable:
+                    await asyncio.sleep(0.01)
+                else:
+                    break
+        await server.stop(0.0)
+
+
 async def test_a_path_that_no_socket_can_have_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 120)
     with pytest.raises(OSError, match="107"):

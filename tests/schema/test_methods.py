@@ -14,15 +14,33 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2, feed_pb2
-from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2
-from pyservice.schema.methods import METHODS, descriptor_of, is_map, map_key, read_methods
+from pyservice.pb.hosting.v1 import events_pb2, matchmaker_pb2, options_pb2
+from pyservice.schema.methods import (
+    METHODS,
+    STREAMS,
+    descriptor_of,
+    is_map,
+    map_key,
+    public_files,
+    read_methods,
+    read_streams,
+)
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_method_of_the_matchmaker_is_there() -> None:
-    service = matchmaker_pb2.DESCRIPTOR.services_by_name["Matchmaker"]
-    assert set(METHODS) == {method.full_name for method in service.methods}
+def test_every_method_is_there_and_streams_beside_what_they_repeat() -> None:
+    methods = [
+        method
+        for file in public_files()
+        for service in file.services_by_name.values()
+        for method in service.methods
+    ]
+    streams = {method.full_name for method in methods if method.server_streaming}
+    assert set(METHODS) == {method.full_name for method in methods} - streams
+    assert {f"{name.rpartition('.')[0]}.{stream.rpc_name}" for name, stream in STREAMS.items()} == (
+        streams
+    )
     for name, method in METHODS.items():
         assert method.name == name
         assert re.fullmatch(r"[a-z_]+", method.slug)
@@ -48,7 +66,7 @@ def test_bare_bodies_and_answers_are_told_by_their_field() -> None:
 
 def test_clients_of_the_matchmaker_may_be_newer_than_the_service() -> None:
     lenient = {method.template for method in METHODS.values() if method.ignores_unknown}
-    assert all(template.startswith("/matchmaker/") for template in lenient)
+    assert all(template.startswith(("/matchmaker/", "/events/")) for template in lenient)
     strict = {method.template for method in METHODS.values()} - lenient
     assert all(template.startswith("/cloud/") for template in strict)
 
@@ -105,6 +123,61 @@ def test_an_incomplete_declaration_is_refused_by_name(
 def test_two_methods_with_one_slug_are_refused() -> None:
     with pytest.raises(ValueError, match="slug find"):
         read_methods([matchmaker_pb2.DESCRIPTOR, matchmaker_pb2.DESCRIPTOR])
+
+
+def test_a_stream_goes_on_where_an_answer_ended() -> None:
+    stream = STREAMS["hosting.v1.Events.GetLiveEvents"]
+    assert (stream.rpc_name, stream.repeated) == (
+        "StreamLiveEvents",
+        "hosting.v1.Events.GetLiveEvents",
+    )
+    reply = events_pb2.StreamLiveEventsResponse(watch={"index": "run.7"}).SerializeToString()
+    assert stream.index_of(reply) == "run.7"
+    following = events_pb2.StreamLiveEventsRequest.FromString(stream.next_request(b"", reply))
+    assert following.watch_index == "run.7"
+    again = events_pb2.GetLiveEventsRequest.FromString(stream.next_request(b"", reply))
+    assert again.watch_index == "run.7", "both are alike on the wire"
+
+
+def _stream_file(name: str, method: str, kind: str) -> FileDescriptor:
+    """A service with a watched GetThings, and a stream of that name and kind of messages."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"tests/{name}.proto",
+        package=f"tests.{name}",
+        syntax="proto3",
+        dependency=["google/api/annotations.proto", "hosting/v1/events.proto"],
+    )
+    file.message_type.add(name="Other")
+    service = file.service.add(name="Odd")
+    watched = ".hosting.v1.GetLiveEvents"
+    get = service.method.add(
+        name="GetThings", input_type=f"{watched}Request", output_type=f"{watched}Response"
+    )
+    operation: Any = options_pb2.operation
+    get.options.Extensions[operation].slug = "things"
+    get.options.Extensions[annotations_pb2.http].get = "/things"
+    output = f".tests.{name}.Other" if kind == "other" else f"{watched}Response"
+    service.method.add(
+        name=method, input_type=f"{watched}Request", output_type=output, server_streaming=True
+    )
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return pool.FindFileByName(file.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "kind", "problem"),
+    [
+        ("lonely", "StreamOthers", "same", "nothing that it repeats"),
+        ("unlike", "StreamThings", "other", "not what tests.unlike.Odd.GetThings asks"),
+    ],
+)
+def test_a_stream_that_repeats_nothing_is_refused_by_name(
+    name: str, method: str, kind: str, problem: str
+) -> None:
+    file = _stream_file(name, method, kind)
+    with pytest.raises(ValueError, match=rf"Odd\.{method}: {problem}"):
+        read_streams([file], read_methods([file]))
 
 
 def test_a_map_is_told_from_a_list_of_messages() -> None:

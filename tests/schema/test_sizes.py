@@ -148,7 +148,7 @@ def test_an_excerpt_has_all_that_is_within_the_limits() -> None:
 
 
 def test_a_message_without_any_limit_has_no_sizes() -> None:
-    assert compile_sizes(descriptor_of(pb.JoinLobbyRequest)) is None
+    assert compile_sizes(descriptor_of(pb.PlayerConnectedRequest)) is None
 
 
 # JSON

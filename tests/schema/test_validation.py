@@ -91,6 +91,11 @@ def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
 @example(pb.FindLobbyRequest(game_modes=["a"], client_address="::%/7"))
 @example(pb.FindLobbyRequest(game_modes=["a"], client_address="::1f\0"))
 @example(pb.FindLobbyRequest(game_modes=["a"], tags={"": "x" * 513}))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, event_channels=["a" * 22]))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, event_channels=["a" * 22] * 2, party_size=2))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, event_channels=["a" * 22], party_size=0))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, event_channels=["a" * 64] * 63, party_size=64))
+@example(pb.JoinLobbyRequest(lobby_id=LOBBY, event_channels=["a" * 21, "b" * 65, "é" * 30]))
 @example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="", party_size=2))
 @example(pb.JoinLobbyRequest(lobby_id=LOBBY, rejoin_token="x", party_size=0))
 def test_compiled_rules_say_what_the_library_says(message: Message) -> None:

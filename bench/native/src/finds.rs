@@ -92,6 +92,7 @@ fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, 
         source,
         source_limit: u32::MAX,
         idempotency: None,
+        channels: &[],
     };
     let mut took = Duration::ZERO;
     let mut answers = Vec::with_capacity(wish.at_once);

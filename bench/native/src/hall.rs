@@ -147,6 +147,7 @@ impl Hall {
             source,
             source_limit: u32::MAX,
             idempotency,
+            channels: &[],
         };
         match self.ask(|engine, context| engine.join(context, &join))? {
             Placed::Reserved(places) if places.lobby == lobby => Ok(places.tokens),

@@ -121,6 +121,7 @@ pub fn reserve(shard: &mut Shard, lobby: Id, source: u64) -> Result<(String, Lsn
         source,
         source_limit: u32::MAX,
         idempotency: None,
+        channels: &[],
     };
     let (placed, lsn) = shard.ask(|engine, context| engine.join(context, &join))?;
     match placed {

@@ -8,15 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hosting_core::{
-    Answer, Attach, Connect, Context, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing,
+    Answer, Attach, Channel, Connect, Context, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing,
     Port as CorePort,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::convert::{self, Lobby, Placed, Resolved};
+use crate::facts::{self, Facts};
 use crate::metrics::Recovered;
 use crate::shard::Shard;
 use crate::{compaction, metrics, timer};
@@ -24,9 +25,12 @@ use crate::{compaction, metrics, timer};
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
     shard: Arc<Shard>,
-    keys: KeyRing,
+    /// The ring of the engine once more, so that a token is checked without its lock.
+    keys: RwLock<KeyRing>,
     hash: HashKey,
     shard_number: u16,
+    /// Generations of counts are told from here on, so that those of an earlier process are not taken for ours.
+    first_generation: u64,
     /// None without a journal.
     recovered: Option<Recovered>,
     timer: Mutex<Option<JoinHandle<()>>>,
@@ -41,7 +45,11 @@ pub struct Status {
     reserve_bytes: u64,
 }
 
+/// ts_ms, lobby, token.
+type ChannelEvent<'py> = (u64, Bound<'py, PyBytes>, String);
+
 type PortArgument = (String, String, u16, bool);
+type CountRow<'py> = (Bound<'py, PyBytes>, u64, u64);
 
 fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
     let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -90,7 +98,15 @@ impl Engine {
         })?;
         let shard_handle = Shard::new(engine, journal);
         let timer = timer::start(shard_handle.clone())?;
-        Ok(Engine { shard: shard_handle, keys, hash, shard_number: shard, recovered, timer: Mutex::new(Some(timer)) })
+        Ok(Engine {
+            shard: shard_handle,
+            keys: RwLock::new(keys),
+            hash,
+            shard_number: shard,
+            first_generation: facts::wall_ms() << 20,
+            recovered,
+            timer: Mutex::new(Some(timer)),
+        })
     }
 
     fn close(&self, py: Python<'_>) {
@@ -111,11 +127,11 @@ impl Engine {
     }
 
     fn lobby_of_token<'py>(&self, py: Python<'py>, lobby_token: &str) -> Option<Bound<'py, PyBytes>> {
-        self.keys.verify_lobby(lobby_token).map(|id| PyBytes::new(py, &id.0))
+        self.keys.read().verify_lobby(lobby_token).map(|id| PyBytes::new(py, &id.0))
     }
 
     fn public_token(&self, namespace: &[u8], token_id: &[u8]) -> PyResult<String> {
-        Ok(self.keys.sign_public(convert::id(namespace)?, convert::id(token_id)?))
+        Ok(self.keys.read().sign_public(convert::id(namespace)?, convert::id(token_id)?))
     }
 
     fn namespace_of_public_token<'py>(
@@ -123,8 +139,89 @@ impl Engine {
         py: Python<'py>,
         public_token: &str,
     ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let (namespace, token) = self.keys.verify_public(public_token)?;
+        let (namespace, token) = self.keys.read().verify_public(public_token)?;
         Some((PyBytes::new(py, &namespace.0), PyBytes::new(py, &token.0)))
+    }
+
+    fn development_token(&self, namespace: &[u8], token_id: &[u8], expires_ms: u64) -> PyResult<String> {
+        let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
+        Ok(self.keys.read().sign_development(namespace, token_id, expires_ms))
+    }
+
+    fn namespace_of_development_token<'py>(
+        &self,
+        py: Python<'py>,
+        development_token: &str,
+    ) -> Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64)> {
+        let (namespace, token, expires_ms) = self.keys.read().verify_development(development_token)?;
+        Some((PyBytes::new(py, &namespace.0), PyBytes::new(py, &token.0), expires_ms))
+    }
+
+    fn mock_player_token(&self, namespace: &[u8], token_id: &[u8], nonce: [u8; 16]) -> PyResult<String> {
+        let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
+        Ok(self.shard.run(|engine, context| engine.mock_player_token(context, namespace, token_id, &nonce)))
+    }
+
+    fn consume_mock(&self, py: Python<'_>, namespace: &[u8], token_id: &[u8], player_token: &str) -> PyResult<u64> {
+        let (namespace, token_id) = (convert::id(namespace)?, convert::id(token_id)?);
+        let answer = self.shard.ask(|engine, context| engine.consume_mock(context, namespace, token_id, player_token));
+        convert::settled(py, answer).map(|done| done.1)
+    }
+
+    fn add_key(&self, key_id: u16, secret: &[u8]) -> PyResult<()> {
+        let secret = convert::key32(secret)?;
+        let known = |_| PyValueError::new_err(format!("the ring has a key {key_id}"));
+        // What the engine signs from now on must be checked with it already.
+        let mut keys = self.keys.write();
+        keys.add(key_id, &secret).map_err(known)?;
+        self.shard.run(|engine, _| engine.add_key(key_id, &secret)).map_err(known)
+    }
+
+    fn drop_key(&self, key_id: u16) -> bool {
+        let mut keys = self.keys.write();
+        self.shard.run(|engine, _| engine.drop_key(key_id)) && keys.remove(key_id)
+    }
+
+    fn key_ids(&self) -> Vec<u16> {
+        self.keys.read().ids()
+    }
+
+    fn keys_in_use(&self, py: Python<'_>) -> Vec<u16> {
+        py.detach(|| self.shard.read().engine.keys_in_use())
+    }
+
+    fn channel<'py>(&self, py: Python<'py>, secret: &[u8]) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.hash.channel(secret))
+    }
+
+    fn channel_events<'py>(&self, py: Python<'py>, channel: [u8; 16]) -> PyResult<(Vec<ChannelEvent<'py>>, u64)> {
+        let answer = self.shard.ask(|engine, context| engine.channel_events(context, &channel));
+        let (events, wait) = convert::settled(py, answer)?;
+        let told = events.into_iter().map(|event| (event.ts_ms, PyBytes::new(py, &event.lobby.0), event.token));
+        Ok((told.collect(), wait))
+    }
+
+    fn take_delivered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let durable = self.shard.durable();
+        let delivered = self.shard.run(|engine, _| engine.take_delivered(durable));
+        delivered.iter().map(|channel| PyBytes::new(py, channel)).collect()
+    }
+
+    fn standing(&self, namespace: &[u8], address: &[u8]) -> PyResult<(Option<u64>, u32)> {
+        let source = self.source(namespace, address)?;
+        let standing = self.shard.run(|engine, context| engine.standing(context, source));
+        Ok((standing.passed_ago_ms, standing.requests_since))
+    }
+
+    fn note_human(&self, py: Python<'_>, namespace: &[u8], address: &[u8]) -> PyResult<u64> {
+        let source = self.source(namespace, address)?;
+        convert::settled(py, self.shard.ask(|engine, context| engine.note_human(context, source))).map(|done| done.1)
+    }
+
+    fn note_request(&self, namespace: &[u8], address: &[u8]) -> PyResult<()> {
+        let source = self.source(namespace, address)?;
+        self.shard.run(|engine, context| engine.note_request(context, source));
+        Ok(())
     }
 
     fn source(&self, namespace: &[u8], address: &[u8]) -> PyResult<u64> {
@@ -143,7 +240,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (namespace, version, modes, regions, tags, *, party_size = 1, source = 0,
-        source_limit = 4_294_967_295, idempotency = None))]
+        source_limit = 4_294_967_295, idempotency = None, channels = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn find(
         &self,
@@ -157,6 +254,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
+        channels: Option<Vec<Channel>>,
     ) -> PyResult<Placed> {
         let find = Find {
             namespace: convert::id(namespace)?,
@@ -168,12 +266,13 @@ impl Engine {
             source,
             source_limit,
             idempotency: convert::idempotency(idempotency)?,
+            channels: channels.as_deref().unwrap_or_default(),
         };
-        self.place(py, |engine, context| engine.find(context, &find))
+        self.place(py, find.channels, |engine, context| engine.find(context, &find))
     }
 
     #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
-        source_limit = 4_294_967_295, idempotency = None))]
+        source_limit = 4_294_967_295, idempotency = None, channels = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn join(
         &self,
@@ -185,6 +284,7 @@ impl Engine {
         source: u64,
         source_limit: u32,
         idempotency: Option<&[u8]>,
+        channels: Option<Vec<Channel>>,
     ) -> PyResult<Placed> {
         let join = Join {
             namespace: convert::id(namespace)?,
@@ -194,8 +294,34 @@ impl Engine {
             source,
             source_limit,
             idempotency: convert::idempotency(idempotency)?,
+            channels: channels.as_deref().unwrap_or_default(),
         };
-        self.place(py, |engine, context| engine.join(context, &join))
+        self.place(py, join.channels, |engine, context| engine.join(context, &join))
+    }
+
+    fn recall(&self, py: Python<'_>, idempotency: &[u8]) -> PyResult<Option<Placed>> {
+        let Some(key) = convert::idempotency(Some(idempotency))? else { return Ok(None) };
+        let mut starting = None;
+        let answer = self.shard.ask(|engine, context| {
+            let answer = engine.recall_places(context, &key);
+            if let Ok(Some(hosting_core::Placed::Held(hold))) = &answer.result {
+                starting = engine.lobby_of_hold(*hold);
+            }
+            answer
+        });
+        let (placed, wait) = convert::settled(py, answer)?;
+        Ok(placed.map(|placed| Placed::of(placed, starting, wait)))
+    }
+
+    fn recall_attach<'py>(
+        &self,
+        py: Python<'py>,
+        idempotency: &[u8],
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, String, u64)>> {
+        let Some(key) = convert::idempotency(Some(idempotency))? else { return Ok(None) };
+        let answer = self.shard.ask(|engine, context| engine.recall_attach(context, &key));
+        let (attached, wait) = convert::settled(py, answer)?;
+        Ok(attached.map(|attached| (PyBytes::new(py, &attached.lobby.0), attached.lobby_token, wait)))
     }
 
     fn release_hold(&self, hold: u64) {
@@ -226,7 +352,11 @@ impl Engine {
 
     fn ready(&self, py: Python<'_>, lobby: &[u8]) -> PyResult<u64> {
         let lobby = convert::id(lobby)?;
-        convert::settled(py, self.shard.ask(|engine, context| engine.ready(context, lobby))).map(|done| done.1)
+        let answer = self.shard.ask(|engine, context| {
+            engine.note_wall(facts::wall_ms());
+            engine.ready(context, lobby)
+        });
+        convert::settled(py, answer).map(|done| done.1)
     }
 
     fn set_closed(&self, py: Python<'_>, lobby: &[u8], is_closed: bool) -> PyResult<u64> {
@@ -343,6 +473,26 @@ impl Engine {
         Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())
     }
 
+    fn read_facts(&self, py: Python<'_>, after_lsn: u64, limit: usize) -> PyResult<Facts> {
+        facts::read(py, &self.shard, after_lsn, limit)
+    }
+
+    fn acknowledge_facts(&self, lsn: u64) {
+        self.shard.run(|engine, context| engine.acknowledge_facts(context, lsn));
+    }
+
+    fn counts<'py>(&self, py: Python<'py>, after_generation: u64) -> (u64, bool, Vec<CountRow<'py>>) {
+        // Of another engine, or of none: everything is news.
+        let after = after_generation.saturating_sub(self.first_generation);
+        let presence = self.shard.read().engine.presence_since(after);
+        let row = |(id, players, lobbies): (Id, u64, u64)| (PyBytes::new(py, &id.0), players, lobbies);
+        (
+            self.first_generation + presence.generation,
+            presence.is_all,
+            presence.namespaces.into_iter().map(row).collect(),
+        )
+    }
+
     fn status(&self) -> Status {
         let last = self.shard.read().engine.last_lsn();
         let credit = self.shard.journal.as_ref().map(hosting_journal::Journal::credit);
@@ -386,10 +536,14 @@ impl Engine {
     fn place(
         &self,
         py: Python<'_>,
+        channels: &[Channel],
         command: impl FnOnce(&mut hosting_core::Engine, &mut Context<'_>) -> Answer<hosting_core::Placed>,
     ) -> PyResult<Placed> {
         let mut starting = None;
         let answer = self.shard.ask(|engine, context| {
+            if !channels.is_empty() {
+                engine.note_wall(facts::wall_ms());
+            }
             let answer = command(engine, context);
             if let Ok(hosting_core::Placed::Held(hold)) = &answer.result {
                 starting = engine.lobby_of_hold(*hold);

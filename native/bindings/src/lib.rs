@@ -6,6 +6,7 @@
 mod compaction;
 mod convert;
 mod engine;
+mod facts;
 mod metrics;
 mod shard;
 mod timer;
@@ -27,6 +28,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<convert::Placed>()?;
     module.add_class::<convert::Resolved>()?;
     module.add_class::<engine::Status>()?;
+    module.add_class::<facts::Fact>()?;
+    module.add_class::<facts::Facts>()?;
     module.add_class::<engine::Engine>()?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     Ok(())

@@ -35,6 +35,7 @@ pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id,
     let machine = shard.read();
     let counts = machine.engine.namespace_counts();
     let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_work());
+    let (facts_waiting, facts_lost) = machine.engine.waiting_facts();
     drop(machine);
     let mut page = Page(String::with_capacity(64 * 1024));
     page.namespaces(&by_label(counts, labels));
@@ -49,6 +50,18 @@ pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id,
         "counter",
         "Lobbies that find looked at: its work, independent of how many lobbies there are.",
         find_work,
+    );
+    page.single(
+        "hosting_facts_waiting",
+        "gauge",
+        "Facts of lobbies that the control plane has not acknowledged.",
+        facts_waiting,
+    );
+    page.single(
+        "hosting_facts_lost",
+        "gauge",
+        "Facts that were dropped unread since the control plane read last; more than 0 while it is away for too long.",
+        facts_lost,
     );
     if let Some(journal) = &shard.journal {
         page.journal(&journal.stats());

@@ -16,6 +16,9 @@ pub struct Id(pub [u8; 16]);
 /// Keyed hash of a client address (`hash::HashKey::source`); 0 is never produced and means "counts for no source".
 pub type Source = u64;
 
+/// Keyed hash of the secret of an event channel (`hash::HashKey::channel`).
+pub type Channel = [u8; 16];
+
 /// Bytes of journal that commands may still take (design, Journal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
@@ -176,6 +179,8 @@ pub struct Find<'a> {
     pub source_limit: u32,
     /// Repeats give the same tokens.
     pub idempotency: Option<Idempotency>,
+    /// The i-th gets the (i+1)-th token (decisions 5.12); at most `party_size` - 1, more are not looked at.
+    pub channels: &'a [Channel],
 }
 
 /// Join one lobby by its id (contract lobbies.join, decisions 5.1, 5.2, 5.13). Class: new place.
@@ -195,6 +200,8 @@ pub struct Join<'a> {
     pub source_limit: u32,
     /// Repeats give the same tokens.
     pub idempotency: Option<Idempotency>,
+    /// As in [`Find::channels`].
+    pub channels: &'a [Channel],
 }
 
 /// Names a hold: finders' places in a lobby that is not ready yet.
@@ -226,6 +233,28 @@ pub struct Resolved {
     pub hold: HoldId,
     /// Tokens, or why not.
     pub answer: Answer<Reservation>,
+}
+
+/// A player token that was sent to an event channel (decisions 5.12).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChannelEvent {
+    /// Number of the event that sent it: newer ones have greater numbers.
+    pub lsn: Lsn,
+    /// When, ms since the Unix epoch, as [`crate::Engine::note_wall`] told it.
+    pub ts_ms: u64,
+    /// The lobby.
+    pub lobby: Id,
+    /// The token, byte for byte as it was given to the caller of find or join.
+    pub token: String,
+}
+
+/// What is known of the humanity of an address (decisions 7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HumanStanding {
+    /// Milliseconds since it passed a captcha; None when it did not within the longest time that counts.
+    pub passed_ago_ms: Option<u64>,
+    /// Its requests since.
+    pub requests_since: u32,
 }
 
 /// `players.connected` (decisions 5.2). Class: existing place.
@@ -290,6 +319,17 @@ pub struct PlayerCount {
     pub region: String,
     /// Connected players over all versions.
     pub player_count: u64,
+}
+
+/// Namespaces whose players or lobbies changed since a reader looked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Presence {
+    /// To ask with next time; from 1, anew with each engine and each recovery.
+    pub generation: u64,
+    /// Everything is told, because the reader knew nothing, or things of another engine: who is not told has nothing.
+    pub is_all: bool,
+    /// Namespace, connected players, live lobbies. Those that are not told did not change.
+    pub namespaces: Vec<(Id, u64, u64)>,
 }
 
 /// Live lobbies and slots of one namespace, for metrics.

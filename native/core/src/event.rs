@@ -17,11 +17,26 @@
 //! | 10 | PlaceKept | lobby u32, slot u16, generation u32, deadline u64, stamp |
 //! | 11 | KeyRemembered | lobby u32, slot u16, generation u32, stamp |
 //! | 12 | Forgotten | entries_up_to u64, lobbies_up_to u64 |
+//! | 13 | LobbyReadyAt | as 2, at u64 |
+//! | 14 | LobbyClosedAt | as 3, at u64 |
+//! | 15 | LobbyStoppingAt | as 5, at u64 |
+//! | 16 | PlaceLeft | at u64, as 9: the end of a connected use |
+//! | 17 | PlaceKeptAt | at u64, as 10 |
+//! | 18 | LobbyExited | as 6, exit code i32 |
+//! | 19 | FactsAcknowledged | up_to u64 |
+//! | 20 | TokensSent | lobby u32, ts u64, at u64, deadline u64, key u16, count u8 × (channel 16, slot u16, generation u32) |
+//! | 21 | HumanPassed | source u64, at u64 |
+//! | 22 | HumanAsked | source u64 |
+//! | 23 | MockConsumed | hour u32, at u64, mac 16 |
+//!
+//! What earlier builds wrote as 2, 3, 5, 9 and 10 tells no time: it is read as `at` 0. Kind 9 is written for uses that are
+//! not connected.
 
 use crate::codec::{Reader, Writer};
-use crate::command::{EndReason, Id, Ms, Port, Source};
+use crate::command::{Channel, EndReason, Id, Lsn, Ms, Port, Source};
 use crate::idempotency::Stamp;
 use crate::slot::End;
+pub(crate) use crate::uses::{UseList, Uses};
 
 /// Why recovery cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +72,17 @@ pub(crate) const KINDS: &[(u8, &str)] = &[
     (10, "PlaceKept"),
     (11, "KeyRemembered"),
     (12, "Forgotten"),
+    (13, "LobbyReadyAt"),
+    (14, "LobbyClosedAt"),
+    (15, "LobbyStoppingAt"),
+    (16, "PlaceLeft"),
+    (17, "PlaceKeptAt"),
+    (18, "LobbyExited"),
+    (19, "FactsAcknowledged"),
+    (20, "TokensSent"),
+    (21, "HumanPassed"),
+    (22, "HumanAsked"),
+    (23, "MockConsumed"),
 ];
 
 /// One use of one slot of one lobby.
@@ -67,45 +93,20 @@ pub(crate) struct Place {
     pub(crate) generation: u32,
 }
 
-const SLOT_USE: usize = Uses::WIDTH;
-
-/// (slot, generation) pairs as they stand in an event.
+/// Tokens that were sent to channels, as they stand in an event: channel, slot, generation each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uses<'a>(pub(crate) &'a [u8]);
+pub(crate) struct Deliveries<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Uses<'a> {
-    /// Bytes of one use.
-    pub(crate) const WIDTH: usize = 6;
+impl<'a> Deliveries<'a> {
+    /// Bytes of one delivery.
+    pub(crate) const WIDTH: usize = 16 + Uses::WIDTH;
 
-    pub(crate) fn len(&self) -> u32 {
-        (self.0.len() / SLOT_USE) as u32
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, u32)> + use<'a> {
-        self.0.chunks_exact(SLOT_USE).map(|use_| {
-            (u16::from_le_bytes([use_[0], use_[1]]), u32::from_le_bytes([use_[2], use_[3], use_[4], use_[5]]))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Channel, u16, u32)> + use<'a> {
+        self.0.chunks_exact(Deliveries::WIDTH).filter_map(|delivery| {
+            let (channel, use_) = delivery.split_first_chunk::<16>()?;
+            let (slot, generation) = Uses(use_).iter().next()?;
+            Some((*channel, slot, generation))
         })
-    }
-}
-
-/// Room for the uses of one party.
-#[derive(Default)]
-pub(crate) struct UseList {
-    bytes: Vec<u8>,
-}
-
-impl UseList {
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-    }
-
-    pub(crate) fn push(&mut self, slot: u16, generation: u32) {
-        self.bytes.extend_from_slice(&slot.to_le_bytes());
-        self.bytes.extend_from_slice(&generation.to_le_bytes());
-    }
-
-    pub(crate) fn as_uses(&self) -> Uses<'_> {
-        Uses(&self.bytes)
     }
 }
 
@@ -130,45 +131,61 @@ pub(crate) struct LobbyMade<'a> {
     pub(crate) ports: Vec<Port>,
 }
 
-/// One event.
+/// One event. `at` is 0 when it was not told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
     LobbyMade(Box<LobbyMade<'a>>, Option<Stamp>),
-    LobbyReady { lobby: u32 },
-    LobbyClosed { lobby: u32, is_closed: bool },
+    LobbyReady { lobby: u32, at: Ms },
+    LobbyClosed { lobby: u32, is_closed: bool, at: Ms },
     LobbyStateSet { lobby: u32, state: &'a [u8] },
-    LobbyStopping { lobby: u32 },
-    LobbyEnded { lobby: u32, at: Ms, reason: EndReason },
+    LobbyStopping { lobby: u32, at: Ms },
+    LobbyEnded { lobby: u32, at: Ms, reason: EndReason, exit_code: Option<i32> },
     PlacesReserved { lobby: u32, deadline: Ms, key_id: u16, source: Source, uses: Uses<'a>, stamp: Option<Stamp> },
     PlaceConnected { place: Place, at: Ms, stamp: Option<Stamp> },
-    PlaceEnded { place: Place, end: End, stamp: Option<Stamp> },
-    PlaceKept { place: Place, deadline: Ms, stamp: Option<Stamp> },
+    PlaceEnded { place: Place, at: Ms, end: End, stamp: Option<Stamp> },
+    PlaceKept { place: Place, at: Ms, deadline: Ms, stamp: Option<Stamp> },
     KeyRemembered { place: Place, stamp: Option<Stamp> },
     Forgotten { entries_up_to: Ms, lobbies_up_to: Ms },
+    FactsAcknowledged { up_to: Lsn },
+    TokensSent { lobby: u32, ts_ms: u64, at: Ms, deadline: Ms, key_id: u16, deliveries: Deliveries<'a> },
+    HumanPassed { source: Source, at: Ms },
+    HumanAsked { source: Source },
+    MockConsumed { hour: u32, at: Ms, mac: [u8; 16] },
 }
 
 const STAMP: u64 = 22;
 
 /// Most bytes of the events of one command, for its credit.
 pub(crate) mod cost {
-    use super::{SLOT_USE, STAMP};
+    use super::{Deliveries, STAMP, Uses};
 
-    pub(crate) const READY: u64 = 5;
-    pub(crate) const CLOSED: u64 = 6;
-    pub(crate) const STOPPING: u64 = 5;
-    pub(crate) const ENDED: u64 = 14;
+    pub(crate) const READY: u64 = 13;
+    pub(crate) const CLOSED: u64 = 14;
+    pub(crate) const STOPPING: u64 = 13;
+    pub(crate) const ENDED: u64 = 18;
     pub(crate) const CONNECTED: u64 = 19 + STAMP;
     pub(crate) const PLACE_ENDED: u64 = 12 + STAMP;
-    pub(crate) const KEPT: u64 = 19 + STAMP;
+    pub(crate) const PLACE_LEFT: u64 = 20 + STAMP;
+    pub(crate) const KEPT: u64 = 27 + STAMP;
     pub(crate) const REMEMBERED: u64 = 11 + STAMP;
     pub(crate) const FORGOTTEN: u64 = 17;
+    pub(crate) const FACTS_ACKNOWLEDGED: u64 = 9;
+    pub(crate) const HUMAN_PASSED: u64 = 17;
+    pub(crate) const HUMAN_ASKED: u64 = 9;
+    pub(crate) const MOCK_CONSUMED: u64 = 29;
 
     pub(crate) fn state_set(len: usize) -> u64 {
         9 + len as u64
     }
 
     pub(crate) fn reserved(places: u32) -> u64 {
-        24 + u64::from(places) * SLOT_USE as u64 + STAMP
+        24 + u64::from(places) * Uses::WIDTH as u64 + STAMP
+    }
+
+    /// Of places whose tokens, but for the first, go to so many channels too.
+    pub(crate) fn placed(places: u32, channels: usize) -> u64 {
+        let sent = if channels == 0 { 0 } else { 32 + (channels * Deliveries::WIDTH) as u64 };
+        reserved(places) + sent
     }
 }
 
@@ -183,29 +200,33 @@ impl Event<'_> {
                 encode_made(&mut w, made);
                 encode_stamp(&mut w, stamp);
             }
-            Event::LobbyReady { lobby } => {
-                w.u8(2);
+            Event::LobbyReady { lobby, at } => {
+                w.u8(13);
                 w.u32(*lobby);
+                w.u64(*at);
             }
-            Event::LobbyClosed { lobby, is_closed } => {
-                w.u8(3);
+            Event::LobbyClosed { lobby, is_closed, at } => {
+                w.u8(14);
                 w.u32(*lobby);
                 w.flag(*is_closed);
+                w.u64(*at);
             }
             Event::LobbyStateSet { lobby, state } => {
                 w.u8(4);
                 w.u32(*lobby);
                 w.long_bytes(state);
             }
-            Event::LobbyStopping { lobby } => {
-                w.u8(5);
+            Event::LobbyStopping { lobby, at } => {
+                w.u8(15);
                 w.u32(*lobby);
+                w.u64(*at);
             }
-            Event::LobbyEnded { lobby, at, reason } => {
-                w.u8(6);
+            Event::LobbyEnded { lobby, at, reason, exit_code } => {
+                w.u8(if exit_code.is_some() { 18 } else { 6 });
                 w.u32(*lobby);
                 w.u64(*at);
                 w.u8(reason_byte(*reason));
+                exit_code.iter().for_each(|code| w.u32(*code as u32));
             }
             Event::PlacesReserved { lobby, deadline, key_id, source, uses, stamp } => {
                 w.u8(7);
@@ -222,13 +243,17 @@ impl Event<'_> {
                 w.u64(*at);
                 encode_stamp(&mut w, stamp);
             }
-            Event::PlaceEnded { place, end, stamp } => {
-                encode_place(&mut w, 9, place);
+            Event::PlaceEnded { place, at, end, stamp } => {
+                encode_place(&mut w, if *at > 0 { 16 } else { 9 }, place);
+                if *at > 0 {
+                    w.u64(*at);
+                }
                 w.u8(*end as u8);
                 encode_stamp(&mut w, stamp);
             }
-            Event::PlaceKept { place, deadline, stamp } => {
-                encode_place(&mut w, 10, place);
+            Event::PlaceKept { place, at, deadline, stamp } => {
+                encode_place(&mut w, 17, place);
+                w.u64(*at);
                 w.u64(*deadline);
                 encode_stamp(&mut w, stamp);
             }
@@ -241,6 +266,35 @@ impl Event<'_> {
                 w.u64(*entries_up_to);
                 w.u64(*lobbies_up_to);
             }
+            Event::FactsAcknowledged { up_to } => {
+                w.u8(19);
+                w.u64(*up_to);
+            }
+            Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries } => {
+                w.u8(20);
+                w.u32(*lobby);
+                w.u64(*ts_ms);
+                w.u64(*at);
+                w.u64(*deadline);
+                w.u16(*key_id);
+                w.u8((deliveries.0.len() / Deliveries::WIDTH) as u8);
+                w.raw(deliveries.0);
+            }
+            Event::HumanPassed { source, at } => {
+                w.u8(21);
+                w.u64(*source);
+                w.u64(*at);
+            }
+            Event::HumanAsked { source } => {
+                w.u8(22);
+                w.u64(*source);
+            }
+            Event::MockConsumed { hour, at, mac } => {
+                w.u8(23);
+                w.u32(*hour);
+                w.u64(*at);
+                w.raw(mac);
+            }
         }
     }
 }
@@ -251,22 +305,48 @@ impl<'a> Event<'a> {
     pub(crate) fn decode(r: &mut Reader<'a>) -> Result<Event<'a>, ApplyError> {
         Ok(match r.u8()? {
             1 => Event::LobbyMade(Box::new(decode_made(r)?), decode_stamp(r)?),
-            2 => Event::LobbyReady { lobby: r.u32()? },
-            3 => Event::LobbyClosed { lobby: r.u32()?, is_closed: r.flag()? },
+            2 => Event::LobbyReady { lobby: r.u32()?, at: 0 },
+            3 => Event::LobbyClosed { lobby: r.u32()?, is_closed: r.flag()?, at: 0 },
             4 => Event::LobbyStateSet { lobby: r.u32()?, state: r.long_bytes()? },
-            5 => Event::LobbyStopping { lobby: r.u32()? },
-            6 => Event::LobbyEnded { lobby: r.u32()?, at: r.u64()?, reason: decode_reason(r)? },
+            5 => Event::LobbyStopping { lobby: r.u32()?, at: 0 },
+            6 => Event::LobbyEnded { lobby: r.u32()?, at: r.u64()?, reason: decode_reason(r)?, exit_code: None },
             7 => {
                 let (lobby, deadline, key_id, source) = (r.u32()?, r.u64()?, r.u16()?, r.u64()?);
                 let count = usize::from(r.u8()?);
-                let uses = Uses(r.take(count * SLOT_USE)?);
+                let uses = Uses(r.take(count * Uses::WIDTH)?);
                 Event::PlacesReserved { lobby, deadline, key_id, source, uses, stamp: decode_stamp(r)? }
             }
             8 => Event::PlaceConnected { place: decode_place(r)?, at: r.u64()?, stamp: decode_stamp(r)? },
-            9 => Event::PlaceEnded { place: decode_place(r)?, end: decode_end(r)?, stamp: decode_stamp(r)? },
-            10 => Event::PlaceKept { place: decode_place(r)?, deadline: r.u64()?, stamp: decode_stamp(r)? },
+            9 => Event::PlaceEnded { place: decode_place(r)?, at: 0, end: decode_end(r)?, stamp: decode_stamp(r)? },
+            10 => Event::PlaceKept { place: decode_place(r)?, at: 0, deadline: r.u64()?, stamp: decode_stamp(r)? },
             11 => Event::KeyRemembered { place: decode_place(r)?, stamp: decode_stamp(r)? },
             12 => Event::Forgotten { entries_up_to: r.u64()?, lobbies_up_to: r.u64()? },
+            13 => Event::LobbyReady { lobby: r.u32()?, at: r.u64()? },
+            14 => Event::LobbyClosed { lobby: r.u32()?, is_closed: r.flag()?, at: r.u64()? },
+            15 => Event::LobbyStopping { lobby: r.u32()?, at: r.u64()? },
+            16 => Event::PlaceEnded {
+                place: decode_place(r)?,
+                at: r.u64()?,
+                end: decode_end(r)?,
+                stamp: decode_stamp(r)?,
+            },
+            17 => {
+                Event::PlaceKept { place: decode_place(r)?, at: r.u64()?, deadline: r.u64()?, stamp: decode_stamp(r)? }
+            }
+            18 => {
+                let (lobby, at, reason) = (r.u32()?, r.u64()?, decode_reason(r)?);
+                Event::LobbyEnded { lobby, at, reason, exit_code: Some(r.u32()? as i32) }
+            }
+            19 => Event::FactsAcknowledged { up_to: r.u64()? },
+            20 => {
+                let (lobby, ts_ms, at, deadline, key_id) = (r.u32()?, r.u64()?, r.u64()?, r.u64()?, r.u16()?);
+                let count = usize::from(r.u8()?);
+                let deliveries = Deliveries(r.take(count * Deliveries::WIDTH)?);
+                Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries }
+            }
+            21 => Event::HumanPassed { source: r.u64()?, at: r.u64()? },
+            22 => Event::HumanAsked { source: r.u64()? },
+            23 => Event::MockConsumed { hour: r.u32()?, at: r.u64()?, mac: r.id()?.0 },
             kind => return Err(ApplyError::UnknownKind(kind)),
         })
     }

@@ -1,4 +1,5 @@
-//! Keyed hashes. [`HashKey`] hides what must not be kept in the clear (client addresses, idempotency keys);
+//! Keyed hashes. [`HashKey`] hides what must not be kept in the clear (client addresses, idempotency keys, secrets of
+//! event channels);
 //! `TableSeed` places strings and ids in tables, so that nobody outside can aim at one bucket.
 
 use core::hash::Hasher;
@@ -6,13 +7,14 @@ use core::hash::Hasher;
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
-use crate::command::{Id, Idempotency, Source};
+use crate::command::{Channel, Id, Idempotency, Source};
 
 /// The hash key of a data directory; never rotated, because what it hashed is compared for as long as it is kept.
 pub struct HashKey {
     source: [u8; 32],
     caller: [u8; 32],
     message: [u8; 32],
+    channel: [u8; 32],
 }
 
 impl HashKey {
@@ -22,12 +24,18 @@ impl HashKey {
             source: blake3::derive_key("hosting client address v1", &key),
             caller: blake3::derive_key("hosting idempotency key v1", &key),
             message: blake3::derive_key("hosting idempotency message v1", &key),
+            channel: blake3::derive_key("hosting event channel v1", &key),
         }
     }
 
     /// Hash of a client address within a namespace; never 0, which means "counts for no source".
     pub fn source(&self, namespace: Id, address: &[u8]) -> Source {
         first_u64(&hash_parts(&self.source, [&namespace.0, address, &[]])).max(1)
+    }
+
+    /// Hash of the secret of an event channel.
+    pub fn channel(&self, secret: &[u8]) -> Channel {
+        hash_pair(&self.channel, secret, &[])
     }
 
     /// Hashes of (caller, key) and of (operation, message). Lengths are hashed too, so that no two pairs look alike.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::command::{HoldId, Idempotency, Source};
+use crate::command::{Channel, HoldId, Idempotency, Source};
 
 /// One hold. Its limit was checked when it was made and its places count from then on.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Hold {
     pub(crate) places: u32,
     pub(crate) source: Source,
     pub(crate) idempotency: Option<Idempotency>,
+    /// Who else is told of its tokens, the second one first.
+    pub(crate) channels: Box<[Channel]>,
     /// Requests that wait for it.
     waiters: u32,
 }
@@ -30,13 +32,20 @@ impl Holds {
         Holds { last: 0, by_id: BTreeMap::new(), by_key: BTreeMap::new() }
     }
 
-    pub(crate) fn add(&mut self, lobby: u32, places: u32, source: Source, key: Option<Idempotency>) -> HoldId {
+    pub(crate) fn add(
+        &mut self,
+        lobby: u32,
+        places: u32,
+        source: Source,
+        key: Option<Idempotency>,
+        channels: &[Channel],
+    ) -> HoldId {
         self.last += 1;
         let id = HoldId(self.last);
         if let Some(idempotency) = key {
             self.by_key.insert(idempotency.key, id);
         }
-        self.by_id.insert(id, Hold { lobby, places, source, idempotency: key, waiters: 1 });
+        self.by_id.insert(id, Hold { lobby, places, source, idempotency: key, channels: channels.into(), waiters: 1 });
         id
     }
 
@@ -84,7 +93,7 @@ mod tests {
     fn nothing_is_left_of_a_hold_that_ended() {
         let mut holds = Holds::new();
         let key = Idempotency { key: [1; 16], message: [2; 16] };
-        let id = holds.add(0, 1, 0, Some(key));
+        let id = holds.add(0, 1, 0, Some(key), &[]);
         holds.share(id);
         assert!(holds.release(id).is_none(), "one still waits");
         assert!(holds.of_key(&key.key).is_some());

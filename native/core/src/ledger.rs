@@ -1,16 +1,15 @@
 //! The ledger: counts per namespace and per (namespace, mode, region), and the check that every place is in exactly
 //! one state: `free + held + reserved + connected + kept = capacity`. Derived from lobbies and slots, never durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashTable;
 
-use crate::command::{Id, Lsn, NamespaceCounts};
+use crate::command::{Id, Lsn, NamespaceCounts, Presence};
+use crate::engine::slot_count;
 use crate::hash::TableSeed;
 use crate::lobby::{Lobby, LobbyClass};
-use crate::slot::SlotArena;
-#[cfg(debug_assertions)]
-use crate::slot::SlotState;
+use crate::slot::{SlotArena, SlotState};
 
 /// Index into `NamespaceCounts::tokens`.
 #[derive(Clone, Copy)]
@@ -33,6 +32,18 @@ pub(crate) struct Namespace {
     /// Its counts; `slots[0]` (free) is worked out when it is asked for, from `capacity`.
     pub(crate) counts: NamespaceCounts,
     pub(crate) capacity: u64,
+    /// Among the changed ones of the ledger.
+    is_changed: bool,
+    /// What readers were told: connected players, lobbies; and since which generation it is so.
+    told: (u64, u64),
+    generation: u64,
+}
+
+impl Namespace {
+    /// Connected players, live lobbies.
+    fn presence(&self) -> (u64, u64) {
+        (self.counts.slots[slot_count(SlotState::Connected)], self.lobbies.len() as u64)
+    }
 }
 
 /// Connected players of one (namespace, mode, region), over all versions.
@@ -52,6 +63,12 @@ pub(crate) struct Ledger {
     /// (namespace, mode, region) → tally.
     by_place: BTreeMap<(u32, u32, u32), u32>,
     vacant_tallies: Vec<u32>,
+    /// Namespaces whose players or lobbies may be others than readers were told.
+    changed: Vec<u32>,
+    /// Goes up when a reader looks and finds a change.
+    generation: u64,
+    /// (generation of what was told, namespace).
+    by_generation: BTreeSet<(u64, u32)>,
     /// Commands after which a lobby did not add up.
     pub(crate) violations: u64,
 }
@@ -64,6 +81,9 @@ impl Ledger {
             tallies: Vec::new(),
             by_place: BTreeMap::new(),
             vacant_tallies: Vec::new(),
+            changed: Vec::new(),
+            generation: 1,
+            by_generation: BTreeSet::new(),
             violations: 0,
         }
     }
@@ -79,7 +99,8 @@ impl Ledger {
         }
         let number = self.namespaces.len() as u32;
         let counts = NamespaceCounts::default();
-        self.namespaces.push(Namespace { id, lobbies: BTreeMap::new(), counts, capacity: 0 });
+        let (lobbies, told) = (BTreeMap::new(), (0, 0));
+        self.namespaces.push(Namespace { id, lobbies, counts, capacity: 0, is_changed: false, told, generation: 0 });
         let namespaces = &self.namespaces;
         self.by_id.insert_unique(seed.bytes(&id.0), number, |number| seed.bytes(&namespaces[*number as usize].id.0));
         number
@@ -123,6 +144,39 @@ impl Ledger {
     pub(crate) fn tallies_of(&self, namespace: u32) -> impl Iterator<Item = &Tally> {
         let range = (namespace, 0, 0)..=(namespace, u32::MAX, u32::MAX);
         self.by_place.range(range).map(|(_, number)| &self.tallies[*number as usize])
+    }
+
+    /// Players or lobbies of a namespace came or went.
+    #[inline]
+    pub(crate) fn touch_presence(&mut self, namespace: u32) {
+        let known = &mut self.namespaces[namespace as usize];
+        if !known.is_changed {
+            known.is_changed = true;
+            self.changed.push(namespace);
+        }
+    }
+
+    /// The namespaces whose players or lobbies are others than at generation `after`. Work in proportion to what
+    /// changed since then, and since somebody looked.
+    pub(crate) fn presence_since(&mut self, after: u64) -> Presence {
+        let next = self.generation + 1;
+        for namespace in core::mem::take(&mut self.changed) {
+            let known = &mut self.namespaces[namespace as usize];
+            known.is_changed = false;
+            if known.presence() != known.told {
+                known.told = known.presence();
+                self.by_generation.remove(&(known.generation, namespace));
+                self.by_generation.insert((next, namespace));
+                known.generation = next;
+                self.generation = next;
+            }
+        }
+        let generation = self.generation;
+        let is_all = after == 0 || after > generation;
+        let after = if is_all { 0 } else { after };
+        let news = self.by_generation.range((after + 1, 0)..).map(|(_, number)| &self.namespaces[*number as usize]);
+        let told = news.map(|namespace| (namespace.id, namespace.told.0, namespace.told.1));
+        Presence { generation, is_all, namespaces: told.collect() }
     }
 
     pub(crate) fn count_token(&mut self, namespace: u32, outcome: TokenOutcome) {

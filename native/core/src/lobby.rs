@@ -9,6 +9,7 @@ use crate::command::{EndReason, HoldId, Id, Lsn, Ms, Port};
 use crate::deadline::{Links, NONE, Timed};
 use crate::event::LobbyMade;
 use crate::hash::TableSeed;
+use crate::outbox::Attendance;
 use crate::slot::SlotTable;
 
 /// Which limit a call is admitted under (decisions 5.1).
@@ -61,6 +62,7 @@ pub(crate) struct Lobby {
     /// LSN of its last event; not in images, because what an image holds is durable.
     pub(crate) lsn: Lsn,
     pub(crate) counts: Counts,
+    pub(crate) attendance: Attendance,
     pub(crate) slots: SlotTable,
     pub(crate) limits: [u32; 3],
     /// The largest limit: how many slots there are.
@@ -120,6 +122,7 @@ impl Lobby {
             group: 0,
             lsn,
             counts: Counts::default(),
+            attendance: Attendance::default(),
             slots: SlotTable::new(),
             limits: made.limits,
             capacity: made.limits.into_iter().max().unwrap_or(0),

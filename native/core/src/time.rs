@@ -8,6 +8,9 @@ pub(crate) const LONGEST_KEPT_MS: u64 = 600_000;
 /// A lobby ends after this many times its heartbeat timeout (decisions 5.6).
 pub(crate) const SILENT_ENDS_AFTER: u64 = 3;
 
+/// The longest that a passed captcha can be good for: `verification_ttl` is at most this (decisions 4).
+pub(crate) const LONGEST_HUMAN_MS: u64 = 43_200_000;
+
 /// How long lapsed entries and tombstones may pile up before one event drops them together.
 pub(crate) const FORGET_DELAY_MS: u64 = 1_000;
 

@@ -1,7 +1,9 @@
-//! Signed tokens: `player_`, `lobby_` and `pub_`, their text form and their MACs. Knows no slots and no lobbies.
+//! Signed tokens: `player_`, `lobby_`, `pub_` and (in `development`) `dev_`, their text form and their MACs. Knows no slots and no lobbies.
 //!
 //! Text: kind, underscore, base64url of (version, key id, what it names, 128-bit MAC). Nothing in a token changes with
 //! time, so what it names re-makes it byte for byte. MACs are blake3, keyed per kind.
+
+mod development;
 
 use crate::base64url;
 use crate::command::Id;
@@ -67,6 +69,21 @@ struct Key {
     player: [u8; 32],
     lobby: [u8; 32],
     public: [u8; 32],
+    development: [u8; 32],
+    mock: [u8; 32],
+}
+
+impl Key {
+    fn new(id: u16, secret: &[u8; 32]) -> Key {
+        Key {
+            id,
+            player: blake3::derive_key("hosting player token v1", secret),
+            lobby: blake3::derive_key("hosting lobby token v1", secret),
+            public: blake3::derive_key("hosting public token v1", secret),
+            development: blake3::derive_key("hosting development token v1", secret),
+            mock: blake3::derive_key("hosting mock player token v1", secret),
+        }
+    }
 }
 
 /// The MAC keys; new tokens are signed with the current one, all of them verify.
@@ -86,13 +103,32 @@ impl KeyRing {
             }
         }
         let seed_secret = blake3::derive_key("hosting table secret v1", &keys[position].1);
-        let keys = keys.into_iter().map(|(id, secret)| Key {
-            id,
-            player: blake3::derive_key("hosting player token v1", &secret),
-            lobby: blake3::derive_key("hosting lobby token v1", &secret),
-            public: blake3::derive_key("hosting public token v1", &secret),
-        });
+        let keys = keys.into_iter().map(|(id, secret)| Key::new(id, &secret));
         Ok(KeyRing { keys: keys.collect(), current: position, seed_secret })
+    }
+
+    /// Adds a key that signs from now on.
+    pub fn add(&mut self, id: u16, secret: &[u8; 32]) -> Result<(), KeyRingError> {
+        if self.has(id) {
+            return Err(KeyRingError::DuplicateId(id));
+        }
+        self.current = self.keys.len();
+        self.keys.push(Key::new(id, secret));
+        Ok(())
+    }
+
+    /// Drops a key; false when it is the one that signs, or not there.
+    pub fn remove(&mut self, id: u16) -> bool {
+        let current_id = self.current_id();
+        let Some(position) = self.keys.iter().position(|key| key.id == id && id != current_id) else { return false };
+        self.keys.remove(position);
+        self.current -= usize::from(position < self.current);
+        true
+    }
+
+    /// Ids of all keys, in the order in which they came.
+    pub fn ids(&self) -> Vec<u16> {
+        self.keys.iter().map(|key| key.id).collect()
     }
 
     /// Id of the key that signs.
@@ -245,6 +281,8 @@ mod tests {
             ring.sign_player(&token()).expect("signed"),
             ring.sign_lobby(1, Id([7; 16])).expect("signed"),
             ring.sign_public(Id([7; 16]), Id([8; 16])),
+            ring.sign_development(Id([7; 16]), Id([8; 16]), 9),
+            ring.sign_mock(Id([7; 16]), Id([8; 16]), 9, &[3; 16]),
         ];
         for text in texts {
             for at in 0..text.len() {
@@ -258,6 +296,8 @@ mod tests {
                     assert_eq!(ring.verify_player(&changed), None, "{changed}");
                     assert_eq!(ring.verify_lobby(&changed), None, "{changed}");
                     assert_eq!(ring.verify_public(&changed), None, "{changed}");
+                    assert_eq!(ring.verify_development(&changed), None, "{changed}");
+                    assert_eq!(ring.verify_mock(Id([7; 16]), Id([8; 16]), &changed), None, "{changed}");
                 }
             }
             for changed in [format!("{text}A"), text[..text.len() - 1].to_owned(), format!(" {text}"), String::new()] {
@@ -275,6 +315,24 @@ mod tests {
         assert_eq!(ring.verify_lobby(&lobby), Some(Id([7; 16])));
         assert_eq!(ring.verify_player(&lobby.replace("lobby_", "player_")), None);
         assert_eq!(ring.verify_public(&lobby.replace("lobby_", "pub_")), None);
+        let mock = ring.sign_mock(Id([7; 16]), Id([8; 16]), 9, &[3; 16]);
+        assert_eq!(ring.verify_player(&mock), None);
+        assert_eq!(ring.verify_mock(Id([7; 16]), Id([8; 16]), &ring.sign_player(&token()).expect("signed")), None);
+    }
+
+    #[test]
+    fn a_ring_takes_a_key_that_signs_and_drops_any_but_that_one() {
+        let mut grown = ring(&[1], 1);
+        let old = grown.sign_public(Id([1; 16]), Id([2; 16]));
+        grown.add(2, &[3; 32]).expect("a new id");
+        assert_eq!((grown.current_id(), grown.ids()), (2, vec![1, 2]));
+        assert_eq!(grown.sign_public(Id([1; 16]), Id([2; 16])), ring(&[1, 2], 2).sign_public(Id([1; 16]), Id([2; 16])));
+        assert!(grown.verify_public(&old).is_some());
+        assert_eq!(grown.add(1, &[9; 32]), Err(KeyRingError::DuplicateId(1)));
+        assert!(!grown.remove(2) && !grown.remove(7), "the one that signs, and one that is not there");
+        assert!(grown.remove(1));
+        assert_eq!((grown.current_id(), grown.ids()), (2, vec![2]));
+        assert_eq!(grown.verify_public(&old), None);
     }
 
     #[test]

@@ -274,6 +274,7 @@ fn finding_costs_the_same_with_few_lobbies_and_with_many() {
                 source: 0,
                 source_limit: 1,
                 idempotency: None,
+                channels: &[],
             };
             engine.find(&mut cx, &command).result.unwrap();
         }

@@ -14,6 +14,8 @@ mod coverage;
 mod decide;
 #[path = "model/effect.rs"]
 mod effect;
+#[path = "model/facts.rs"]
+mod facts;
 #[path = "model/naive.rs"]
 mod naive;
 #[path = "model/places.rs"]

@@ -7,13 +7,14 @@ use crate::command::{EndReason, Lsn, Ms, Source};
 use crate::event::{ApplyError, Event, LobbyMade, Place, Uses};
 use crate::idempotency::{Entry, Purpose, Stamp};
 use crate::lobby::{Lobby, NO_ENTRY};
+use crate::outbox::What;
 use crate::slot::{End, LARGEST_CAPACITY, NO_SLOT, SlotState};
 use crate::symbol::tag_symbol;
 
 /// Events that are read ahead.
 const WINDOW: usize = 16;
 
-const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
+pub(super) const NO_LOBBY: ApplyError = ApplyError::Malformed("an event of a lobby that is not live");
 const NO_PLACE: ApplyError = ApplyError::Malformed("an event of a place that is not in that state");
 
 impl Engine {
@@ -74,19 +75,31 @@ impl Engine {
     pub(super) fn apply_event(&mut self, lsn: Lsn, event: &Event<'_>) -> Result<(), ApplyError> {
         let number = match *event {
             Event::LobbyMade(ref made, ref stamp) => self.apply_made(lsn, made, stamp.as_ref())?,
-            Event::LobbyReady { lobby } => self.change_lobby(lobby, |lobby| lobby.is_ready = true)?,
-            Event::LobbyClosed { lobby, is_closed } => self.change_lobby(lobby, |lobby| lobby.is_closed = is_closed)?,
-            Event::LobbyStopping { lobby } => self.change_lobby(lobby, |lobby| lobby.is_stopping = true)?,
+            Event::LobbyReady { lobby, at } => {
+                self.change_noted((lsn, at), lobby, What::Ready, |lobby| lobby.is_ready = true)?
+            }
+            Event::LobbyClosed { lobby, is_closed, at } => {
+                self.change_noted((lsn, at), lobby, What::Closed(is_closed), |lobby| lobby.is_closed = is_closed)?
+            }
+            Event::LobbyStopping { lobby, at } => {
+                self.change_noted((lsn, at), lobby, What::Stopping, |lobby| lobby.is_stopping = true)?
+            }
             Event::LobbyStateSet { lobby, state } => {
                 self.change_lobby(lobby, |lobby| lobby.state = (!state.is_empty()).then(|| state.into()))?
             }
-            Event::LobbyEnded { lobby, at, reason } => self.apply_ended(lsn, lobby, at, reason)?,
+            Event::LobbyEnded { lobby, at, reason, exit_code } => {
+                self.apply_ended(lsn, lobby, at, (reason, exit_code))?
+            }
             Event::PlacesReserved { lobby, deadline, key_id, source, uses, ref stamp } => {
                 self.apply_reserved(lobby, deadline, key_id, source, uses, stamp.as_ref())?
             }
             Event::PlaceConnected { place, at, ref stamp } => self.apply_connected(place, at, stamp.as_ref())?,
-            Event::PlaceEnded { place, end, ref stamp } => self.apply_place_ended(place, end, stamp.as_ref())?,
-            Event::PlaceKept { place, deadline, ref stamp } => self.apply_kept(place, deadline, stamp.as_ref())?,
+            Event::PlaceEnded { place, at, end, ref stamp } => {
+                self.apply_place_ended(place, at, end, stamp.as_ref())?
+            }
+            Event::PlaceKept { place, at, deadline, ref stamp } => {
+                self.apply_kept(place, at, deadline, stamp.as_ref())?
+            }
             Event::KeyRemembered { place, ref stamp } => {
                 self.lobbies.known(place.lobby).ok_or(NO_LOBBY)?;
                 self.remember_disconnected(place, stamp.as_ref());
@@ -97,12 +110,23 @@ impl Engine {
                 self.forgotten_lsn = lsn;
                 return Ok(());
             }
+            Event::FactsAcknowledged { up_to } => {
+                self.outbox.acknowledge(up_to);
+                return Ok(());
+            }
+            Event::TokensSent { .. }
+            | Event::HumanPassed { .. }
+            | Event::HumanAsked { .. }
+            | Event::MockConsumed { .. } => {
+                let Some(number) = self.apply_record(lsn, event)? else { return Ok(()) };
+                number
+            }
         };
         self.lobbies.set_lsn(number, lsn);
         Ok(())
     }
 
-    fn change_lobby(&mut self, number: u32, change: impl FnOnce(&mut Lobby)) -> Result<u32, ApplyError> {
+    pub(super) fn change_lobby(&mut self, number: u32, change: impl FnOnce(&mut Lobby)) -> Result<u32, ApplyError> {
         change(self.lobbies.live_mut(number).ok_or(NO_LOBBY)?);
         self.follow_lobby(number);
         Ok(number)
@@ -123,6 +147,7 @@ impl Engine {
         if self.is_live {
             self.derive_lobby(number);
         }
+        self.note_made(lsn, number);
         Ok(number)
     }
 
@@ -144,9 +169,16 @@ impl Engine {
         self.lobbies.insert(&self.seed, lobby)
     }
 
-    fn apply_ended(&mut self, lsn: Lsn, number: u32, at: Ms, reason: EndReason) -> Result<u32, ApplyError> {
+    fn apply_ended(
+        &mut self,
+        lsn: Lsn,
+        number: u32,
+        ended_at: Ms,
+        (reason, exit_code): (EndReason, Option<i32>),
+    ) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live(number).ok_or(NO_LOBBY)?;
         let used = lobby.slots.used;
+        let players = [lobby.counts.reserved, lobby.counts.connected, lobby.counts.kept];
         let mut key_ids = vec![lobby.key_id];
         for slot in 0..used {
             let Some(at) = self.lobbies.live(number).and_then(|lobby| lobby.slots.locate(slot)) else { continue };
@@ -155,14 +187,15 @@ impl Engine {
                 key_ids.push(slot.key_id);
             }
             if slot.state != SlotState::Free {
-                self.end_use(number, at, End::LobbyGone);
+                self.end_use(number, at, ended_at, End::LobbyGone);
             }
         }
         if self.is_live {
             self.underive_lobby(number, reason);
         }
+        self.note_ended(lsn, number, ended_at, (reason, exit_code), players);
         key_ids.sort_unstable();
-        let mut lobby = self.lobbies.end(number, at, reason, lsn, key_ids.into()).ok_or(NO_LOBBY)?;
+        let mut lobby = self.lobbies.end(number, ended_at, reason, lsn, key_ids.into()).ok_or(NO_LOBBY)?;
         lobby.slots.clear(&mut self.slots);
         self.drop_entry_if_over(lobby.attach_entry);
         for symbol in lobby.tags.iter().chain([&lobby.mode, &lobby.region]) {
@@ -216,7 +249,7 @@ impl Engine {
                 SlotState::Connected | SlotState::Kept => Some(End::Consumed),
             };
             if let Some(end) = end {
-                self.end_use(number, at, end);
+                self.end_use(number, at, 0, end);
                 return Ok(at);
             }
         } else if u32::from(slot) >= lobby.capacity {
@@ -242,20 +275,29 @@ impl Engine {
         let lobby = self.lobbies.live_mut(place.lobby).ok_or(NO_LOBBY)?;
         lobby.counts.reserved -= 1;
         lobby.counts.connected += 1;
+        lobby.attendance.came(lobby.counts.connected);
         if self.is_live {
             self.follow_moved(place.lobby, SlotState::Reserved, SlotState::Connected);
         }
         Ok(place.lobby)
     }
 
-    fn apply_kept(&mut self, place: Place, deadline: Ms, stamp: Option<&Stamp>) -> Result<u32, ApplyError> {
+    fn apply_kept(
+        &mut self,
+        place: Place,
+        left_at: Ms,
+        deadline: Ms,
+        stamp: Option<&Stamp>,
+    ) -> Result<u32, ApplyError> {
         let at = self.locate(place, &[SlotState::Connected])?;
         let slot = self.slots.get_mut(at);
+        let since = slot.time;
         slot.state = SlotState::Kept;
         slot.time = deadline;
         let lobby = self.lobbies.live_mut(place.lobby).ok_or(NO_LOBBY)?;
         lobby.counts.connected -= 1;
         lobby.counts.kept += 1;
+        lobby.attendance.left(since, left_at);
         if self.is_live {
             self.place_wheel.insert(&mut self.slots, at);
             self.follow_moved(place.lobby, SlotState::Connected, SlotState::Kept);
@@ -264,9 +306,15 @@ impl Engine {
         Ok(place.lobby)
     }
 
-    fn apply_place_ended(&mut self, place: Place, end: End, stamp: Option<&Stamp>) -> Result<u32, ApplyError> {
+    fn apply_place_ended(
+        &mut self,
+        place: Place,
+        left_at: Ms,
+        end: End,
+        stamp: Option<&Stamp>,
+    ) -> Result<u32, ApplyError> {
         let at = self.locate(place, &[SlotState::Reserved, SlotState::Connected, SlotState::Kept])?;
-        self.end_use(place.lobby, at, end);
+        self.end_use(place.lobby, at, left_at, end);
         let lobby = self.lobbies.live_mut(place.lobby).ok_or(NO_LOBBY)?;
         lobby.slots.put_back(&mut self.slots, at);
         self.remember_disconnected(place, stamp);
@@ -283,9 +331,9 @@ impl Engine {
     }
 
     /// Ends the current use of a slot; the caller says what the slot is for next.
-    fn end_use(&mut self, number: u32, at: u32, end: End) {
+    fn end_use(&mut self, number: u32, at: u32, left_at: Ms, end: End) {
         let slot = self.slots.get_mut(at);
-        let was = slot.state;
+        let (was, since) = (slot.state, slot.time);
         slot.remember(end);
         slot.state = SlotState::Free;
         let entries = [slot.placed_entry, slot.connected_entry];
@@ -294,7 +342,10 @@ impl Engine {
         if let Some(lobby) = self.lobbies.live_mut(number) {
             match was {
                 SlotState::Reserved => lobby.counts.reserved -= 1,
-                SlotState::Connected => lobby.counts.connected -= 1,
+                SlotState::Connected => {
+                    lobby.counts.connected -= 1;
+                    lobby.attendance.left(since, left_at);
+                }
                 SlotState::Kept => lobby.counts.kept -= 1,
                 SlotState::Free => {}
             }

@@ -70,6 +70,7 @@ impl Engine {
         let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
         namespace.lobbies.insert(lobby.made, number);
         namespace.capacity += u64::from(lobby.capacity);
+        self.ledger.touch_presence(lobby.namespace);
         self.arm_lobby(number);
         self.follow_lobby(number);
     }
@@ -106,6 +107,7 @@ impl Engine {
         namespace.lobbies.remove(&lobby.made);
         namespace.capacity -= u64::from(lobby.capacity);
         namespace.counts.lobby_ends[reason as usize] += 1;
+        self.ledger.touch_presence(lobby.namespace);
     }
 
     /// Something about a lobby changed that find, list or metrics look at.
@@ -199,6 +201,7 @@ impl Engine {
         let connected = &mut self.ledger.tally_mut(tally).connected;
         *connected += u64::from(to == SlotState::Connected);
         *connected -= u64::from(from == SlotState::Connected);
+        self.ledger.touch_presence(namespace);
     }
 
     /// A use ended.
@@ -211,7 +214,10 @@ impl Engine {
         let counts = &mut self.ledger.namespaces[namespace as usize].counts;
         counts.slots[slot_count(was)] -= 1;
         counts.ends[end as usize] += 1;
-        self.ledger.tally_mut(tally).connected -= u64::from(was == SlotState::Connected);
+        if was == SlotState::Connected {
+            self.ledger.tally_mut(tally).connected -= 1;
+            self.ledger.touch_presence(namespace);
+        }
         self.mark_dirty(number);
     }
 
@@ -227,7 +233,7 @@ impl Engine {
 }
 
 /// Index of a state in `NamespaceCounts::slots`: free, held, reserved, connected, kept.
-pub(super) fn slot_count(state: SlotState) -> usize {
+pub(crate) fn slot_count(state: SlotState) -> usize {
     match state {
         SlotState::Free => 0,
         SlotState::Reserved => 2,

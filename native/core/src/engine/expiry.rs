@@ -81,7 +81,7 @@ impl Engine {
         debug_assert!(slot.time <= self.time.now(), "nothing expires early");
         let end = if slot.state == SlotState::Reserved { End::Expired } else { End::Consumed };
         let place = Place { lobby: slot.lobby, slot: slot.number, generation: slot.generation };
-        self.emit(cx, &Event::PlaceEnded { place, end, stamp: None });
+        self.emit(cx, &Event::PlaceEnded { place, at: 0, end, stamp: None });
         self.audit(place.lobby);
         true
     }
@@ -98,7 +98,7 @@ impl Engine {
         };
         if start_by.min(silent_by) <= now {
             let reason = if start_by <= silent_by { EndReason::StartTimeout } else { EndReason::Silent };
-            return self.end_lobby(cx, number, reason).then_some(true);
+            return self.end_lobby(cx, number, reason, None).then_some(true);
         }
         if timeout_ms > 0 && now - lobby.spoke_at > timeout_ms && !lobby.is_silent {
             lobby.is_silent = true;

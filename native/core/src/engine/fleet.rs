@@ -80,12 +80,13 @@ impl Engine {
         let Some(known) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
         if !known.is_ready {
             let held = known.holds.iter().filter_map(|hold| self.holds.get(*hold));
-            let needed: u64 = cost::READY + held.map(|hold| cost::reserved(hold.places)).sum::<u64>();
+            let needed: u64 =
+                cost::READY + held.map(|hold| cost::placed(hold.places, hold.channels.len())).sum::<u64>();
             if !has_credit(cx, Class::NewPlace, needed) {
                 return refuse(Refusal::StorageFull, 0);
             }
             let holds = self.take_holds(number);
-            self.emit(cx, &Event::LobbyReady { lobby: number });
+            self.emit(cx, &Event::LobbyReady { lobby: number, at: self.time.now() });
             let mut reservations = Vec::with_capacity(holds.len());
             for (id, hold) in &holds {
                 reservations.push((*id, self.reserve_held(cx, number, hold)));
@@ -110,7 +111,7 @@ impl Engine {
             if !has_credit(cx, Class::ExistingPlace, cost::CLOSED) {
                 return refuse(Refusal::StorageFull, 0);
             }
-            self.emit(cx, &Event::LobbyClosed { lobby: number, is_closed });
+            self.emit(cx, &Event::LobbyClosed { lobby: number, is_closed, at: self.time.now() });
         }
         self.heard(number)
     }
@@ -170,7 +171,7 @@ impl Engine {
     pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> Answer<bool> {
         self.begin(cx);
         match self.meet_visible(cx, namespaces, lobby) {
-            Ok(number) => self.end_known(cx, number, EndReason::Removed),
+            Ok(number) => self.end_known(cx, number, EndReason::Removed, None),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
     }
@@ -182,7 +183,16 @@ impl Engine {
     pub fn end(&mut self, cx: &mut Context<'_>, lobby: Id, reason: EndReason) -> Answer<bool> {
         self.begin(cx);
         match self.meet(cx, lobby) {
-            Met::Live(number) | Met::Ended(number) => self.end_known(cx, number, reason),
+            Met::Live(number) | Met::Ended(number) => self.end_known(cx, number, reason, None),
+            Met::Unknown => refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
+        }
+    }
+
+    /// As [`Engine::end`], for a process that exited with this code (reason exited).
+    pub fn exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: i32) -> Answer<bool> {
+        self.begin(cx);
+        match self.meet(cx, lobby) {
+            Met::Live(number) | Met::Ended(number) => self.end_known(cx, number, EndReason::Exited, Some(exit_code)),
             Met::Unknown => refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
         }
     }
@@ -209,7 +219,7 @@ impl Engine {
             return refuse(Refusal::StorageFull, 0);
         }
         let holds = self.take_holds(number);
-        self.emit(cx, &Event::LobbyStopping { lobby: number });
+        self.emit(cx, &Event::LobbyStopping { lobby: number, at: self.time.now() });
         let wait = self.lobbies.lsn(number);
         self.fail_holds(holds, EndReason::Removed, wait);
         self.audit(number);
@@ -221,23 +231,35 @@ impl Engine {
         core::mem::take(&mut self.resolved)
     }
 
-    fn end_known(&mut self, cx: &mut Context<'_>, number: u32, reason: EndReason) -> Answer<bool> {
+    fn end_known(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        reason: EndReason,
+        exit_code: Option<i32>,
+    ) -> Answer<bool> {
         if self.lobbies.live(number).is_none() {
             return accept(false, self.lobbies.lsn(number));
         }
-        if !self.end_lobby(cx, number, reason) {
+        if !self.end_lobby(cx, number, reason, exit_code) {
             return refuse(Refusal::StorageFull, 0);
         }
         accept(true, self.lobbies.lsn(number))
     }
 
     /// Ends a live lobby and tells those who wait for it; false without credit.
-    pub(super) fn end_lobby(&mut self, cx: &mut Context<'_>, number: u32, reason: EndReason) -> bool {
+    pub(super) fn end_lobby(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        reason: EndReason,
+        exit_code: Option<i32>,
+    ) -> bool {
         if !has_credit(cx, Class::ExistingPlace, cost::ENDED) {
             return false;
         }
         let holds = self.take_holds(number);
-        self.emit(cx, &Event::LobbyEnded { lobby: number, at: self.time.now(), reason });
+        self.emit(cx, &Event::LobbyEnded { lobby: number, at: self.time.now(), reason, exit_code });
         let wait = self.lobbies.lsn(number);
         self.fail_holds(holds, reason, wait);
         true

@@ -26,11 +26,12 @@ impl Engine {
                 Err((indexes, wait)) => return refuse(Refusal::TokenInListInvalid(indexes), wait),
             };
             let missing = self.missing(number, &present);
-            if !has_credit(cx, Class::ExistingPlace, missing.len() as u64 * cost::PLACE_ENDED) {
+            if !has_credit(cx, Class::ExistingPlace, missing.len() as u64 * cost::PLACE_LEFT) {
                 return refuse(Refusal::StorageFull, 0);
             }
+            let at = self.time.now();
             for place in missing {
-                self.emit(cx, &Event::PlaceEnded { place, end: End::Consumed, stamp: None });
+                self.emit(cx, &Event::PlaceEnded { place, at, end: End::Consumed, stamp: None });
             }
             self.mark_listed(number);
             self.audit(number);

@@ -3,9 +3,12 @@
 //!
 //! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN; count u32 of lobby
 //! records in order of number, each with its number and 1 (live) or 2 (ended); count u32 of idempotency entries in order
-//! of time, then key.
+//! of time, then key; the facts that wait (`facts`); then what was sent to channels, standings of addresses, consumed
+//! mock tokens (`channel`, `standing`, `mock`), each behind its count u32. Version 1 ended behind the entries, and had
+//! no attendance of lobbies.
 
 use super::Engine;
+use super::facts::{load_attendance, write_attendance};
 use crate::codec::{Reader, Writer};
 use crate::event::{ApplyError, LobbyMade, Place, Uses, decode_made, decode_reason, encode_made, encode_reason};
 use crate::idempotency::{Entry, Purpose, Stamp};
@@ -14,7 +17,9 @@ use crate::slot::{Slot, SlotState};
 use crate::symbol::split_tag_symbol;
 
 const MAGIC: &[u8; 8] = b"hostimg\0";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// The first version with facts, attendance, and all that stands behind them.
+const WITH_FACTS: u16 = 2;
 const CHUNK: usize = 1 << 16;
 
 const LIVE: u8 = 1;
@@ -42,6 +47,10 @@ impl Engine {
             flush(&mut bytes, out, CHUNK);
         }
         self.write_entries(&mut bytes, out);
+        self.write_outbox(&mut bytes, |bytes| flush(bytes, out, CHUNK));
+        self.channels.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.standings.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.mocks.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         flush(&mut bytes, out, 1);
     }
 
@@ -55,7 +64,8 @@ impl Engine {
         }
         self.enter_recovery();
         let mut r = Reader::new(bytes);
-        if r.take(MAGIC.len())? != MAGIC || r.u16()? != VERSION {
+        let (magic, version) = (r.take(MAGIC.len())?, r.u16()?);
+        if magic != MAGIC || !(1..=VERSION).contains(&version) {
             return Err(ApplyError::Malformed("not an image, or of another version"));
         }
         if r.u16()? != self.config.shard {
@@ -66,7 +76,7 @@ impl Engine {
         self.forgotten_lsn = r.u64()?;
         for _ in 0..r.u32()? {
             match r.u8()? {
-                LIVE => self.load_lobby(&mut r)?,
+                LIVE => self.load_lobby(&mut r, version)?,
                 ENDED => self.load_tombstone(&mut r)?,
                 _ => return Err(BAD_LOBBY),
             }
@@ -76,6 +86,12 @@ impl Engine {
         }
         while self.entries.take_oldest(self.entries_up_to).is_some() {
             // Their time has passed; they wait for the end of a use now, not in the queue.
+        }
+        if version >= WITH_FACTS {
+            self.load_outbox(&mut r)?;
+            self.channels.load(&mut r)?;
+            self.standings.load(&mut r)?;
+            self.mocks.load(&mut r)?;
         }
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("an image with bytes behind it")) }
     }
@@ -117,6 +133,7 @@ impl Engine {
         w.flag(lobby.is_ready);
         w.flag(lobby.is_closed);
         w.flag(lobby.is_stopping);
+        write_attendance(&mut w, &lobby.attendance);
         w.long_bytes(lobby.state.as_deref().unwrap_or_default());
         w.u32(lobby.slots.used);
         w.u16(lobby.slots.free_head);
@@ -140,7 +157,7 @@ impl Engine {
         w.u64(slot.history);
     }
 
-    fn load_lobby(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+    fn load_lobby(&mut self, r: &mut Reader<'_>, version: u16) -> Result<(), ApplyError> {
         let made = decode_made(r)?;
         let number = made.lobby;
         if !self.insert_lobby(r.u64()?, &made) {
@@ -151,6 +168,9 @@ impl Engine {
         lobby.is_ready = r.flag()?;
         lobby.is_closed = r.flag()?;
         lobby.is_stopping = r.flag()?;
+        if version >= WITH_FACTS {
+            lobby.attendance = load_attendance(r)?;
+        }
         let state = r.long_bytes()?;
         lobby.state = (!state.is_empty()).then(|| state.into());
         let used = r.u32()?;
@@ -170,6 +190,8 @@ impl Engine {
                 SlotState::Free => lobby.slots.free_len += 1,
             }
         }
+        let attendance = &mut lobby.attendance;
+        attendance.peak_players = attendance.peak_players.max(lobby.counts.connected);
         lobby.slots.free_head = free_head;
         lobby.slots.free_tail = free_tail;
         let listed =

@@ -2,17 +2,28 @@
 //! submodules; what an event changes stands in `apply`, and nowhere else.
 
 mod apply;
+mod channels;
 mod derived;
 mod expiry;
+mod facts;
 mod fleet;
 mod heartbeat;
+mod humans;
 mod image;
+mod keys;
+mod mocks;
 mod place;
 mod player;
+mod records;
 mod replay;
 mod view;
 
-use crate::command::{Answer, Context, Id, Lsn, Ms, Resolved};
+use std::collections::VecDeque;
+
+pub(crate) use derived::slot_count;
+
+use crate::channel::Channels;
+use crate::command::{Answer, Channel, Context, Id, Lsn, Ms, Resolved};
 use crate::deadline::Wheel;
 use crate::error::Refusal;
 use crate::event::{self, ApplyError, Event, UseList};
@@ -22,8 +33,11 @@ use crate::hold::Holds;
 use crate::idempotency::Entries;
 use crate::ledger::Ledger;
 use crate::lobby::{Known, Lobbies};
+use crate::mock::Mocks;
+use crate::outbox::Outbox;
 use crate::slot::SlotArena;
 use crate::source::Sources;
+use crate::standing::Standings;
 use crate::symbol::Symbols;
 use crate::time::ServiceTime;
 use crate::token::KeyRing;
@@ -82,6 +96,10 @@ pub struct Engine {
     /// Lobbies that ended until then have been dropped, or are kept only by an entry.
     lobbies_up_to: Ms,
     symbols: Symbols,
+    outbox: Outbox,
+    channels: Channels,
+    standings: Standings,
+    mocks: Mocks,
 
     // Derived from the durable state, or memory only.
     ledger: Ledger,
@@ -89,6 +107,10 @@ pub struct Engine {
     index: FindIndex,
     holds: Holds,
     resolved: Vec<Resolved>,
+    /// Channels that tokens were sent to, by the event that sent them, until the owner takes them.
+    delivered: VecDeque<(Lsn, Channel)>,
+    /// The wall clock as the owner told it last; records only.
+    wall_ms: u64,
     place_wheel: Wheel,
     lobby_wheel: Wheel,
     uses: UseList,
@@ -129,11 +151,17 @@ impl Engine {
             entries_up_to: 0,
             lobbies_up_to: 0,
             symbols: Symbols::new(),
+            outbox: Outbox::default(),
+            channels: Channels::default(),
+            standings: Standings::default(),
+            mocks: Mocks::default(),
             ledger: Ledger::new(),
             sources: Sources::new(),
             index: FindIndex::new(),
             holds: Holds::new(),
             resolved: Vec::new(),
+            delivered: VecDeque::new(),
+            wall_ms: 0,
             place_wheel: Wheel::starting_at(0),
             lobby_wheel: Wheel::starting_at(0),
             uses: UseList::default(),

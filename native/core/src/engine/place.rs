@@ -3,7 +3,7 @@
 use super::derived::HELD;
 use super::replay::Recalled;
 use super::{Class, Engine, Met, accept, has_credit, refuse};
-use crate::command::{Answer, Context, Find, HoldId, Id, Idempotency, Join, Placed, Reservation, Source};
+use crate::command::{Answer, Channel, Context, Find, HoldId, Id, Idempotency, Join, Placed, Reservation, Source};
 use crate::error::Refusal;
 use crate::event::{Event, Place, cost};
 use crate::find::GroupKey;
@@ -30,6 +30,29 @@ struct Wish<'a> {
     places: u32,
     source: Source,
     idempotency: Option<&'a Idempotency>,
+    channels: &'a [Channel],
+}
+
+impl<'a> Wish<'a> {
+    fn of_find(c: &'a Find<'_>) -> Wish<'a> {
+        let channels = channels_of(c.party_size, c.channels);
+        Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
+    }
+
+    fn of_join(c: &'a Join<'_>) -> Wish<'a> {
+        let channels = channels_of(c.party_size, c.channels);
+        Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
+    }
+
+    /// Most bytes of the events that grant it.
+    fn cost(&self) -> u64 {
+        cost::placed(self.places, self.channels.len())
+    }
+}
+
+/// The first token is the caller's own.
+fn channels_of(party_size: u32, channels: &[Channel]) -> &[Channel] {
+    &channels[..channels.len().min(party_size.saturating_sub(1) as usize)]
 }
 
 impl Engine {
@@ -39,7 +62,8 @@ impl Engine {
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, and
     /// `LobbyStopped` for a repetition.
     pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Placed> {
-        if let Some(answer) = self.begin_placing(cx, c.party_size, c.idempotency.as_ref()) {
+        let wish = Wish::of_find(c);
+        if let Some(answer) = self.begin_placing(cx, &wish) {
             return answer;
         }
         let number = loop {
@@ -50,11 +74,10 @@ impl Engine {
             } else {
                 Refusal::NoAvailableLobbies
             };
-            if !self.drain_part(cx, cost::reserved(c.party_size)) {
+            if !self.drain_part(cx, wish.cost()) {
                 return refuse(refusal, self.last_lsn);
             }
         };
-        let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref() };
         self.settle(cx, number, &wish)
     }
 
@@ -65,7 +88,8 @@ impl Engine {
     /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
     /// `TooManyPlayersFromSource`, `LobbyFull`.
     pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Answer<Placed> {
-        if let Some(answer) = self.begin_placing(cx, c.party_size, c.idempotency.as_ref()) {
+        let wish = Wish::of_join(c);
+        if let Some(answer) = self.begin_placing(cx, &wish) {
             return answer;
         }
         let rejoin_token = match self.read_rejoin_token(c) {
@@ -76,11 +100,10 @@ impl Engine {
             Ok(number) => number,
             Err(answer) => return answer,
         };
-        let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref() };
         loop {
             let answer = self.join_met(cx, c, number, rejoin_token.as_ref(), &wish);
             let may_be_lifted = matches!(answer.result, Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource));
-            if !may_be_lifted || !self.drain_part(cx, cost::reserved(c.party_size)) {
+            if !may_be_lifted || !self.drain_part(cx, wish.cost()) {
                 return answer;
             }
         }
@@ -121,25 +144,20 @@ impl Engine {
     }
 
     /// What find and join do first: expire, repeat, look for credit; an answer when that is all.
-    fn begin_placing(
-        &mut self,
-        cx: &mut Context<'_>,
-        party_size: u32,
-        idempotency: Option<&Idempotency>,
-    ) -> Option<Answer<Placed>> {
+    fn begin_placing(&mut self, cx: &mut Context<'_>, wish: &Wish<'_>) -> Option<Answer<Placed>> {
         self.begin(cx);
-        if !(1..=LARGEST_PARTY).contains(&party_size) {
+        if !(1..=LARGEST_PARTY).contains(&wish.places) {
             return Some(refuse(Refusal::PartyTooLarge(LARGEST_PARTY), 0));
         }
-        self.drain_part(cx, cost::reserved(party_size));
-        if let Some(answer) = self.recall_placed(idempotency) {
+        self.drain_part(cx, wish.cost());
+        if let Some(answer) = self.recall_placed(wish.idempotency) {
             return Some(answer);
         }
-        let has_credit = has_credit(cx, Class::NewPlace, cost::reserved(party_size));
+        let has_credit = has_credit(cx, Class::NewPlace, wish.cost());
         (!has_credit).then(|| refuse(Refusal::StorageFull, 0))
     }
 
-    fn recall_placed(&mut self, idempotency: Option<&Idempotency>) -> Option<Answer<Placed>> {
+    pub(super) fn recall_placed(&mut self, idempotency: Option<&Idempotency>) -> Option<Answer<Placed>> {
         match self.recall(idempotency) {
             Recalled::Fresh => None,
             Recalled::Reused(wait) => Some(refuse(Refusal::IdempotencyKeyReused, wait)),
@@ -280,7 +298,7 @@ impl Engine {
     fn settle(&mut self, cx: &mut Context<'_>, number: u32, wish: &Wish<'_>) -> Answer<Placed> {
         let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         if !lobby.is_ready {
-            let hold = self.holds.add(number, wish.places, wish.source, wish.idempotency.copied());
+            let hold = self.holds.add(number, wish.places, wish.source, wish.idempotency.copied(), wish.channels);
             lobby.holds.push(hold);
             lobby.counts.held += wish.places;
             let namespace = lobby.namespace;
@@ -325,7 +343,8 @@ impl Engine {
 
     /// Turns a hold into a reservation of a lobby that is ready now.
     pub(super) fn reserve_held(&mut self, cx: &mut Context<'_>, number: u32, hold: &crate::hold::Hold) -> Reservation {
-        let wish = Wish { places: hold.places, source: hold.source, idempotency: hold.idempotency.as_ref() };
+        let (idempotency, channels) = (hold.idempotency.as_ref(), &*hold.channels);
+        let wish = Wish { places: hold.places, source: hold.source, idempotency, channels };
         let tokens = self.reserve(cx, number, &wish, None);
         Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
     }
@@ -342,15 +361,17 @@ impl Engine {
         }
         debug_assert_eq!(uses.as_uses().len(), wish.places, "limits leave a slot for every place");
         let key_id = self.config.keys.current_id();
+        let deadline = self.time.now().saturating_add(lobby.ttl_ms);
         let event = Event::PlacesReserved {
             lobby: number,
-            deadline: self.time.now().saturating_add(lobby.ttl_ms),
+            deadline,
             key_id,
             source: wish.source,
             uses: uses.as_uses(),
             stamp: wish.idempotency.map(|idempotency| self.stamp(idempotency)),
         };
         self.emit(cx, &event);
+        self.send_tokens(cx, number, wish.channels, uses.as_uses(), deadline);
         let tokens = uses
             .as_uses()
             .iter()

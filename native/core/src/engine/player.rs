@@ -162,15 +162,20 @@ impl Engine {
         let nowhere = Place { lobby: number, slot: 0, generation: 0 };
         let Found { place, standing } = found.unwrap_or(Found { place: nowhere, standing: Standing::TooOld });
         let hold_ms = c.hold_ms.unwrap_or(0).min(LONGEST_KEPT_MS);
+        let now = self.time.now();
         match self.expire_if_due(cx, place, standing) {
             Standing::Live(SlotState::Connected) if hold_ms > 0 => {
-                let deadline = self.time.now().saturating_add(hold_ms);
-                self.emit_for_place(cx, cost::KEPT, &Event::PlaceKept { place, deadline, stamp })
+                let deadline = now.saturating_add(hold_ms);
+                self.emit_for_place(cx, cost::KEPT, &Event::PlaceKept { place, at: now, deadline, stamp })
             }
             Standing::Live(SlotState::Kept) if c.hold_ms.is_some() => self.remember_key(cx, place, stamp),
+            Standing::Live(SlotState::Connected) => {
+                let left = Event::PlaceEnded { place, at: now, end: End::Consumed, stamp };
+                self.emit_for_place(cx, cost::PLACE_LEFT, &left)
+            }
             Standing::Live(state) => {
                 let end = if state == SlotState::Reserved { End::Released } else { End::Consumed };
-                self.emit_for_place(cx, cost::PLACE_ENDED, &Event::PlaceEnded { place, end, stamp })
+                self.emit_for_place(cx, cost::PLACE_ENDED, &Event::PlaceEnded { place, at: 0, end, stamp })
             }
             Standing::NeverGiven | Standing::Ended(_) | Standing::TooOld => self.remember_key(cx, place, stamp),
         }

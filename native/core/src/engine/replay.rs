@@ -1,7 +1,7 @@
 //! Idempotency: what a key was used for, and the answers of repetitions (decisions 1.8). A replay writes nothing.
 
 use super::{Engine, accept, refuse};
-use crate::command::{Answer, Attached, HoldId, Idempotency, Lsn, Placed, Reservation};
+use crate::command::{Answer, Attached, Context, HoldId, Idempotency, Lsn, Placed, Reservation};
 use crate::error::Refusal;
 use crate::event::Place;
 use crate::idempotency::Stamp;
@@ -21,6 +21,33 @@ pub(super) enum Recalled {
 }
 
 impl Engine {
+    /// What a find or join under this key got before, or waits for as one more of its requests; None when the key is
+    /// not known. Decides nothing.
+    ///
+    /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
+    pub fn recall_places(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Placed>> {
+        self.begin(cx);
+        match self.recall_placed(Some(idempotency)) {
+            Some(answer) => Answer { result: answer.result.map(Some), wait: answer.wait },
+            None => accept(None, 0),
+        }
+    }
+
+    /// What an attach under this key got before, None when the key is not known. Decides nothing.
+    ///
+    /// Refusals: `IdempotencyKeyReused`, `LobbyStopped`.
+    pub fn recall_attach(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Answer<Option<Attached>> {
+        self.begin(cx);
+        match self.recall(Some(idempotency)) {
+            Recalled::Reused(wait) => refuse(Refusal::IdempotencyKeyReused, wait),
+            Recalled::Entry(entry) => {
+                let Answer { result, wait } = self.replay_attached(entry);
+                Answer { result: result.map(Some), wait }
+            }
+            Recalled::Fresh | Recalled::Hold(_) => accept(None, 0),
+        }
+    }
+
     pub(super) fn recall(&self, idempotency: Option<&Idempotency>) -> Recalled {
         let Some(idempotency) = idempotency else { return Recalled::Fresh };
         if let Some((id, hold)) = self.holds.of_key(&idempotency.key) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, PlayerCount};
+use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, PlayerCount, Presence};
 use crate::idempotency::Purpose;
 use crate::lobby::{Known, Lobby, LobbyClass};
 
@@ -41,6 +41,12 @@ impl Engine {
         counts
     }
 
+    /// Namespaces whose connected players or live lobbies are others than at generation `after`; 0: all that have or
+    /// had any since start. Counts of what is decided, durable or not.
+    pub fn presence_since(&mut self, after: u64) -> Presence {
+        self.ledger.presence_since(after)
+    }
+
     /// Counts of every namespace that has or had a lobby since start, for metrics.
     pub fn namespace_counts(&self) -> Vec<(Id, NamespaceCounts)> {
         self.ledger
@@ -54,7 +60,7 @@ impl Engine {
             .collect()
     }
 
-    /// Ids of the keys that something still names (lobby, slot, idempotency entry, tombstone), ascending: they must
+    /// Ids of the keys that something still names (lobby, slot, idempotency entry, channel, tombstone), ascending: they must
     /// stay in the ring.
     pub fn keys_in_use(&self) -> Vec<u16> {
         let mut keys = BTreeSet::new();
@@ -73,6 +79,7 @@ impl Engine {
             matches!(entry.purpose(), Some(Purpose::Places(_) | Purpose::Attach)).then_some(entry.key_id)
         };
         keys.extend(self.entries.numbers().filter_map(of_tokens));
+        keys.extend(self.channels.key_ids(self.time.now()));
         keys.into_iter().collect()
     }
 

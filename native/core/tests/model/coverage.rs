@@ -144,6 +144,7 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
         ],
     ),
     ("restart", &["same hash", "same hash from the first event", "with a new key", "without an old key"]),
+    ("facts", &["all read", "some read"]),
     ("token", &["older than 32 uses", "of another ring", "not given yet"]),
 ];
 

@@ -5,6 +5,7 @@ use hosting_core::{EndReason, HoldId, Id, Refusal, Resolved, Source};
 
 use crate::commands::{AttachArgs, Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
+use crate::facts::{History, Seen};
 use crate::naive::{Ending, Hold, KEY_LIFE_MS, Key, Lobby, Model, Remembered, Settled, Slot, Stage};
 
 /// The journal's position around one engine call.
@@ -103,7 +104,10 @@ impl Model {
             Command::Ready { .. } => self.make_ready(index),
             Command::Connected { token, key, .. } => self.connect(token, *key, command.message(), decision),
             Command::Disconnected { token, hold_ms, .. } => self.disconnect(token, *hold_ms, decision),
-            Command::SetClosed { is_closed, .. } => self.lobbies[index].is_closed = *is_closed,
+            Command::SetClosed { is_closed, .. } if self.lobbies[index].is_closed != *is_closed => {
+                self.lobbies[index].is_closed = *is_closed;
+                self.lobbies[index].history.seen.push((self.now, Seen::Closed(*is_closed)));
+            }
             Command::SetState { state, .. } => self.lobbies[index].state.clone_from(state),
             Command::Heartbeat { tokens: Some(list), .. } => self.list(index, list),
             _ => {}
@@ -125,6 +129,7 @@ impl Model {
         match command {
             Command::Stop { .. } => {
                 self.lobbies[index].is_stopping = true;
+                self.lobbies[index].history.seen.push((self.now, Seen::Stopping));
                 self.fail_holds(index, EndReason::Removed);
             }
             Command::End { reason, .. } => self.end_lobby(index, self.now, *reason),
@@ -173,6 +178,7 @@ impl Model {
             has_overdue: false,
             overdue_uses: 0,
             owed_after: None,
+            history: History { seen: vec![(self.now, Seen::Made)], ..History::default() },
         });
         self.remember(key, message, Remembered::Attached(self.lobbies.len() - 1));
         Ok(())
@@ -247,6 +253,7 @@ impl Model {
             return;
         }
         self.lobbies[lobby].is_ready = true;
+        self.lobbies[lobby].history.seen.push((self.now, Seen::Ready));
         let (mine, rest): (Vec<Hold>, Vec<Hold>) =
             std::mem::take(&mut self.holds).into_iter().partition(|hold| hold.lobby == lobby);
         self.holds = rest;
@@ -256,7 +263,12 @@ impl Model {
     fn connect(&mut self, token: &str, key: Option<u8>, message: u128, decision: &Decision) {
         let Some(index) = self.use_of(token).filter(|_| !decision.is_repeat) else { return };
         self.uses[index].stage = Stage::Connected { since: self.now, order: self.order };
-        self.count_token(self.uses[index].lobby, 1);
+        let lobby = self.uses[index].lobby;
+        self.count_token(lobby, 1);
+        let connected = self.players_by_stage(lobby)[2];
+        let attendance = &mut self.lobbies[lobby].history.attendance;
+        attendance.connections += 1;
+        attendance.peak_players = attendance.peak_players.max(connected);
         self.remember(key, message, Remembered::Connected(index));
     }
 
@@ -266,6 +278,7 @@ impl Model {
         let freed_at = (self.now, self.order);
         match (self.uses[index].stage, hold_ms) {
             (Stage::Connected { .. }, Some(hold_ms)) => {
+                self.leave(index, self.now);
                 self.uses[index].stage = Stage::Kept { deadline: self.now + hold_ms };
             }
             (Stage::Reserved { .. }, _) => self.end_use(index, Ending::Released, freed_at),

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use hosting_core::{EndReason, HoldId, Id, Ms, PlayerCount, Port, Source};
 
+use crate::facts::{History, Seen};
+
 /// A starting lobby that is not ready after this long fails (decisions 5.6).
 pub const START_LIMIT_MS: Ms = 300_000;
 /// An ended lobby is known for this long (decisions 2, 5.2).
@@ -127,6 +129,7 @@ pub struct Lobby {
     pub overdue_uses: u64,
     /// And this is to be an event, after this LSN.
     pub owed_after: Option<u64>,
+    pub history: History,
 }
 
 impl Lobby {
@@ -320,7 +323,15 @@ impl Model {
         index
     }
 
+    /// Whoever is connected is so no more.
+    pub fn leave(&mut self, index: usize, at: Ms) {
+        if let Stage::Connected { since, .. } = self.uses[index].stage {
+            self.lobbies[self.uses[index].lobby].history.attendance.player_ms += at - since;
+        }
+    }
+
     pub fn end_use(&mut self, index: usize, ending: Ending, freed_at: FreedAt) {
+        self.leave(index, freed_at.0);
         self.uses[index].stage = Stage::Ended(ending);
         let (lobby, slot) = (self.uses[index].lobby, self.uses[index].slot);
         let slot = &mut self.lobbies[lobby].slots[slot];
@@ -329,6 +340,8 @@ impl Model {
     }
 
     pub fn end_lobby(&mut self, lobby: usize, at: Ms, reason: EndReason) {
+        let connected = self.players_by_stage(lobby)[2];
+        self.lobbies[lobby].history.seen.push((at, Seen::Ended(reason, connected)));
         let live: Vec<usize> =
             (0..self.uses.len()).filter(|i| self.uses[*i].lobby == lobby && self.uses[*i].stage.is_live()).collect();
         for index in live {

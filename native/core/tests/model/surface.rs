@@ -102,6 +102,15 @@ impl Surface {
         Called { said, wait, lsns: Lsns { before, after: before + u64::from(count) }, written, credit_after }
     }
 
+    /// A reader has all facts up to this LSN.
+    pub fn acknowledge(&mut self, up_to: u64, now: Ms) {
+        let first_lsn = self.engine.last_lsn() + 1;
+        let mut events = EventBuffer::default();
+        let mut context = Context { now, credit: Credit::UNLIMITED, events: &mut events };
+        self.engine.acknowledge_facts(&mut context, up_to);
+        self.journal.push(Batch { first_lsn, count: events.count, bytes: events.bytes });
+    }
+
     /// Takes an image of the engine as it is.
     pub fn take_image(&mut self) {
         self.image = Some(image_of(&self.engine));
@@ -261,6 +270,7 @@ fn ask_find(
         source: args.source,
         source_limit: args.source_limit,
         idempotency,
+        channels: &[],
     };
     placed(engine.find(cx, &wanted))
 }
@@ -279,6 +289,7 @@ fn ask_join(
         source: args.source,
         source_limit: args.source_limit,
         idempotency,
+        channels: &[],
     };
     placed(engine.join(cx, &wanted))
 }

@@ -5,6 +5,7 @@ use hosting_core::{Credit, Id};
 
 use crate::checks::Baseline;
 use crate::commands::{AttachArgs, Command, JoinArgs, Said};
+use crate::facts::Reader;
 use crate::naive::{Lobby, Remembered};
 use crate::random::Random;
 use crate::surface::{self, fresh_engine, image_of, key_id_of};
@@ -19,6 +20,8 @@ impl World {
     /// A crash: a new engine from image and journal has the same durable state, and goes on.
     pub fn restart(&mut self, random: &mut Random) -> Result<(), String> {
         self.send(Command::Advance, Credit::UNLIMITED)?;
+        self.check_facts(&mut random.clone())?;
+        self.check_presence()?;
         let hash = self.surface.engine.durable_hash();
         let from_start = random.chance(30);
         let key_ids = self.next_ring(random)?;
@@ -50,6 +53,7 @@ impl World {
         self.surface.key_ids = key_ids;
         self.model.restart(self.now);
         self.base = Baseline::of(&self.surface);
+        self.reader = Reader::default();
         self.send(Command::Advance, Credit::UNLIMITED)
     }
 

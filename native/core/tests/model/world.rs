@@ -7,6 +7,7 @@ use crate::commands::{Command, Said};
 use crate::coverage::Coverage;
 use crate::decide::Decision;
 use crate::effect::Lsns;
+use crate::facts::Reader;
 use crate::naive::Model;
 use crate::profile::Profile;
 use crate::random::Random;
@@ -19,6 +20,7 @@ pub struct World {
     pub surface: Surface,
     pub model: Model,
     pub base: Baseline,
+    pub reader: Reader,
     pub now: Ms,
     /// Commands with a key that succeeded.
     pub keyed: Vec<Command>,
@@ -39,6 +41,7 @@ impl World {
             surface: Surface::new(),
             model: Model::default(),
             base: Baseline::default(),
+            reader: Reader::default(),
             now: 1_000_000 + random.below(1_000),
             keyed: Vec::new(),
             foreign: Vec::new(),
@@ -89,7 +92,8 @@ impl World {
         if random.chance(self.profile.late_timer_percent) {
             return Ok(());
         }
-        self.send(Command::Advance, Credit::UNLIMITED)
+        self.send(Command::Advance, Credit::UNLIMITED)?;
+        self.check_presence()
     }
 
     /// One command to both, and everything that can be compared afterwards.

@@ -146,6 +146,7 @@ impl World {
             source: 0,
             source_limit: 256,
             idempotency: None,
+            channels: &[],
         };
         change(&mut command);
         self.run(|e, cx| e.find(cx, &command))
@@ -160,6 +161,7 @@ impl World {
             source: 0,
             source_limit: 256,
             idempotency: None,
+            channels: &[],
         };
         change(&mut command);
         self.run(|e, cx| e.join(cx, &command))

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FindLobbyRequest(_message.Message):
-    __slots__ = ("game_modes", "regions", "tags", "max_players", "prevent_auto_create_lobby", "captcha", "verification_data", "party_size", "client_address")
+    __slots__ = ("game_modes", "regions", "tags", "max_players", "prevent_auto_create_lobby", "captcha", "verification_data", "party_size", "client_address", "event_channels")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class FindLobbyRequest(_message.Message):
     VERIFICATION_DATA_FIELD_NUMBER: _ClassVar[int]
     PARTY_SIZE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_CHANNELS_FIELD_NUMBER: _ClassVar[int]
     game_modes: _containers.RepeatedScalarFieldContainer[str]
     regions: _containers.RepeatedScalarFieldContainer[str]
     tags: _containers.ScalarMap[str, str]
@@ -37,7 +38,8 @@ class FindLobbyRequest(_message.Message):
     verification_data: bytes
     party_size: int
     client_address: str
-    def __init__(self, game_modes: _Optional[_Iterable[str]] = ..., regions: _Optional[_Iterable[str]] = ..., tags: _Optional[_Mapping[str, str]] = ..., max_players: _Optional[int] = ..., prevent_auto_create_lobby: _Optional[bool] = ..., captcha: _Optional[_Union[Captcha, _Mapping]] = ..., verification_data: _Optional[bytes] = ..., party_size: _Optional[int] = ..., client_address: _Optional[str] = ...) -> None: ...
+    event_channels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, game_modes: _Optional[_Iterable[str]] = ..., regions: _Optional[_Iterable[str]] = ..., tags: _Optional[_Mapping[str, str]] = ..., max_players: _Optional[int] = ..., prevent_auto_create_lobby: _Optional[bool] = ..., captcha: _Optional[_Union[Captcha, _Mapping]] = ..., verification_data: _Optional[bytes] = ..., party_size: _Optional[int] = ..., client_address: _Optional[str] = ..., event_channels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FindLobbyResponse(_message.Message):
     __slots__ = ("lobby", "ports", "player", "players")
@@ -59,20 +61,22 @@ class FindLobbyResponse(_message.Message):
     def __init__(self, lobby: _Optional[_Union[_lobby_pb2.Lobby, _Mapping]] = ..., ports: _Optional[_Mapping[str, _lobby_pb2.Port]] = ..., player: _Optional[_Union[_lobby_pb2.Player, _Mapping]] = ..., players: _Optional[_Iterable[_Union[_lobby_pb2.Player, _Mapping]]] = ...) -> None: ...
 
 class JoinLobbyRequest(_message.Message):
-    __slots__ = ("lobby_id", "captcha", "verification_data", "party_size", "rejoin_token", "client_address")
+    __slots__ = ("lobby_id", "captcha", "verification_data", "party_size", "rejoin_token", "client_address", "event_channels")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     CAPTCHA_FIELD_NUMBER: _ClassVar[int]
     VERIFICATION_DATA_FIELD_NUMBER: _ClassVar[int]
     PARTY_SIZE_FIELD_NUMBER: _ClassVar[int]
     REJOIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_CHANNELS_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     captcha: Captcha
     verification_data: bytes
     party_size: int
     rejoin_token: str
     client_address: str
-    def __init__(self, lobby_id: _Optional[str] = ..., captcha: _Optional[_Union[Captcha, _Mapping]] = ..., verification_data: _Optional[bytes] = ..., party_size: _Optional[int] = ..., rejoin_token: _Optional[str] = ..., client_address: _Optional[str] = ...) -> None: ...
+    event_channels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lobby_id: _Optional[str] = ..., captcha: _Optional[_Union[Captcha, _Mapping]] = ..., verification_data: _Optional[bytes] = ..., party_size: _Optional[int] = ..., rejoin_token: _Optional[str] = ..., client_address: _Optional[str] = ..., event_channels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JoinLobbyResponse(_message.Message):
     __slots__ = ("lobby", "ports", "player", "players")

@@ -1,7 +1,9 @@
 from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -30,3 +32,19 @@ class CreateTokenResponse(_message.Message):
     token: str
     token_id: str
     def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+
+class RotateKeysRequest(_message.Message):
+    __slots__ = ("drop_unused",)
+    DROP_UNUSED_FIELD_NUMBER: _ClassVar[int]
+    drop_unused: bool
+    def __init__(self, drop_unused: _Optional[bool] = ...) -> None: ...
+
+class RotateKeysResponse(_message.Message):
+    __slots__ = ("current_key", "kept_keys", "dropped_keys")
+    CURRENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEPT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    current_key: int
+    kept_keys: _containers.RepeatedScalarFieldContainer[int]
+    dropped_keys: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, current_key: _Optional[int] = ..., kept_keys: _Optional[_Iterable[int]] = ..., dropped_keys: _Optional[_Iterable[int]] = ...) -> None: ...

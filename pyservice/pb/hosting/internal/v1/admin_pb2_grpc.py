@@ -40,6 +40,11 @@ class AdminStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_admin__pb2.CreateTokenRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_admin__pb2.CreateTokenResponse.FromString,
                 _registered_method=True)
+        self.RotateKeys = channel.unary_unary(
+                '/hosting.internal.v1.Admin/RotateKeys',
+                request_serializer=hosting_dot_internal_dot_v1_dot_admin__pb2.RotateKeysRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_admin__pb2.RotateKeysResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -54,6 +59,15 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateKeys(self, request, context):
+        """Adds a key to the ring that signs from now on. Older keys verify on; of them, those that nothing needs any more may
+        be dropped.
+        Errors: STORAGE_FULL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +75,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.CreateToken,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_admin__pb2.CreateTokenRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_admin__pb2.CreateTokenResponse.SerializeToString,
+            ),
+            'RotateKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateKeys,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_admin__pb2.RotateKeysRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_admin__pb2.RotateKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +110,33 @@ class Admin:
             '/hosting.internal.v1.Admin/CreateToken',
             hosting_dot_internal_dot_v1_dot_admin__pb2.CreateTokenRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_admin__pb2.CreateTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.Admin/RotateKeys',
+            hosting_dot_internal_dot_v1_dot_admin__pb2.RotateKeysRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_admin__pb2.RotateKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

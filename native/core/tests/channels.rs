@@ -1,0 +1,201 @@
+//! Stories of event channels: how the other members of a party get their tokens (decisions 5.12).
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+use world::*;
+
+use hosting_core::Refusal::*;
+use hosting_core::*;
+
+const MINA: Channel = [0xa1; 16];
+const OLE: Channel = [0xa2; 16];
+
+fn read(w: &mut World, channel: Channel) -> Answer<Vec<ChannelEvent>> {
+    w.run(|e, cx| e.channel_events(cx, &channel))
+}
+
+/// (lobby, token) of what a channel has.
+fn tokens(w: &mut World, channel: Channel) -> Vec<(Id, String)> {
+    read(w, channel).result.unwrap().into_iter().map(|event| (event.lobby, event.token)).collect()
+}
+
+fn restart(w: &mut World) {
+    let mut image = Vec::new();
+    w.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
+    let mut engine = fresh_engine();
+    engine.load_image(&image).unwrap();
+    assert_eq!(engine.durable_hash(), w.engine.durable_hash());
+    engine.recovered(w.now);
+    w.engine = engine;
+}
+
+#[test]
+fn each_channel_gets_its_own_token_of_the_party_and_the_caller_keeps_the_first() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    w.engine.note_wall(1_700_000_000_123);
+    let found = w.find_with(|c| (c.party_size, c.channels) = (3, &[MINA, OLE]));
+    let party = reservation(found.result.unwrap()).tokens;
+    assert_eq!(tokens(&mut w, MINA), [(lobby, party[1].clone())]);
+    assert_eq!(tokens(&mut w, OLE), [(lobby, party[2].clone())]);
+    let event = read(&mut w, OLE).result.unwrap().remove(0);
+    assert_eq!((event.ts_ms, event.lsn), (1_700_000_000_123, w.engine.last_lsn()));
+    assert_eq!(tokens(&mut w, [9; 16]), []);
+    assert_eq!(w.connect(lobby, &party[2]), Ok(()));
+}
+
+#[test]
+fn a_channel_without_a_second_place_gets_nothing() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    w.join_with(lobby, |c| c.channels = &[MINA]).result.unwrap();
+    assert_eq!(w.written, 1);
+    assert_eq!(tokens(&mut w, MINA), []);
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA, OLE])).result.unwrap();
+    assert_eq!((tokens(&mut w, MINA).len(), tokens(&mut w, OLE).len()), (1, 0));
+}
+
+#[test]
+fn a_hold_delivers_when_its_lobby_is_ready_and_not_before() {
+    let mut w = World::new();
+    let starting = w.starting(|_| {});
+    let held = hold(w.find_with(|c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap());
+    let gone = hold(w.find_with(|c| (c.party_size, c.channels) = (2, &[OLE])).result.unwrap());
+    w.run(|e, cx| e.release_hold(cx, gone));
+    assert_eq!(tokens(&mut w, MINA), []);
+    assert_eq!(w.engine.take_delivered(Lsn::MAX), [] as [Channel; 0]);
+    w.ready(starting).unwrap();
+    let resolved = w.resolved();
+    assert_eq!(resolved[0].hold, held);
+    let party = resolved[0].answer.result.clone().unwrap().tokens;
+    assert_eq!(tokens(&mut w, MINA), [(starting, party[1].clone())]);
+    assert_eq!(tokens(&mut w, OLE), []);
+    assert_eq!(w.engine.take_delivered(Lsn::MAX), [MINA]);
+}
+
+#[test]
+fn a_hold_whose_lobby_fails_delivers_nothing() {
+    let mut w = World::new();
+    let starting = w.starting(|_| {});
+    w.find_with(|c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    w.detach(starting).unwrap();
+    assert_eq!(tokens(&mut w, MINA), []);
+}
+
+#[test]
+fn a_channel_tells_its_token_until_the_token_expires_whatever_became_of_the_place() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let joined = w.join_with(lobby, |c| (c.party_size, c.channels) = (3, &[MINA, OLE]));
+    let party = reservation(joined.result.unwrap()).tokens;
+    w.connect(lobby, &party[1]).unwrap();
+    w.disconnect(lobby, &party[2], None).unwrap();
+    w.join_with(lobby, |_| {}).result.unwrap();
+    w.pass(TTL_MS - 1);
+    assert_eq!(tokens(&mut w, MINA), [(lobby, party[1].clone())]);
+    assert_eq!(tokens(&mut w, OLE), [(lobby, party[2].clone())], "byte for byte, also after the slot went on");
+    w.pass_unnoticed(1);
+    assert_eq!(tokens(&mut w, MINA), []);
+    assert_eq!(tokens(&mut w, OLE), []);
+}
+
+#[test]
+fn a_lobby_that_ends_takes_its_tokens_out_of_the_channels() {
+    let mut w = World::new();
+    let lobby = w.lobby(|c| c.heartbeat_timeout_ms = 1_000);
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    w.pass_unnoticed(3_000);
+    let answer = read(&mut w, MINA);
+    assert_eq!((answer.result, answer.wait, w.written), (Ok(vec![]), w.engine.last_lsn(), 1), "it ended by silence");
+}
+
+#[test]
+fn reading_waits_for_the_lobbys_last_event() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let other = w.lobby(|_| {});
+    let placed = w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA]));
+    assert_eq!(placed.wait, w.engine.last_lsn(), "the caller's answer waits for the delivery too");
+    let sent = w.engine.last_lsn();
+    w.join(other).unwrap();
+    assert_eq!(read(&mut w, MINA).wait, sent);
+    w.close(lobby, true).unwrap();
+    assert_eq!(read(&mut w, MINA).wait, w.engine.last_lsn());
+    assert_eq!(read(&mut w, OLE).wait, 0, "nobody named it");
+}
+
+#[test]
+fn delivered_channels_are_told_when_they_are_durable_and_once() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    let first = w.engine.last_lsn();
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[OLE])).result.unwrap();
+    assert_eq!(w.engine.take_delivered(first - 1), [] as [Channel; 0]);
+    assert_eq!(w.engine.take_delivered(first), [MINA]);
+    assert_eq!(w.engine.take_delivered(Lsn::MAX), [OLE]);
+    assert_eq!(w.engine.take_delivered(Lsn::MAX), [] as [Channel; 0]);
+}
+
+#[test]
+fn a_repeated_find_delivers_once() {
+    let mut w = World::new();
+    w.lobby(|_| {});
+    for _ in 0..3 {
+        w.find_with(|c| (c.party_size, c.channels, c.idempotency) = (2, &[MINA], key(1))).result.unwrap();
+        assert_eq!(tokens(&mut w, MINA).len(), 1);
+    }
+}
+
+#[test]
+fn deliveries_survive_image_and_replay_and_stay_right_under_a_new_key() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    let before = tokens(&mut w, MINA);
+    restart(&mut w);
+    assert_eq!(tokens(&mut w, MINA), before);
+    w.engine.add_key(2, &[9; 32]).unwrap();
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    let both = tokens(&mut w, MINA);
+    assert_eq!(both[0], before[0], "oldest first, under the key that it was made with");
+    assert_eq!(both.len(), 2);
+    assert_eq!(w.connect(lobby, &both[1].1), Ok(()));
+}
+
+#[test]
+fn a_key_stays_while_a_channel_may_have_to_make_a_token_with_it() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    let old = w.engine.keys().current_id();
+    let party = reservation(w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap()).tokens;
+    w.engine.add_key(2, &[9; 32]).unwrap();
+    w.detach(w.engine.list(NAMESPACE, VERSION)[0].id).unwrap();
+    w.pass(86_400_000 + 5_000);
+    assert_eq!(w.engine.keys_in_use(), [] as [u16; 0]);
+    assert!(w.engine.drop_key(old));
+    assert_eq!(w.connect(lobby, &party[1]), Err(LobbyTokenExpired));
+}
+
+#[test]
+fn a_party_with_channels_needs_credit_for_their_events_as_well() {
+    let mut w = World::new();
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (64, 64, 64));
+    let channels: Vec<Channel> = (0..63).map(|number| [number; 16]).collect();
+    for total in 0..2_000 {
+        w.credit = Credit { total, reserve: 0, largest: u64::MAX };
+        // The world checks that a command writes no more than its credit.
+        let before = w.engine.durable_hash();
+        match w.join_with(lobby, |c| (c.party_size, c.channels) = (64, &channels)).result {
+            Err(StorageFull) => assert_eq!(w.engine.durable_hash(), before),
+            other => {
+                assert_eq!(reservation(other.unwrap()).tokens.len(), 64);
+                w.credit = Credit::UNLIMITED;
+                assert_eq!(tokens(&mut w, channels[62]).len(), 1);
+                return;
+            }
+        }
+    }
+    panic!("never enough");
+}

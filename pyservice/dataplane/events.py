@@ -1,0 +1,96 @@
+"""Live events: what was sent to an event channel (decisions 5.12), and who may read it.
+
+The secret of a channel is all that its reader has to show; it names the channel and nothing else. What
+is sent to whom is decided by find, join and create; waiting for more is the doors' part.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Protocol
+
+from pyservice.calls import Call, Caller, Operation, TokenKind
+from pyservice.dataplane.answers import LobbyAnswers
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.records import SentToken
+from pyservice.dataplane.regions import Regions
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import events_pb2 as pb
+from pyservice.pb.hosting.v1 import matchmaker_pb2
+
+_GET: Final = "hosting.v1.Events.GetLiveEvents"
+_BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_-]{22,64}) *", re.IGNORECASE)
+
+
+class Topics(Protocol):
+    """What changed last (`watch.Topics`)."""
+
+    def bump(self, *topics: str) -> None: ...
+    def index_of(self, *topics: str) -> str: ...
+    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Any: ...
+
+
+class LiveEvents:
+    """The operations of `/events`. A caller's `identity` is its channel."""
+
+    def __init__(self, engine: Engine, regions: Regions, topics: Topics) -> None:
+        """Hears from now on what the engine sends to channels."""
+        self._engine = engine
+        self._topics = topics
+        self._answers = LobbyAnswers(regions)
+        engine.on_delivered = self._delivered
+
+    def operations(self) -> dict[str, Operation]:
+        """By full name of their methods."""
+        return {_GET: Operation(_GET, self.authorize, self.get)}
+
+    def authorize(self, call: Call) -> Caller:
+        """Who has the secret of a channel. Raises TOKEN_MISSING, TOKEN_INVALID."""
+        if not call.authorization:
+            raise ServiceError("TOKEN_MISSING", "Send the secret of the event channel as bearer.")
+        secret = _BEARER.fullmatch(call.authorization)
+        if secret is None:
+            raise ServiceError(
+                "TOKEN_INVALID",
+                "Send Authorization: Bearer <secret>, 22 to 64 characters of A-Z, a-z, 0-9, _ and -.",
+            )
+        channel = self._engine.records.channel(secret[1].encode())
+        return Caller(TokenKind.CHANNEL, b"", b"", channel, call)
+
+    async def get(self, request: pb.GetLiveEventsRequest, caller: Caller) -> Any:
+        """What was sent to the channel and has not expired, oldest first (GetLiveEventsResponse); with
+        a watch_index, while there is nothing newer, what the topics say to hold the request by.
+        """
+        channel, topic = caller.identity, _topic(caller.identity)
+        index = self._topics.index_of(topic)
+        watch_index = request.watch_index if request.HasField("watch_index") else None
+        parked = self._topics.park_or_none(watch_index, caller.call, topic)
+        if parked is not None:
+            return parked
+        answer = pb.GetLiveEventsResponse()
+        answer.watch.index = index
+        for sent in await self._engine.records.channel_events(channel, caller.call.deadline):
+            self._add(answer, sent)
+        return answer
+
+    def _add(self, answer: pb.GetLiveEventsResponse, sent: SentToken) -> None:
+        if not self._answers.is_written(sent.lobby):
+            lobby = self._engine.lobby(sent.lobby)
+            if lobby is None:
+                return  # it ended meanwhile, and its tokens with it
+            self._answers.write(lobby)
+        found = self._answers.fill(matchmaker_pb2.FindLobbyResponse(), sent.lobby, [sent.token])
+        event = answer.events.add()
+        event.ts.FromMilliseconds(sent.ts_ms)
+        join = event.kind.matchmaker_lobby_join
+        join.lobby.CopyFrom(found.lobby)
+        join.player.CopyFrom(found.player)
+        for name, port in found.ports.items():
+            join.ports[name].CopyFrom(port)
+
+    def _delivered(self, channel: bytes) -> None:
+        self._topics.bump(_topic(channel))
+
+
+def _topic(channel: bytes) -> str:
+    return f"events:{channel.hex()}"

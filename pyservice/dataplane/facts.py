@@ -1,0 +1,204 @@
+"""What the control plane learns: the handlers of `hosting.internal.v1.Facts`.
+
+Owns the long polls and the messages. Facts and counts are the engine's; applying a fact once, and
+what it means for the records, is the reader's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from pyservice.dataplane import engine
+from pyservice.dataplane.configuration import raw_id
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.schema.validation import validate
+
+_FACTS_AT_ONCE: Final = 1_000
+# Looked at this often also when the journal stands still.
+_LOOK_S: Final = 0.25
+# Batches come by the thousand in a second; one look is for all of those of this time.
+_GATHER_S: Final = 0.05
+# And one answer is for all that happens within this time of the answer before.
+_FACTS_EVERY_S: Final = 0.05
+_COUNTS_EVERY_S: Final = 0.2
+
+_REASONS: Final = {
+    "exited": pb.LOBBY_END_REASON_EXITED,
+    "start_timeout": pb.LOBBY_END_REASON_START_TIMEOUT,
+    "silent": pb.LOBBY_END_REASON_SILENT,
+    "removed": pb.LOBBY_END_REASON_REMOVED,
+}
+
+Found = TypeVar("Found")
+
+
+class Source(Protocol):
+    """Whose facts and counts they are."""
+
+    @property
+    def facts_stream(self) -> str: ...
+    def status(self) -> engine.Status: ...
+    def read_facts(self, after_lsn: int, limit: int) -> engine.Facts: ...
+    def acknowledge_facts(self, lsn: int) -> None: ...
+    def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]: ...
+    def lobby(self, lobby: bytes) -> engine.Lobby | None: ...
+    async def progressed(self, at_most_s: float) -> None: ...
+
+
+class Facts:
+    """Tells facts, counts and places. One reader; each call tells what it has."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._next_facts_s = 0.0
+        self._next_counts_s = 0.0
+
+    async def read(self, request: pb.ReadRequest) -> pb.ReadResponse:
+        """The next facts, as soon as there is one. Drops those that the reader has stored."""
+        _check(request)
+        source = self._source
+        after = request.acknowledged_lsn
+        # An LSN that was never told is of another directory, or this one was put back from a copy.
+        is_restarted = request.stream not in ("", source.facts_stream) or (
+            after > source.status().durable
+        )
+        if is_restarted:
+            after = 0
+        source.acknowledge_facts(after)
+        limit = request.limit or _FACTS_AT_ONCE
+        facts = await self._until(
+            0 if is_restarted else request.wait_ms,
+            self._next_facts_s,
+            lambda: source.read_facts(after, limit),
+            lambda facts: bool(facts.facts),
+        )
+        # Who is behind reads on at once.
+        is_full = len(facts.facts) == limit
+        self._next_facts_s = _now_s() + (0 if is_full else _FACTS_EVERY_S)
+        return pb.ReadResponse(
+            stream=source.facts_stream,
+            is_restarted=is_restarted,
+            facts=map(_fact, facts.facts),
+            lost=facts.lost,
+            oldest_lsn=facts.oldest,
+        )
+
+    async def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
+        """Counts of the namespaces that changed, as soon as one did."""
+        _check(request)
+        generation, is_all, rows = await self._until(
+            request.wait_ms,
+            self._next_counts_s,
+            lambda: self._source.counts(request.after_generation),
+            lambda counts: counts[0] != request.after_generation,
+        )
+        self._next_counts_s = _now_s() + _COUNTS_EVERY_S
+        return pb.CountsResponse(
+            generation=generation,
+            is_all=is_all,
+            namespaces=(
+                pb.NamespaceCounts(
+                    namespace_id=format_uuid(namespace), player_count=players, lobby_count=lobbies
+                )
+                for namespace, players, lobbies in rows
+            ),
+        )
+
+    async def lobbies(self, request: pb.LobbiesRequest) -> pb.LobbiesResponse:
+        """Places of those of these lobbies that have not ended."""
+        _check(request)
+        found = ((each, self._source.lobby(raw_id(each))) for each in request.lobby_ids)
+        return pb.LobbiesResponse(lobbies=(_places(each, lobby) for each, lobby in found if lobby))
+
+    async def _until(
+        self,
+        wait_ms: int,
+        not_before_s: float,
+        look: Callable[[], Found],
+        is_news: Callable[[Found], bool],
+    ) -> Found:
+        """What is there once there is news, or when the time is over."""
+        end_s = _now_s() + wait_ms / 1000
+        pause_s = min(end_s, not_before_s) - _now_s()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+        while not is_news(found := look()) and (left_s := end_s - _now_s()) > 0:
+            await self._source.progressed(min(left_s, _LOOK_S))
+            await asyncio.sleep(min(left_s, _GATHER_S))
+        return found
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _check(request: pb.ReadRequest | pb.CountsRequest | pb.LobbiesRequest) -> None:
+    problems = validate(request)
+    if problems:
+        raise ServiceError("BODY_INVALID", errors=problems)
+
+
+def _fact(fact: engine.Fact) -> pb.Fact:
+    told = pb.Fact(
+        lsn=fact.lsn,
+        ts_ms=fact.ts_ms,
+        lobby_id=format_uuid(fact.lobby),
+        namespace_id=format_uuid(fact.namespace),
+    )
+    match fact.kind:
+        case "made":
+            told.made.about.CopyFrom(_about(fact))
+        case "ready":
+            told.ready.SetInParent()
+        case "closed" | "opened":
+            told.closed.is_closed = fact.kind == "closed"
+        case "stopping":
+            told.stopping.SetInParent()
+        case "ended":
+            told.ended.CopyFrom(_ended(fact))
+        case kind:
+            raise RuntimeError(f"a fact of an unknown kind: {kind}")
+    return told
+
+
+def _ended(fact: engine.Fact) -> pb.LobbyEnded:
+    reserved, connected, kept = fact.players or (0, 0, 0)
+    return pb.LobbyEnded(
+        about=_about(fact),
+        reason=_REASONS[fact.reason or ""],
+        exit_code=fact.exit_code,
+        player_ms=fact.player_ms or 0,
+        peak_players=fact.peak_players or 0,
+        connections=fact.connections or 0,
+        reserved_count=reserved,
+        connected_count=connected,
+        kept_count=kept,
+    )
+
+
+def _about(fact: engine.Fact) -> pb.LobbyAbout:
+    find, direct, party = fact.max_players or (0, 0, 0)
+    return pb.LobbyAbout(
+        version_id=format_uuid(fact.version or bytes(16)),
+        game_mode=fact.mode or "",
+        region=fact.region or "",
+        is_public=bool(fact.is_public),
+        max_players=find,
+        max_players_direct=direct,
+        max_players_party=party,
+        create_ts_ms=fact.create_ts_ms or 0,
+    )
+
+
+def _places(lobby_id: str, lobby: engine.Lobby) -> pb.LobbyPlaces:
+    held, reserved, connected, kept = lobby.players
+    return pb.LobbyPlaces(
+        lobby_id=lobby_id,
+        reserved_count=held + reserved,
+        connected_count=connected,
+        kept_count=kept,
+    )

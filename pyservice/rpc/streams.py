@@ -1,0 +1,36 @@
+"""Streaming methods of the gRPC door: each repeats a watched operation, from answer to answer, until the
+client goes away. Every repetition goes through all checks of the operation, and is counted as one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from pyservice.schema.methods import Stream
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+def stream_handler(
+    repeated: grpc.RpcMethodHandler[bytes, bytes], stream: Stream
+) -> grpc.RpcMethodHandler[bytes, bytes]:
+    """The handler of a stream over the handler of the operation that it repeats.
+
+    What is the same as before, because the operation answers after a while in any case, is not
+    sent again.
+    """
+    serve: Any = repeated.unary_unary
+
+    async def serve_stream(data: bytes, context: Context) -> None:
+        last_index = None
+        while True:
+            reply = await serve(data, context)
+            index = stream.index_of(reply)
+            if index != last_index:
+                await context.write(reply)
+            last_index = index
+            data = stream.next_request(data, reply)
+
+    return grpc.unary_stream_rpc_method_handler(serve_stream)

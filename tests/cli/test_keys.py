@@ -1,0 +1,45 @@
+"""`pyservice keys rotate` as an administrator uses it, beside players who notice nothing."""
+
+from __future__ import annotations
+
+import json
+
+from tests.service import MakeService
+
+REGIONS = "/matchmaker/regions"
+
+
+def test_tokens_of_before_and_after_a_rotation_are_good_also_after_a_restart(
+    make_service: MakeService,
+) -> None:
+    service = make_service().start()
+    before = service.public_token()
+    _, lobby_token = service.attach()
+    player = service.good("POST", "/matchmaker/lobbies/find", {"game_modes": ["duel"]}, before)
+    rotated = service.command("keys", "rotate")
+    assert (rotated.returncode, rotated.stdout, rotated.stderr) == (0, "2\n", "")
+    after = service.public_token()
+    assert service.stop() == 0
+    service.start()
+    for token in (before, after):
+        assert service.good("GET", REGIONS, None, token)
+    told = service.connected(lobby_token, player["player"]["token"])
+    assert told.status_code == 200, told.text
+
+
+def test_unused_keys_go_when_they_are_told_to(make_service: MakeService) -> None:
+    service = make_service().start()
+    old = service.public_token()
+    rotated = service.command("keys", "rotate", "--drop-unused", "--json")
+    keys = {"current_key": 2, "kept_keys": [], "dropped_keys": [1]}
+    assert json.loads(rotated.stdout) == keys
+    assert service.code("GET", REGIONS, None, old) == "TOKEN_INVALID"
+    assert service.good("GET", REGIONS, None, service.public_token())
+    assert service.good("GET", REGIONS, None, service.environment_token)
+
+
+def test_without_a_service_it_says_what_to_do(make_service: MakeService) -> None:
+    service = make_service()
+    failed = service.command("keys", "rotate")
+    assert failed.returncode == 1
+    assert "is a service running with --data-dir" in failed.stderr

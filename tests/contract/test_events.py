@@ -1,0 +1,113 @@
+"""Live events through either door: the members of a party get their tokens (decisions 5.12)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from pyservice.pb.hosting.v1 import events_pb2 as pb
+from tests.contract.conftest import Game
+from tests.faults.doors import Answer
+from tests.faults.plane import Plane
+
+pytestmark = pytest.mark.anyio
+
+MINA = "mina-chose-this-secret"
+OLE = "ole_chose_another_one_of_forty_characters"
+
+
+async def _live(game: Game, secret: str | None, **fields: Any) -> Answer:
+    return await game.door.call("live_events", fields, token=secret)
+
+
+def _joins(answer: Answer) -> list[dict[str, Any]]:
+    assert answer.code == "OK", answer
+    return [event["kind"]["matchmaker_lobby_join"] for event in answer.body.get("events", [])]
+
+
+async def test_the_members_of_a_party_get_lobby_ports_and_a_token_each(game: Game) -> None:
+    lobby = await game.attach("party")
+    secrets = [f"{name}-of-{game.door.name}-reads-this" for name in ("mina", "ole")]
+    wanted = {"game_modes": ["party"], "party_size": 3, "event_channels": secrets}
+    found = await game.client("find", wanted)
+    assert found.code == "OK", found
+    for secret, token in zip(secrets, found.tokens[1:], strict=True):
+        [join] = _joins(await _live(game, secret))
+        assert join["player"] == {"token": token}
+        assert join["lobby"]["lobby_id"] == lobby.id
+        assert join["ports"] == found.body["ports"]
+        connected = await game.server(lobby, "connected", {"player_token": token})
+        assert connected.code == "OK", connected
+
+
+async def test_a_reader_waits_for_what_was_not_there(game: Game) -> None:
+    secret = f"waits-at-the-door-{game.door.name}"
+    before = await _live(game, secret)
+    assert _joins(before) == []
+    index = before.body["watch"]["index"]
+    waiting = asyncio.create_task(_live(game, secret, watch_index=index))
+    lobby = await game.attach()
+    wanted = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
+    joined = await game.client("join", wanted)
+    assert joined.code == "OK", joined
+    async with asyncio.timeout(10):
+        told = await waiting
+    assert [join["player"]["token"] for join in _joins(told)] == joined.tokens[1:]
+    assert told.body["watch"]["index"] != index
+
+
+@pytest.mark.parametrize(("secret", "code"), [(None, "TOKEN_MISSING"), ("short", "TOKEN_INVALID")])
+async def test_without_a_secret_nothing_is_told(game: Game, secret: str | None, code: str) -> None:
+    assert (await _live(game, secret)).code == code
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"event_channels": [MINA]}, ("event_channels", "too-many")),
+        ({"event_channels": [MINA, OLE], "party_size": 2}, ("event_channels", "too-many")),
+        ({"event_channels": ["short"], "party_size": 2}, ("event_channels", "0", "too-short")),
+        ({"event_channels": ["a" * 65], "party_size": 2}, ("event_channels", "0", "too-long")),
+        ({"event_channels": ["a+" * 11], "party_size": 2}, ("event_channels", "0", "invalid")),
+    ],
+)
+async def test_channels_that_cannot_be_are_refused_by_name(
+    game: Game, fields: dict[str, Any], path: tuple[str, ...]
+) -> None:
+    lobby = await game.attach()
+    for operation, wish in (("find", {"game_modes": ["duel"]}), ("join", {"lobby_id": lobby.id})):
+        refused = await game.client(operation, {**wish, **fields})
+        assert (refused.code, refused.errors) == ("BODY_INVALID", (path,))
+    assert _joins(await _live(game, MINA)) == []
+
+
+async def test_a_stream_tells_what_there_is_and_what_comes(plane: Plane, public_token: str) -> None:
+    door = plane.grpc_door()
+    game = Game(door, plane, public_token)
+    secret = "reads-a-stream-of-live-events"
+    method: Any = door.channels[0].unary_stream(
+        "/hosting.v1.Events/StreamLiveEvents",
+        request_serializer=pb.StreamLiveEventsRequest.SerializeToString,
+        response_deserializer=pb.StreamLiveEventsResponse.FromString,
+    )
+    stream = method(pb.StreamLiveEventsRequest(), metadata=(("authorization", f"Bearer {secret}"),))
+    try:
+        async with asyncio.timeout(20):
+            assert not (await stream.read()).events
+            for count in (1, 2):
+                lobby = await game.attach("party")
+                wanted = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
+                joined = await game.client("join", wanted)
+                assert joined.code == "OK", joined
+                told = await stream.read()
+                assert len(told.events) == count
+                token = told.events[-1].kind.matchmaker_lobby_join.player.token
+                assert token == joined.tokens[1]
+    finally:
+        stream.cancel()
+        await game.detach_all()
+        await door.close()
+    assert stream.cancelled() or await stream.code() is grpc.StatusCode.CANCELLED

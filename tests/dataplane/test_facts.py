@@ -1,0 +1,342 @@
+"""The control plane learns every fact once, in order, when it is durable, and soon; and counts that
+are true. Over a real engine and journal, and a real socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice import keyring
+from pyservice.dataplane.engine import Engine, Limits, open_engine
+from pyservice.dataplane.facts import Facts
+from pyservice.errors import ServiceError
+from pyservice.ids import parse_uuid
+from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.rpc import InternalClient, InternalServer
+from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID
+from tests.dataplane.scene import Scene
+from tests.service import Service
+
+pytestmark = pytest.mark.anyio
+
+FACTS = "hosting.internal.v1.Facts"
+KEPT = 100_000
+
+
+class Reader:
+    """A control plane: what it stored, and what it was told last."""
+
+    def __init__(self, client: InternalClient) -> None:
+        self.client = client
+        self.stream = ""
+        self.lsn = 0
+        self.stored: list[pb.Fact] = []
+
+    async def read(self, **fields: Any) -> pb.ReadResponse:
+        request = pb.ReadRequest(stream=self.stream, acknowledged_lsn=self.lsn, **fields)
+        answer: pb.ReadResponse = await self.client.call(f"{FACTS}.Read", request, 30.0)
+        return answer
+
+    async def store(self, **fields: Any) -> list[str]:
+        """Reads and stores, in one transaction with what was told; the kinds that were told."""
+        answer = await self.read(**fields)
+        if answer.is_restarted:
+            self.lsn = 0
+        self.stream = answer.stream
+        self.stored += answer.facts
+        self.lsn = max([self.lsn, *(fact.lsn for fact in answer.facts)])
+        return kinds(answer.facts)
+
+    async def counts(self, after: int = 0, **fields: Any) -> pb.CountsResponse:
+        request = pb.CountsRequest(after_generation=after, **fields)
+        answer: pb.CountsResponse = await self.client.call(f"{FACTS}.Counts", request, 30.0)
+        return answer
+
+    async def lobbies(self, *lobby_ids: str) -> list[pb.LobbyPlaces]:
+        request = pb.LobbiesRequest(lobby_ids=lobby_ids)
+        return list((await self.client.call(f"{FACTS}.Lobbies", request)).lobbies)
+
+
+def kinds(facts: Sequence[pb.Fact]) -> list[str]:
+    return [str(fact.WhichOneof("what")) for fact in facts]
+
+
+def handlers(facts: Facts) -> dict[str, Any]:
+    return {
+        f"{FACTS}.Read": facts.read,
+        f"{FACTS}.Counts": facts.counts,
+        f"{FACTS}.Lobbies": facts.lobbies,
+    }
+
+
+@pytest.fixture
+def scene(engine: Engine) -> Scene:
+    return Scene(engine)
+
+
+@pytest.fixture
+async def reader(engine: Engine, tmp_path: Path) -> AsyncIterator[Reader]:
+    path = tmp_path / "admin.sock"
+    server = InternalServer(handlers(Facts(engine)), path)
+    await server.start()
+    async with InternalClient(path) as client:
+        yield Reader(client)
+    await server.stop(0.0)
+
+
+async def close(scene: Scene, lobby_id: str, is_closed: bool) -> None:
+    request = matchmaker_pb2.SetLobbyClosedRequest(is_closed=is_closed)
+    await scene.fleet.set_closed(request, scene.server(lobby_id))
+
+
+async def detach(scene: Scene, lobby_id: str) -> None:
+    await scene.engine.detach([parse_uuid(NAMESPACE_ID) or b""], parse_uuid(lobby_id) or b"", None)
+
+
+async def test_the_life_of_a_lobby_is_told_as_it_was(scene: Scene, reader: Reader) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    lobby_id = (await scene.attach()).lobby_id
+    found = await scene.find()
+    await scene.connected(lobby_id, found.player.token)
+    await close(scene, lobby_id, True)
+    await close(scene, lobby_id, False)
+    await scene.join(lobby_id)
+    await asyncio.sleep(0.02)  # so that there is player time to tell
+    await detach(scene, lobby_id)
+    facts = (await reader.read()).facts
+    after_ms = time.time_ns() // 1_000_000
+    assert kinds(facts) == ["made", "ready", "closed", "closed", "ended"]
+    assert {(fact.lobby_id, fact.namespace_id) for fact in facts} == {(lobby_id, NAMESPACE_ID)}
+    assert [fact.lsn for fact in facts] == sorted({fact.lsn for fact in facts})
+    made, ready, closed, opened, ended = facts
+    assert made.ts_ms == made.made.about.create_ts_ms == 1_700_000_000_000
+    assert all(before_ms - 5 <= fact.ts_ms <= after_ms + 5 for fact in facts[1:])
+    assert ready.ts_ms <= closed.ts_ms <= opened.ts_ms <= ended.ts_ms
+    assert (closed.closed.is_closed, opened.closed.is_closed) == (True, False)
+    about = pb.LobbyAbout(
+        version_id=VERSION_ID,
+        game_mode="duel",
+        region="north",
+        is_public=True,
+        max_players=2,
+        max_players_direct=2,
+        max_players_party=4,
+        create_ts_ms=1_700_000_000_000,
+    )
+    assert made.made.about == about
+    player_ms = ended.ended.player_ms
+    assert 15 <= player_ms <= after_ms - before_ms
+    assert ended.ended == pb.LobbyEnded(
+        about=about,
+        reason=pb.LOBBY_END_REASON_REMOVED,
+        player_ms=player_ms,
+        peak_players=1,
+        connections=1,
+        reserved_count=1,
+        connected_count=1,
+    )
+
+
+async def test_what_is_acknowledged_is_told_no_more(scene: Scene, reader: Reader) -> None:
+    first = (await scene.attach()).lobby_id
+    assert await reader.store(limit=1) == ["made"]
+    assert kinds((await reader.read()).facts) == kinds((await reader.read()).facts) == ["ready"]
+    assert await reader.store() == ["ready"]
+    assert await reader.store() == []
+    await detach(scene, first)
+    assert await reader.store() == ["ended"]
+    assert [fact.lobby_id for fact in reader.stored] == [first] * 3
+    forgetful = Reader(reader.client)
+    assert kinds((await forgetful.read()).facts) == ["ended"], "not acknowledged yet"
+
+
+async def test_a_fact_ends_the_waiting_and_silence_does_so_in_time(
+    scene: Scene, reader: Reader
+) -> None:
+    began_s = time.monotonic()
+    assert await reader.store(wait_ms=60) == []
+    assert 0.06 <= time.monotonic() - began_s < 5
+    waiting = asyncio.create_task(reader.store(wait_ms=20_000))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    began_s = time.monotonic()
+    await scene.attach(is_ready=False)
+    assert await waiting == ["made"]
+    assert time.monotonic() - began_s < 5, "not the end of the waiting time"
+
+
+async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> None:
+    lobby_id = (await scene.attach()).lobby_id
+    token = (await scene.find()).player.token
+    answers = {"facts": 0, "counts": 0}
+
+    async def read_on() -> None:
+        while True:
+            await reader.store(wait_ms=20_000)
+            answers["facts"] += 1
+
+    async def count_on() -> None:
+        generation = 0
+        while True:
+            generation = (await reader.counts(generation, wait_ms=20_000)).generation
+            answers["counts"] += 1
+
+    tasks = [asyncio.create_task(read_on()), asyncio.create_task(count_on())]
+    began_s = time.monotonic()
+    changes = 0
+    while time.monotonic() - began_s < 0.6:
+        await scene.connected(lobby_id, token)
+        await scene.disconnected(lobby_id, token, hold_ms=60_000)
+        token = (await scene.join(lobby_id, rejoin_token=token)).player.token
+        await close(scene, lobby_id, changes % 2 == 0)
+        changes += 1
+    took_s = time.monotonic() - began_s
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert changes > 20
+    assert 2 <= answers["counts"] <= took_s / 0.2 + 2
+    assert 3 <= answers["facts"] <= took_s / 0.05 + 2
+
+
+async def test_a_reader_that_goes_away_leaves_nothing_behind(engine: Engine) -> None:
+    facts = Facts(engine)
+    tasks = [
+        asyncio.create_task(facts.read(pb.ReadRequest(wait_ms=20_000))),
+        asyncio.create_task(facts.counts(pb.CountsRequest(after_generation=1, wait_ms=20_000))),
+    ]
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+    assert not engine._waiting._watching
+
+
+async def test_an_lsn_of_another_directory_is_not_taken_for_ours(
+    scene: Scene, reader: Reader
+) -> None:
+    await scene.attach()
+    reader.stream, reader.lsn = "0" * 32, 1
+    answer = await reader.read(wait_ms=20_000)
+    assert (answer.is_restarted, kinds(answer.facts)) == (True, ["made", "ready"])
+    reader.stream, reader.lsn = answer.stream, 1_000_000
+    answer = await reader.read(wait_ms=20_000)
+    assert (answer.is_restarted, kinds(answer.facts)) == (True, ["made", "ready"])
+    reader.lsn = answer.facts[0].lsn
+    answer = await reader.read()
+    assert (answer.is_restarted, kinds(answer.facts)) == (False, ["ready"])
+
+
+async def test_all_bad_fields_are_told_at_once(reader: Reader) -> None:
+    with pytest.raises(ServiceError) as raised:
+        await reader.read(limit=10_001, wait_ms=20_001)
+    assert raised.value.code == "BODY_INVALID"
+    assert [problem.path[0] for problem in raised.value.errors] == ["limit", "wait_ms"]
+    with pytest.raises(ServiceError):
+        await reader.counts(wait_ms=20_001)
+    with pytest.raises(ServiceError):
+        await reader.lobbies("no id")
+
+
+async def test_a_reader_that_was_away_too_long_is_told_the_gap(tmp_path: Path) -> None:
+    ring = keyring.load_or_create(tmp_path)
+    engine = open_engine(None, ring, Limits())
+    engine.start()
+    scene = Scene(engine)
+    lobby_id = (await scene.attach()).lobby_id
+    lobby = parse_uuid(lobby_id) or b""
+    for turn in range(KEPT + 8):
+        engine._native.set_closed(lobby, turn % 2 == 0)
+    facts = Facts(engine)
+    answer = await facts.read(pb.ReadRequest(limit=3))
+    assert (answer.lost, answer.oldest_lsn) == (10, 11)
+    assert [fact.lsn for fact in answer.facts] == [11, 12, 13]
+    request = pb.ReadRequest(stream=answer.stream, acknowledged_lsn=13, limit=1)
+    answer = await facts.read(request)
+    assert (answer.lost, answer.oldest_lsn, answer.facts[0].lsn) == (0, 14, 14)
+    await engine.close()
+
+
+async def test_counts_tell_what_changed_and_who_changed_nothing_wakes_nobody(
+    scene: Scene, reader: Reader
+) -> None:
+    assert list((await reader.counts()).namespaces) == []
+    lobby_id = (await scene.attach()).lobby_id
+    first = await reader.counts()
+    assert first.is_all
+    one_lobby = pb.NamespaceCounts(namespace_id=NAMESPACE_ID, lobby_count=1)
+    assert list(first.namespaces) == [one_lobby]
+    token = (await scene.find()).player.token
+    quiet = await reader.counts(first.generation, wait_ms=50)
+    assert quiet == pb.CountsResponse(generation=first.generation), "a place is not a player"
+    waiting = asyncio.create_task(reader.counts(first.generation, wait_ms=20_000))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    began_s = time.monotonic()
+    await scene.connected(lobby_id, token)
+    second = await waiting
+    assert time.monotonic() - began_s < 1, "counts are at most one second old"
+    assert not second.is_all
+    assert second.generation > first.generation
+    one_player = pb.NamespaceCounts(namespace_id=NAMESPACE_ID, player_count=1, lobby_count=1)
+    assert list(second.namespaces) == [one_player]
+    await detach(scene, lobby_id)
+    third = await reader.counts(second.generation)
+    assert list(third.namespaces) == [pb.NamespaceCounts(namespace_id=NAMESPACE_ID)]
+    for foreign in (1, third.generation + 1, 2**64 - 1):
+        answer = await reader.counts(foreign)
+        assert answer.is_all
+        assert answer.generation == third.generation
+        assert list(answer.namespaces) == list(third.namespaces)
+
+
+async def test_places_of_lobbies_are_told_as_they_are_now(scene: Scene, reader: Reader) -> None:
+    first = (await scene.attach()).lobby_id
+    gone = (await scene.attach()).lobby_id
+    second = (await scene.attach()).lobby_id
+    await detach(scene, gone)
+    token = (await scene.join(first)).player.token
+    await scene.join(first, scene.client(2))
+    await scene.connected(first, token)
+    places = await reader.lobbies(second, gone, first, "0" * 8 + "-0000-4000-8000-" + "0" * 12)
+    assert places == [
+        pb.LobbyPlaces(lobby_id=second),
+        pb.LobbyPlaces(lobby_id=first, reserved_count=1, connected_count=1),
+    ]
+
+
+def test_after_a_kill_nothing_is_lost_and_nothing_acknowledged_comes_back(service: Service) -> None:
+    first, _ = service.attach()
+    told = asyncio.run(_read(service))
+    assert kinds(told.facts) == ["made", "ready"]
+    asyncio.run(_read(service, told))
+    # Its answer is durable, and so is everything before it: the acknowledgement too.
+    second, token = service.attach(is_ready=False)
+    service.kill()
+    service.start()
+    again = asyncio.run(_read(service))
+    assert [(fact.lobby_id, kinds([fact])) for fact in again.facts] == [(second, ["made"])]
+    assert (again.stream, again.lost) == (told.stream, 0)
+    # What was acknowledged after that may come again, and is known by its LSN.
+    service.good("POST", "/matchmaker/lobbies/ready", {}, token)
+    service.kill()
+    service.start()
+    after = asyncio.run(_read(service, again))
+    assert kinds(after.facts) == ["ready"]
+    assert first not in {fact.lobby_id for fact in (*again.facts, *after.facts)}
+
+
+async def _read(service: Service, told: pb.ReadResponse | None = None) -> pb.ReadResponse:
+    async with InternalClient(service.data_dir / "admin.sock") as client:
+        reader = Reader(client)
+        if told is not None:
+            reader.stream, reader.lsn = told.stream, told.facts[-1].lsn
+        return await reader.read()

@@ -1,0 +1,125 @@
+"""Facts for the control plane on a bad disk and over kills: nothing is told that could be undone, and
+a reader that stores what it reads has every fact once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.rpc import InternalClient, Unreachable
+from tests.faults.actors import Scene, attach_fields
+from tests.faults.conftest import MakePlane, OpenDoors
+from tests.faults.doors import Lost
+from tests.faults.plane import Plane
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+READ = "hosting.internal.v1.Facts.Read"
+PENDING = "hosting_journal_pending_events"
+MODES = {"crowd": {"max_players": 8}}
+KILLS = 4
+
+
+class Reader:
+    """Stores facts together with stream and LSN, as one transaction would."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.path = plane.data_dir / "admin.sock"
+        self.stream = ""
+        self.lsn = 0
+        self.stored: Counter[tuple[str, str]] = Counter()
+
+    async def read(self, wait_ms: int = 0) -> int:
+        """How many facts came. Raises Unreachable."""
+        async with InternalClient(self.path) as client:
+            request = pb.ReadRequest(
+                stream=self.stream, acknowledged_lsn=self.lsn, limit=3, wait_ms=wait_ms
+            )
+            answer: pb.ReadResponse = await client.call(READ, request, 30.0)
+        assert not answer.is_restarted
+        assert answer.lost == 0
+        for fact in answer.facts:
+            assert fact.lsn > self.lsn, "in order, and none again"
+            self.lsn = fact.lsn
+            self.stored[fact.lobby_id, str(fact.WhichOneof("what"))] += 1
+        self.stream = answer.stream
+        return len(answer.facts)
+
+    async def read_on(self) -> None:
+        """Reads until cancelled, also over restarts."""
+        while True:
+            try:
+                await self.read(wait_ms=1_000)
+            except Unreachable:
+                await asyncio.sleep(0.01)
+
+    async def read_all(self) -> None:
+        while await self.read():
+            pass
+
+
+async def test_while_the_disk_stalls_no_fact_is_told_that_is_not_on_it(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    scene = Scene(plane, open_doors(plane).http, await plane.public_token())
+    reader = Reader(plane)
+    first = await scene.attach("crowd")
+    await reader.read_all()
+    with plane.commanded.stalled("fdatasync", "seg-*"):
+        attaching = asyncio.create_task(
+            scene.door.call("attach", attach_fields("crowd"), token=plane.environment_token)
+        )
+        await plane.wait_metric(PENDING, 1)
+        assert await reader.read(wait_ms=300) == 0
+        waiting = asyncio.create_task(reader.read(wait_ms=20_000))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+    second = (await attaching).body["lobby_id"]
+    assert await waiting == 1
+    assert set(reader.stored) == {(first.id, "made"), (first.id, "ready"), (second, "made")}
+    await plane.stop()
+
+
+async def test_over_kills_a_reader_has_every_answered_fact_exactly_once(
+    make_plane: MakePlane, open_doors: OpenDoors
+) -> None:
+    plane = make_plane(modes=MODES)
+    await plane.start()
+    reader = Reader(plane)
+    told: list[tuple[str, str]] = []
+    reading = asyncio.create_task(reader.read_on())
+    for _ in range(KILLS):
+        scene = Scene(plane, open_doors(plane).http, await plane.public_token())
+        acting = asyncio.create_task(act(scene, told))
+        await asyncio.sleep(0.4)
+        await plane.kill()
+        assert isinstance((await asyncio.gather(acting, return_exceptions=True))[0], Lost)
+        await plane.start()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await reader.read_all()
+    assert len(told) > 3 * KILLS
+    assert set(reader.stored.values()) == {1}
+    assert reader.stored.keys() >= set(told), "what was answered was told"
+    # At each kill one request was in flight; it may have been done.
+    assert len(reader.stored) <= len(told) + KILLS
+    await plane.stop()
+
+
+async def act(scene: Scene, told: list[tuple[str, str]]) -> None:
+    """Makes lobbies and ends them, and notes what was answered, until the connection is lost."""
+    while True:
+        lobby = await scene.attach("crowd", is_ready=False)
+        told.append((lobby.id, "made"))
+        await scene.must("ready", token=lobby.token)
+        told.append((lobby.id, "ready"))
+        await scene.must("closed", {"is_closed": True}, token=lobby.token)
+        told.append((lobby.id, "closed"))
+        await scene.detach(lobby)
+        told.append((lobby.id, "ended"))

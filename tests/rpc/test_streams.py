@@ -1,0 +1,148 @@
+"""Streams repeat a watched operation: an answer at once, then what is newer, until the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from pyservice.calls import Call, Caller, Operation, TokenKind
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.v1 import events_pb2 as pb
+from pyservice.rpc import RpcServer
+
+pytestmark = pytest.mark.anyio
+
+GET = "hosting.v1.Events.GetLiveEvents"
+
+
+class Counter:
+    """Answers with its number; a request that knows the number waits for the next one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.asked: list[str] = []
+        self.left = 0
+        self._changed = asyncio.Condition()
+        self.is_patient = True
+
+    async def raise_to(self, number: int) -> None:
+        async with self._changed:
+            self.number = number
+            self._changed.notify_all()
+
+    def authorize(self, call: Call) -> Caller:
+        if call.authorization != "Bearer good":
+            raise ServiceError("TOKEN_INVALID")
+        return Caller(TokenKind.CHANNEL, b"", b"", b"", call)
+
+    async def run(
+        self, request: pb.GetLiveEventsRequest, caller: Caller
+    ) -> pb.GetLiveEventsResponse:
+        self.asked.append(request.watch_index)
+        try:
+            if self.is_patient:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: str(self.number) != request.watch_index)
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        await asyncio.sleep(0)
+        return pb.GetLiveEventsResponse(watch={"index": str(self.number)})
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+@pytest.fixture
+async def channel(counter: Counter) -> AsyncIterator[grpc.aio.Channel]:
+    operations = {GET: Operation(GET, counter.authorize, counter.run)}
+    server = RpcServer(operations, DoorSettings(), RequestMetrics(), Limits(), "127.0.0.1:0")
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as opened:
+        yield opened
+    await server.stop(0.0)
+
+
+def _stream(
+    channel: grpc.aio.Channel, token: str = "good", watch_index: str | None = None
+) -> grpc.aio.UnaryStreamCall[Any, pb.StreamLiveEventsResponse]:
+    method = channel.unary_stream(
+        "/hosting.v1.Events/StreamLiveEvents",
+        request_serializer=pb.StreamLiveEventsRequest.SerializeToString,
+        response_deserializer=pb.StreamLiveEventsResponse.FromString,
+    )
+    request = pb.StreamLiveEventsRequest(watch_index=watch_index)
+    return method(request, metadata=(("authorization", f"Bearer {token}"),))
+
+
+async def test_an_answer_at_once_and_then_each_newer_one(
+    channel: grpc.aio.Channel, counter: Counter
+) -> None:
+    stream = _stream(channel)
+    for number in (0, 5, 6):
+        await counter.raise_to(number)
+        answer = await stream.read()
+        assert isinstance(answer, pb.StreamLiveEventsResponse)
+        assert answer.watch.index == str(number)
+    assert counter.asked[:3] == ["", "0", "5"]
+    stream.cancel()
+
+
+async def test_a_stream_begins_where_its_client_was(
+    channel: grpc.aio.Channel, counter: Counter
+) -> None:
+    await counter.raise_to(3)
+    stream = _stream(channel, watch_index="3")
+    reading = asyncio.ensure_future(stream.read())
+    while counter.asked != ["3"]:
+        await asyncio.sleep(0)
+    assert not reading.done()
+    await counter.raise_to(4)
+    answer = await reading
+    assert isinstance(answer, pb.StreamLiveEventsResponse)
+    assert answer.watch.index == "4"
+    stream.cancel()
+
+
+async def test_the_same_answer_is_not_sent_twice(
+    channel: grpc.aio.Channel, counter: Counter
+) -> None:
+    counter.is_patient = False
+    stream = _stream(channel)
+    first = await stream.read()
+    assert isinstance(first, pb.StreamLiveEventsResponse)
+    while len(counter.asked) < 20:
+        await asyncio.sleep(0.001)
+    await counter.raise_to(1)
+    second = await stream.read()
+    assert isinstance(second, pb.StreamLiveEventsResponse)
+    assert (first.watch.index, second.watch.index) == ("0", "1")
+    stream.cancel()
+
+
+async def test_a_client_that_goes_away_ends_what_waits_for_it(
+    channel: grpc.aio.Channel, counter: Counter
+) -> None:
+    stream = _stream(channel)
+    await stream.read()
+    while len(counter.asked) < 2:
+        await asyncio.sleep(0)
+    stream.cancel()
+    async with asyncio.timeout(10):
+        while not counter.left:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_refusal_ends_the_stream_with_its_code(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await _stream(channel, token="bad").read()
+    assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
