@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+S3_SERVER := build/s3/bin/s3s-fs
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
 export PYTHONDONTWRITEBYTECODE ?=
 
@@ -31,9 +32,16 @@ $(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
 	@exec $(BIN)/python -m examples.run
 
-test: build ## Every test that a change must pass (minutes)
+test: build $(S3_SERVER) ## Every test that a change must pass (minutes)
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" -n 3 --dist worksteal
+
+# A real S3 server for the tests of objects; without it they are skips that say so.
+$(S3_SERVER):
+	@mkdir -p build
+	@echo "building the S3 server of the tests"
+	@cargo install --quiet --locked --debug --features binary --version 0.14.0 --root build/s3 --target-dir build/s3-target s3s-fs >build/s3.log 2>&1 || echo "no S3 server (build/s3.log): its tests are skipped"
+	@rm -rf build/s3-target
 
 proofs: build ## The long proofs: kill -9, full disks, soak
 	$(BIN)/pytest -m proof

@@ -22,7 +22,7 @@ LONG_FILES: dict[str, str] = {
 }
 LONG_FUNCTIONS: dict[str, str] = {
     "native/core/src/event.rs:encode": "one match over all event kinds, each arm a few writes",
-    "pyservice/storage/migrations/versions/0001_first_tables.py:upgrade": "a list of tables",
+    "pyservice/storage/migrations/versions/0001_first_tables.py:upgrade": "a list of tables, one after the other",
 }
 
 # Who alone may import what (design, "one importer each").

@@ -51,6 +51,7 @@ START_FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable,)
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
+_ADDED_HEADERS_BYTES: Final = 4096
 
 _log = get_logger("service")
 
@@ -101,7 +102,7 @@ class ControlPlane:
         self._gate = Gate(self._database)
         nouns = self._nouns(links, data_plane)
         table = operations(self._gate, nouns)
-        door = DoorSettings(is_behind_door=True)
+        door = _door(settings)
         rates = settings.rate_limits.operator
         limits = Limits(control=Rate(rates.per_second, rates.burst))
         self._limits = limits
@@ -199,6 +200,18 @@ class ControlPlane:
 def _note_end(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         _log.error("background task died", task=task.get_name(), exc_info=task.exception())
+
+
+def _door(settings: Settings) -> DoorSettings:
+    """What the public door let through is not refused behind it: it adds some headers of its own."""
+    http, messages = settings.http_limits, settings.grpc_limits
+    return DoorSettings(
+        is_behind_door=True,
+        body_limit_bytes=http.body_bytes,
+        headers_limit_bytes=http.header_bytes + _ADDED_HEADERS_BYTES,
+        url_limit_bytes=http.url_bytes,
+        message_limit_bytes=messages.message_bytes,
+    )
 
 
 def _links(settings: Settings, cdn_address: str) -> Links:

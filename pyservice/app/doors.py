@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
+from pyservice import openapi
 from pyservice.calls import Operation
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
+from pyservice.edge.published import Published
 from pyservice.edge.server import make_server
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.process import StopSignals
@@ -21,8 +23,6 @@ from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.watch import Topics, Waiters
-
-_NEWS_WAIT_S: Final = 20.0
 
 
 class Doors:
@@ -38,11 +38,12 @@ class Doors:
         limits: Limits,
     ) -> None:
         """`topics` are what the operations of the table park requests for."""
-        self._topics = topics
         self._grace_s = settings.stop_grace_ms / 1000
         door = _door(settings)
         passed = METHODS.keys() - table.keys()
-        self._own_waiters = Waiters()
+        # Two of them: each plane numbers its own changes.
+        self._own_waiters = own = Waiters()
+        topics.listen(lambda changes: own.take(topics.run, changes))
         self._passed_waiters = Waiters()
         self._passing = Passing(settings.control_http_socket, self._passed_waiters)
         self._rpc_passing = RpcPassing(settings.control_socket, self._passed_waiters)
@@ -54,6 +55,12 @@ class Doors:
             passing=self._passing,
             passed=passed,
             waiters=self._own_waiters,
+            published=[
+                Published(
+                    b"/openapi.json",
+                    openapi.document(METHODS.values(), public_url=settings.public_url or "/"),
+                )
+            ],
         )
         self._http = make_server(app, [http_socket])
         self._rpc = RpcServer(
@@ -70,13 +77,6 @@ class Doors:
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """What has to run beside them, each with a name: news for those who are held."""
         yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
-        yield "OwnChanges", self._tell_own_changes()
-
-    async def _tell_own_changes(self) -> None:
-        waiters = self._own_waiters
-        while True:
-            run, after = await waiters.question()
-            waiters.take(run, await self._topics.changes_after(run, after, _NEWS_WAIT_S))
 
     @property
     def held(self) -> int:

@@ -17,15 +17,17 @@ from pyservice.control import access
 from pyservice.control.changes import now_ms
 from pyservice.control.names import refuse
 from pyservice.control.one_namespace import OneNamespace
-from pyservice.errors import FieldProblem, field_problem
+from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction
 
+_HOST_NAME_MAX: Final = 253
+_USER_MAX: Final = 128
 _PASSWORD_MAX_BYTES: Final = 72
 """What bcrypt looks at."""
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
-_USER = re.compile(r"[!-9;-~]{1,128}")
+_USER = re.compile(r"[!-9;-~]+")
 
 
 class Admittance:
@@ -63,14 +65,13 @@ class Admittance:
         """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, game: Record, row: Record) -> pb.AddDomainResponse:
-            domain = request.domain.lower().rstrip(".")
-            if not _is_host(domain):
+            domain = _host(request.domain)
+            if domain is None:
                 sentence = "must be a host name or an IP address, without scheme and port"
-                refuse([field_problem(["domain"], "invalid", sentence)])
+                raise _refused_domain("invalid", sentence)
             owner = await namespaces.owner_of_domain(tx, domain)
             if owner not in (None, row.namespace_id):
-                sentence = "belongs to another namespace"
-                refuse([field_problem(["domain"], "not-unique", sentence)])
+                raise _refused_domain("not-unique", "belongs to another namespace")
             if owner is None:
                 await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
                 await namespaces.change(tx, row.namespace_id, {})
@@ -84,8 +85,8 @@ class Admittance:
         """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction, game: Record, row: Record) -> pb.RemoveDomainResponse:
-            domain = request.domain.lower().rstrip(".")
-            if await namespaces.remove_domain(tx, row.namespace_id, domain):
+            domain = _host(request.domain)
+            if domain and await namespaces.remove_domain(tx, row.namespace_id, domain):
                 await namespaces.change(tx, row.namespace_id, {})
             return pb.RemoveDomainResponse()
 
@@ -136,8 +137,12 @@ class Admittance:
 
 def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:
     problems = []
-    if _USER.fullmatch(request.user) is None:
-        sentence = "must be 1 to 128 visible ASCII characters without a colon"
+    sentence = f"must be 1 to {_USER_MAX} visible ASCII characters without a colon"
+    if not request.user:
+        problems.append(field_problem(["user"], "too-short", sentence))
+    elif len(request.user) > _USER_MAX:
+        problems.append(field_problem(["user"], "too-long", sentence))
+    elif _USER.fullmatch(request.user) is None:
         problems.append(field_problem(["user"], "invalid", sentence))
     length = len(request.password.encode())
     sentence = f"must have 1 to {_PASSWORD_MAX_BYTES} bytes"
@@ -149,10 +154,17 @@ def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:
     return problems
 
 
-def _is_host(text: str) -> bool:
-    """A host name in lower case, or an IP literal as it stands in an Origin, without brackets."""
+def _refused_domain(word: str, sentence: str) -> ServiceError:
+    return ServiceError("VALIDATION_FAILED", errors=[field_problem(["domain"], word, sentence)])
+
+
+def _host(text: str) -> str | None:
+    """A host name, or an IP literal without brackets, as browsers write it in an Origin; None for anything else."""
+    host = text.lower().removesuffix(".")
     try:
-        ipaddress.ip_address(text)
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
-    return True
+        is_name = len(host) <= _HOST_NAME_MAX and _HOST_NAME.fullmatch(host) is not None
+        return host if is_name else None
+    # No Origin has a scope: what an interface is called is the client's own matter.
+    return None if "%" in host else str(address)

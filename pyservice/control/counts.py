@@ -1,8 +1,28 @@
-"""How many players are connected, as the data plane last said (at most a second old)."""
+"""How many players are connected, as the data plane last said (at most a second old), and who has to know when that
+changes.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from pyservice.control.feeder import Away
+from pyservice.control.games import game_topic, group_topic
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.storage import lobbies
+from pyservice.storage.database import Database
+from pyservice.watch import Topics
+
+_WAIT_MS: Final = 10_000
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 0.5
+_ASKED_AT_ONCE: Final = 500
+
+_log = get_logger("counts")
 
 
 class PlayerCounts:
@@ -15,8 +35,79 @@ class PlayerCounts:
         """Of these namespaces together."""
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
-    def take(self, players: Mapping[str, int]) -> list[str]:
-        """What the data plane said of some namespaces; those whose number is another one now."""
-        changed = [one for one, count in players.items() if self._players.get(one, 0) != count]
-        self._players.update(players)
+    def take(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
+        """What the data plane said of some namespaces, or of all that have any; those whose number is another one now."""
+        told = dict(players)
+        if is_all:
+            told = {**dict.fromkeys(self._players, 0), **told}
+        changed = [one for one, count in told.items() if self._players.get(one, 0) != count]
+        for one, count in told.items():
+            if count:
+                self._players[one] = count
+            else:
+                self._players.pop(one, None)
         return changed
+
+
+class CountsClient(Protocol):
+    """The data plane, as a reader of counts sees it. Raises Away, ServiceError."""
+
+    async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse: ...
+
+
+class CountsReader:
+    """Keeps the counts true as long as `run` runs, and wakes watches of games whose number changed."""
+
+    def __init__(
+        self, database: Database, client: CountsClient, counts: PlayerCounts, topics: Topics
+    ) -> None:
+        self._database = database
+        self._client = client
+        self._counts = counts
+        self._topics = topics
+        self._generation = 0
+        # A namespace stays with its game and a game with its group.
+        self._topics_of: dict[str, tuple[str, str]] = {}
+        self._untold: set[str] = set()
+        """Namespaces whose number changed and whose game was not looked up yet."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause_s = _RETRY_S
+        while True:
+            try:
+                await self.step(_WAIT_MS)
+            except (Away, ServiceError) as error:
+                _log.debug("counts not read", error=str(error))
+            except Exception:  # noqa: BLE001 — what cannot be read now is read again, nothing is lost by that
+                _log.exception("counts not read")
+            else:
+                pause_s = _RETRY_S
+                continue
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _RETRY_MAX_S)
+
+    async def step(self, wait_ms: int) -> None:
+        """Reads what changed and tells who waits for it. Raises Away, ServiceError."""
+        request = pb.CountsRequest(
+            after_generation=self._generation, wait_ms=0 if self._untold else wait_ms
+        )
+        answer = await self._client.read_counts(request)
+        players = {one.namespace_id: one.player_count for one in answer.namespaces}
+        self._untold.update(self._counts.take(players, is_all=answer.is_all))
+        self._generation = answer.generation
+        await self._tell()
+
+    async def _tell(self) -> None:
+        unknown = sorted(one for one in self._untold if one not in self._topics_of)
+        for start in range(0, len(unknown), _ASKED_AT_ONCE):
+            async with self._database.read() as tx:
+                rows = await lobbies.games_of(tx, unknown[start : start + _ASKED_AT_ONCE])
+            for row in rows:
+                topics = (game_topic(row.game_id), group_topic(row.group_id))
+                self._topics_of[row.namespace_id] = topics
+        # One that the records do not have is of nobody's concern.
+        self._topics.bump(
+            *{topic for one in self._untold for topic in self._topics_of.get(one, ())}
+        )
+        self._untold.clear()

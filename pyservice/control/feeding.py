@@ -75,13 +75,11 @@ class Composer:
 
 
 def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
-    """An env_ token is good by being told, the others by not being told as revoked."""
+    """The data plane knows env_ tokens by what it is told, the others by their signature."""
     if row.kind == "env":
-        if row.revoke_ms is None:
-            message.environment_tokens.add(
-                token_id=row.token_id, sha256=row.sha256, expires_ms=row.expires_ms
-            )
-        return
+        message.environment_tokens.add(
+            token_id=row.token_id, sha256=row.sha256, expires_ms=row.expires_ms
+        )
     if row.revoke_ms is not None:
         message.revoked_token_ids.append(row.token_id)
     elif row.kind == "dev":

@@ -5,6 +5,8 @@ A new game has namespaces `prod` and `staging` that run its empty version `0.0.1
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -108,11 +110,16 @@ class Games:
     async def create(self, request: pb.CreateGameRequest, caller: Caller) -> pb.CreateGameResponse:
         """Contract games.createGame. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
         namespace_ids: list[str] = []
+        attempts = itertools.count()
 
         async def change(tx: Transaction) -> pb.CreateGameResponse:
+            namespace_ids.clear()
             await access.group(tx, caller, request.developer_group_id)
             refuse(await _problems(tx, request))
-            game_id = await self._add(tx, request, namespace_ids)
+            name_id = request.name_id if request.HasField("name_id") else None
+            if name_id is None:
+                name_id = await _free_name_id(tx, request.display_name, next(attempts))
+            game_id = await self._add(tx, request, name_id, namespace_ids)
             return pb.CreateGameResponse(game_id=game_id)
 
         answer = await self._changes.make(caller, request, pb.CreateGameResponse, change)
@@ -121,14 +128,15 @@ class Games:
         return answer
 
     async def _add(
-        self, tx: Transaction, request: pb.CreateGameRequest, namespace_ids: list[str]
+        self,
+        tx: Transaction,
+        request: pb.CreateGameRequest,
+        name_id: str,
+        namespace_ids: list[str],
     ) -> str:
         """Adds the game and what a new one has; its id. Appends the namespaces' ids."""
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
-        name_id = request.name_id if request.HasField("name_id") else None
-        if name_id is None:
-            name_id = await _free_name_id(tx, request.display_name)
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
         await games.add_version(tx, version_id, game_id, FIRST_VERSION, _EMPTY, b"{}", now)
         for namespace_name, display_name in FIRST_NAMESPACES:
@@ -231,17 +239,23 @@ async def _problems(
     return problems
 
 
-async def _free_name_id(tx: Transaction, display_name: str) -> str:
-    """Made from the display name, with a suffix when it is taken."""
+async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str:
+    """Made from the display name, with the next suffix when it is taken.
+
+    Whoever lost it to others at the same time (`attempt` > 0) draws suffixes out of ever more, so
+    that they do not all meet again at the next one.
+    """
     name = derived_name_id(display_name, GAME_NAME_MAX)
-    number = 1
+    first = 1
     while True:
+        numbers: Sequence[int] = range(first, first + _NAMES_TRIED)
+        if attempt:
+            numbers = random.sample(range(2, 2 + _NAMES_TRIED ** (attempt + 1)), _NAMES_TRIED)
         names = [
-            name if candidate == 1 else with_suffix(name, candidate, GAME_NAME_MAX)
-            for candidate in range(number, number + _NAMES_TRIED)
+            name if number == 1 else with_suffix(name, number, GAME_NAME_MAX) for number in numbers
         ]
         taken = await games.taken_names(tx, names)
         free = next((candidate for candidate in names if candidate not in taken), None)
         if free is not None:
             return free
-        number += _NAMES_TRIED
+        first += _NAMES_TRIED

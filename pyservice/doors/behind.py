@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from pyservice.calls import Park
-from pyservice.doors import tracecontext
 
 CLIENT: Final = "x-hosting-client"
 """To the door behind: the client's address."""
@@ -32,11 +31,3 @@ def read_park(text: str) -> Park:
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
     return Park(tuple(topics.split(",")), int(sequence), run)
-
-
-def traceparent(ray_id: str, given: str | None = None) -> str:
-    """The trace of a request that goes on: the client's own word when the ray id is from there."""
-    if given is not None and tracecontext.continued(given) == ray_id:
-        return given
-    # A parent of zeros is none; the last digits of a random id are zeros once in 2^64.
-    return f"00-{ray_id}-{ray_id[16:]}-00"

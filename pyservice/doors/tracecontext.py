@@ -42,6 +42,12 @@ def continued(traceparent: str) -> str | None:
     return match["trace"]
 
 
+def read(traceparent: str | None) -> tuple[str, str | None]:
+    """The ray id of a request that came with this `traceparent`, and that again where it is continued."""
+    trace_id = continued(traceparent) if traceparent else None
+    return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
+
+
 def ray_id(traceparent: str | None) -> str:
     """The ray id of a request that came with this `traceparent`."""
-    return (traceparent and continued(traceparent)) or new_ray_id()
+    return read(traceparent)[0]

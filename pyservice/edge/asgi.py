@@ -24,10 +24,12 @@ from pyservice.edge.endpoint import Endpoint, Exchange, UnknownCaller
 from pyservice.edge.exchanges import Answer, Headers, Request, problem
 from pyservice.edge.held import Held, Sender
 from pyservice.edge.passing import PassedEndpoint, PassedExchange, Passing
+from pyservice.edge.published import Published
 from pyservice.edge.routes import Routes
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
+from pyservice.observability.rays import Rays, Trace
 from pyservice.schema.methods import METHODS
 from pyservice.watch import Waiters
 
@@ -57,8 +59,12 @@ class Edge:
         passing: Passing | None = None,
         passed: Iterable[str] = (),
         waiters: Waiters | None = None,
+        published: Iterable[Published] = (),
+        rays: Rays | None = None,
     ) -> None:
         self.door = door
+        # Without anybody who takes them, kept rays are soon too many, and then none is kept.
+        self._rays = rays or Rays("edge", is_behind_door=door.is_behind_door)
         self.proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics.http
         self._unrouted = metrics.http.meter(UNROUTED)
@@ -67,6 +73,7 @@ class Edge:
         if passing is None and names:
             raise ValueError("there is no way to what is to be passed on")
         self._passing = passing
+        self._published = {one.path: one for one in published}
         self._count = self.count
         self._believes_headers = door.is_behind_door or bool(self.proxies)
         self._routes = Routes(METHODS[name] for name in (*operations, *names))
@@ -95,61 +102,67 @@ class Edge:
         self._metrics.in_flight += 1
         fields = request.headers
         traceparent = fields.get(b"traceparent")
-        ray_id = (
-            tracecontext.new_ray_id()
-            if traceparent is None
-            else tracecontext.ray_id(traceparent.decode("latin-1"))
-        )
+        if traceparent is None:
+            ray_id = tracecontext.new_ray_id()
+            trace = Trace(ray_id, started)
+        else:
+            ray_id, given = tracecontext.read(traceparent.decode("latin-1"))
+            trace = Trace(ray_id, started, given)
         meter = self._unrouted
         headers: Headers | None = None
         try:
+            if request.path in self._published:
+                answer = self._published[request.path].answer(request, ray_id)
+                self.count(meter, OK, trace)
+                return answer
             if b"origin" in fields:
                 path = _decoded(request.path)
                 headers = self._cors.headers(path, fields[b"origin"])
                 if request.method == b"OPTIONS" and b"access-control-request-method" in fields:
                     answer = self._cors.preflight(headers, self._methods_of(path), ray_id)
-                    self.count(meter, OK, started)
+                    self.count(meter, OK, trace)
                     return answer
             if request.failure is not None and not request.is_routable:
                 raise request.failure
             endpoint, parameters = self._find(request)
             meter = endpoint.meter
             if not isinstance(endpoint, Endpoint):
-                return self._pass(request, endpoint, ray_id, headers, started)
+                return self._pass(request, endpoint, headers, trace)
             call = self._call(request, endpoint, ray_id, parameters)
             caller = endpoint.authorize(call)
             if not isinstance(caller, Caller):
-                return UnknownCaller(
-                    self._count, endpoint, request, caller, ray_id, headers, started
-                )
+                return UnknownCaller(self._count, endpoint, request, caller, headers, trace)
+            trace.caller = caller
+            trace.authorized = perf_counter()
             message = endpoint.checked(request, caller, parameters)
-            return Exchange(self._count, endpoint, message, caller, headers, started)
+            return Exchange(self._count, endpoint, message, caller, headers, trace)
         except ServiceError as error:
             failure = error
         except Exception:
             log.exception("request failed", ray_id=ray_id)
             failure = ServiceError("INTERNAL")
-        self.count(meter, failure.code, started)
+        self.count(meter, failure.code, trace)
         return problem(failure, ray_id, headers)
 
-    def count(self, meter: Meter, code: str, started: float) -> None:
+    def count(self, meter: Meter, code: str, trace: Trace) -> None:
         """One request less in flight."""
         self._metrics.in_flight -= 1
-        meter.observe(code, perf_counter() - started)
+        ended = perf_counter()
+        meter.observe(code, ended - trace.started)
+        self._rays.end(trace, "http", meter.operation, code, ended)
 
     def _pass(
         self,
         request: Request,
         endpoint: PassedEndpoint,
-        ray_id: str,
         headers: Headers | None,
-        started: float,
+        trace: Trace,
     ) -> PassedExchange:
         if request.failure is not None:
             raise request.failure
         assert self._passing is not None, "who passes on was given a way"
         client, _ = self._client(request)
-        sender = Sender(client, ray_id, headers, self._count, endpoint.meter, started)
+        sender = Sender(client, trace, headers, self._count, endpoint.meter)
         return PassedExchange(self._passing, endpoint, request, sender)
 
     def _find(self, request: Request) -> tuple[Endpoint | PassedEndpoint, dict[str, str]]:
@@ -317,9 +330,11 @@ def create_app(
     passing: Passing | None = None,
     passed: Iterable[str] = (),
     waiters: Waiters | None = None,
+    published: Iterable[Published] = (),
+    rays: Rays | None = None,
 ) -> Edge:
     """The door over these operations, by full proto name, and those that are passed on.
 
     One that is in neither does not exist. `waiters` hold what operations of this process park.
     """
-    return Edge(operations, door, metrics, limits, passing, passed, waiters)
+    return Edge(operations, door, metrics, limits, passing, passed, waiters, published, rays)

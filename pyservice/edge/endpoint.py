@@ -7,6 +7,7 @@ Owns no table and no header of the wire; `asgi` finds the endpoint and reads the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Final
 
 from google.protobuf.message import Message
@@ -20,14 +21,15 @@ from pyservice.edge.exchanges import JSON, Answer, Headers, Request, problem
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, Meter
+from pyservice.observability.rays import Trace, current
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from pyservice.watch import Waiters, run_parked
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
-Count = Callable[[Meter, str, float], None]
-"""Counts an answered request: its operation's meter, its code, when it came."""
+Count = Callable[[Meter, str, Trace], None]
+"""Counts an answered request: its operation's meter, its code, what was noted of it."""
 
 log = get_logger("pyservice.edge")
 
@@ -99,7 +101,7 @@ class Endpoint:
 class Exchange:
     """A request that passed every check, with its operation still to run."""
 
-    __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_started")
+    __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_trace")
 
     def __init__(
         self,
@@ -108,24 +110,28 @@ class Exchange:
         message: Message,
         caller: Caller,
         headers: Headers | None,
-        started: float,
+        trace: Trace,
     ) -> None:
         self._count = count
         self._endpoint = endpoint
         self._message = message
         self._caller = caller
-        self._ray_id = caller.call.ray_id
+        self._ray_id = trace.ray_id
         self._headers = headers
-        self._started = started
+        self._trace = trace
 
     async def finish(self) -> Answer:
         """Run the operation. Cancelling this tells the handler that its client went away."""
-        endpoint = self._endpoint
+        endpoint, trace = self._endpoint, self._trace
+        trace.message = self._message
+        current.set(trace)
+        trace.handled = perf_counter()
         try:
             response = await endpoint.run(self._message, self._caller)
             if isinstance(response, Park):
                 if endpoint.is_behind_door:
                     return self._parked(response)
+                trace.is_held = True
                 response = await run_parked(
                     endpoint.run, self._message, self._caller, response, endpoint.waiters
                 )
@@ -135,28 +141,28 @@ class Exchange:
         except Exception:
             log.exception("operation failed", operation=endpoint.slug, ray_id=self._ray_id)
             return self.refuse(ServiceError("INTERNAL"))
-        self._count(endpoint.meter, OK, self._started)
+        self._count(endpoint.meter, OK, self._trace)
         return Answer(200, body, self._ray_id, JSON, self._headers)
 
     def _parked(self, park: Park) -> Answer:
         """What the door in front holds the request by."""
-        self._count(self._endpoint.meter, OK, self._started)
+        self._count(self._endpoint.meter, OK, self._trace)
         return Answer(200, b"", self._ray_id, JSON, [relayed.park_field(park)])
 
     def refuse(self, error: ServiceError) -> Answer:
         """The answer to a request that fails with this error."""
-        self._count(self._endpoint.meter, error.code, self._started)
+        self._count(self._endpoint.meter, error.code, self._trace)
         return problem(error, self._ray_id, self._headers)
 
     def abandon(self) -> None:
         """Nobody is there to be answered."""
-        self._count(self._endpoint.meter, CANCELLED, self._started)
+        self._count(self._endpoint.meter, CANCELLED, self._trace)
 
 
 class UnknownCaller:
     """A request whose caller has to be asked for elsewhere; the checks behind that wait for it."""
 
-    __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_ray_id", "_request", "_started")
+    __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_request", "_trace")
 
     def __init__(
         self,
@@ -164,38 +170,38 @@ class UnknownCaller:
         endpoint: Endpoint,
         request: Request,
         asking: Awaitable[Caller],
-        ray_id: str,
         headers: Headers | None,
-        started: float,
+        trace: Trace,
     ) -> None:
         """`asking` is what `authorize` gave; `request.found` has the parameters of the path."""
         self._count = count
         self._endpoint = endpoint
         self._request = request
         self._asking = asking
-        self._ray_id = ray_id
         self._headers = headers
-        self._started = started
+        self._trace = trace
 
     async def finish(self) -> Answer:
         """Learn who calls, check the rest and run the operation."""
-        endpoint, request = self._endpoint, self._request
+        endpoint, request, trace = self._endpoint, self._request, self._trace
         try:
             caller = await self._asking
+            trace.caller = caller
+            trace.authorized = perf_counter()
             message = endpoint.checked(request, caller, request.found[1])
         except ServiceError as error:
             return self.refuse(error)
         except Exception:
-            log.exception("request failed", operation=endpoint.slug, ray_id=self._ray_id)
+            log.exception("request failed", operation=endpoint.slug, ray_id=self._trace.ray_id)
             return self.refuse(ServiceError("INTERNAL"))
-        exchange = Exchange(self._count, endpoint, message, caller, self._headers, self._started)
+        exchange = Exchange(self._count, endpoint, message, caller, self._headers, trace)
         return await exchange.finish()
 
     def refuse(self, error: ServiceError) -> Answer:
         """The answer to a request that fails with this error."""
-        self._count(self._endpoint.meter, error.code, self._started)
-        return problem(error, self._ray_id, self._headers)
+        self._count(self._endpoint.meter, error.code, self._trace)
+        return problem(error, self._trace.ray_id, self._headers)
 
     def abandon(self) -> None:
         """Nobody is there to be answered."""
-        self._count(self._endpoint.meter, CANCELLED, self._started)
+        self._count(self._endpoint.meter, CANCELLED, self._trace)

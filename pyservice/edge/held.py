@@ -19,6 +19,7 @@ from pyservice.edge.upstream import Reply
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, Meter
+from pyservice.observability.rays import Rays, Trace
 from pyservice.watch import Parked, Waiters
 
 _AT_ONCE: Final = 32
@@ -28,8 +29,8 @@ _ANSWERS_A_TURN: Final = 64
 
 Ask = Callable[[bytes], Awaitable[Reply]]
 """Sends a request, given its head. Raises ServiceError."""
-Count = Callable[[Meter, str, float], None]
-"""Counts an answered request: its operation's meter, its code, when it came."""
+Count = Callable[[Meter, str, Trace], None]
+"""Counts an answered request: its operation's meter, its code, what was noted of it."""
 Deliver = Callable[[Answer], None]
 
 log = get_logger("pyservice.edge")
@@ -38,38 +39,37 @@ log = get_logger("pyservice.edge")
 class Sender:
     """Who has to be answered, and how."""
 
-    __slots__ = ("_count", "_headers", "_meter", "_started", "client", "ray_id")
+    __slots__ = ("_count", "_headers", "_meter", "client", "ray_id", "trace")
 
     def __init__(
         self,
         client: Address,
-        ray_id: str,
+        trace: Trace,
         headers: Headers | None,
         count: Count,
         meter: Meter,
-        started: float,
     ) -> None:
         """`client` is its address; `headers` are the door's own of the answer."""
         self.client = client
-        self.ray_id = ray_id
+        self.trace = trace
+        self.ray_id = trace.ray_id
         self._headers = headers
         self._count = count
         self._meter = meter
-        self._started = started
 
     def answer(self, reply: Reply, asked: str | None = None) -> Answer:
         """The answer that a reply is for this client; counted. `asked`: see `relayed.answer_of`."""
-        self._count(self._meter, relayed.code_of(reply), self._started)
+        self._count(self._meter, relayed.code_of(reply), self.trace)
         return relayed.answer_of(reply, self.ray_id, self._headers, asked)
 
     def refuse(self, error: ServiceError) -> Answer:
         """The answer to a request that fails with this error; counted."""
-        self._count(self._meter, error.code, self._started)
+        self._count(self._meter, error.code, self.trace)
         return problem(error, self.ray_id, self._headers)
 
     def abandon(self) -> None:
         """Nobody is there to be answered."""
-        self._count(self._meter, CANCELLED, self._started)
+        self._count(self._meter, CANCELLED, self.trace)
 
 
 class Held(Parked):
@@ -96,6 +96,7 @@ class Held(Parked):
         if park is None:
             raise RuntimeError("a request is held once")
         self._deliver = deliver
+        self.sender.trace.is_held = True
         self._requests.waiters.hold(self, park)
 
     def woken(self, *, is_over: bool) -> None:
@@ -130,8 +131,9 @@ class Held(Parked):
 class HeldRequests:
     """Sends parked requests again when they wake."""
 
-    def __init__(self, ask: Ask, waiters: Waiters) -> None:
+    def __init__(self, ask: Ask, waiters: Waiters, rays: Rays) -> None:
         self._ask = ask
+        self._rays = rays
         self.waiters = waiters
         self._woken: dict[tuple[Wish, bool], dict[Held, None]] = {}
         """What is to be sent, in the order of waking; equal ones once."""
@@ -164,7 +166,7 @@ class HeldRequests:
         wish, asking = group[0].wish, group[0].sender
         fields = relayed.fields_of(wish)
         fields.append((relayed.HELD, relayed.OVER if is_over else relayed.WOKEN))
-        trace = relayed.traceparent(asking.ray_id)
+        trace = self._rays.pass_on(asking.trace)
         try:
             reply = await self._ask(relayed.head(wish, asking.client, trace, fields, None))
             park = relayed.park_of(reply)

@@ -8,6 +8,7 @@ answers. Connections are `upstream`'s, headers `relayed`'s, parked requests `hel
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 from pyservice.edge import relayed
@@ -18,6 +19,7 @@ from pyservice.edge.upstream import NoAnswer, Reply, Upstream
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import Meter
+from pyservice.observability.rays import Rays
 from pyservice.schema.methods import Method
 from pyservice.watch import Waiters
 
@@ -53,6 +55,7 @@ class Passing:
         self,
         socket_path: Path,
         waiters: Waiters,
+        rays: Rays,
         *,
         at_once: int = AT_ONCE,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
@@ -61,7 +64,8 @@ class Passing:
         self._at_once = at_once
         self._running = 0
         self._is_away = False
-        self.held = HeldRequests(self._ask, waiters)
+        self.rays = rays
+        self.held = HeldRequests(self._ask, waiters, rays)
 
     async def ask_first(self, head: bytes, body: bytes, *, is_safe: bool) -> Reply:
         """Pass a client's request on. Raises ServiceError."""
@@ -116,10 +120,14 @@ class PassedExchange:
         wish = Wish(request.method, target, fields.get(relayed.AUTHORIZATION))
         body = request.body if endpoint.takes_body else b""
         length_bytes = len(body) if endpoint.takes_body else None
-        trace = relayed.traceparent(sender.ray_id, fields.get(b"traceparent"))
+        trace = self._passing.rays.pass_on(sender.trace)
         head = relayed.head(wish, sender.client, trace, relayed.passed(fields), length_bytes)
+        began = perf_counter()
         try:
-            reply = await self._passing.ask_first(head, body, is_safe=endpoint.is_safe)
+            try:
+                reply = await self._passing.ask_first(head, body, is_safe=endpoint.is_safe)
+            finally:
+                sender.trace.note("control plane", began)
             park = relayed.park_of(reply)
         except ServiceError as error:
             return sender.refuse(error)

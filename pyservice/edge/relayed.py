@@ -64,12 +64,12 @@ def passed(fields: dict[bytes, bytes]) -> Headers:
 
 
 def head(
-    wish: Wish, client: Address, traceparent: bytes, fields: Headers, length_bytes: int | None
+    wish: Wish, client: Address, traceparent: str, fields: Headers, length_bytes: int | None
 ) -> bytes:
     """The head of a request to the door behind. `length_bytes` None: there is no body."""
     lines = [
         b"%b %b HTTP/1.1\r\nhost: control\r\n%b: %b\r\ntraceparent: %b\r\n"
-        % (wish.method, wish.target, CLIENT, str(client).encode(), traceparent)
+        % (wish.method, wish.target, CLIENT, str(client).encode(), traceparent.encode())
     ]
     lines += [b"%b: %b\r\n" % field for field in fields]
     if length_bytes is not None:
@@ -82,11 +82,6 @@ def client_of(fields: dict[bytes, bytes]) -> Address | None:
     """The client's address as the public door says it, None when it says none."""
     text = fields.get(CLIENT)
     return None if text is None else addresses.parse(text.decode("latin-1"))
-
-
-def traceparent(ray_id: str, given: bytes | None = None) -> bytes:
-    """See `behind.traceparent`."""
-    return behind.traceparent(ray_id, None if given is None else given.decode("latin-1")).encode()
 
 
 def park_field(park: Park) -> tuple[bytes, bytes]:

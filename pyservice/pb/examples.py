@@ -15,6 +15,10 @@ class Example(NamedTuple):
 
 
 EXAMPLES: Final[dict[str, Example]] = {
+    "prepare_device_link": Example(body='{}'),
+    "get_device_link": Example(query={'device_link_token': '{device_link_token}'}),
+    "complete_device_link": Example(token='cloud', body='{"device_link_token": "{device_link_token}", "game_id": "{game_id}"}'),
+    "live_events": Example(token='channel'),
     "validate_game": Example(token='cloud', body='{"display_name": "Arena"}'),
     "create_game": Example(token='cloud', body='{"developer_group_id": "{group_id}", "display_name": "Arena"}'),
     "get_games": Example(token='cloud'),
@@ -22,6 +26,8 @@ EXAMPLES: Final[dict[str, Example]] = {
     "create_group": Example(token='cloud', body='{"display_name": "Arena Makers"}'),
     "get_group": Example(token='cloud'),
     "get_billing": Example(token='cloud'),
+    "list_lobby_records": Example(token='cloud'),
+    "get_lobby_record": Example(token='cloud'),
     "find": Example(token='pub', body='{"game_modes": ["duel"]}'),
     "join": Example(token='pub', body='{"lobby_id": "{lobby_id}", "party_size": 1}'),
     "list": Example(token='pub', query={'include_state': 'true'}),
@@ -50,6 +56,10 @@ EXAMPLES: Final[dict[str, Example]] = {
     "set_cdn_auth": Example(token='cloud', body='{"auth_type": "basic"}'),
     "set_auth_user": Example(token='cloud', body='{"user": "{user}", "password": "a long password"}'),
     "remove_auth_user": Example(token='cloud'),
+    "bootstrap": Example(),
+    "region_tiers": Example(),
+    "datacenters": Example(token='env'),
+    "get_ray_perf": Example(token='cloud'),
     "create_service_token": Example(token='cloud', body='{}'),
     "create_public_token": Example(token='cloud', body='{}'),
     "create_development_token": Example(token='cloud', body='{"hostname": "127.0.0.1", "ports": {"game": {"port": 7777, "protocol": "tcp"}}}'),
@@ -79,4 +89,6 @@ SAMPLES: Final[dict[str, str]] = {
     "cloud_token_id": "0192f000-0000-7000-8000-0000000000d2",
     "domain": "play.example.com",
     "user": "tester",
+    "device_link_token": "link_AbCdEf",
+    "ray_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 }

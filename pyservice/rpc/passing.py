@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -17,6 +18,7 @@ from pyservice.calls import Park
 from pyservice.doors import behind
 from pyservice.doors.addresses import Address
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
 from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
 from pyservice.watch import Waiters
@@ -62,7 +64,7 @@ class Asked(NamedTuple):
     fields: dict[str, Any]
     """Metadata of the client's call."""
     client: Address
-    ray_id: str
+    trace: Trace
 
 
 class RpcPassing:
@@ -72,12 +74,14 @@ class RpcPassing:
         self,
         socket_path: Path,
         waiters: Waiters,
+        rays: Rays,
         *,
         at_once: int = AT_ONCE,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._channel = grpc.aio.insecure_channel(unix_address(socket_path), options=_OPTIONS)
         self._waiters = waiters
+        self._rays = rays
         self._at_once = at_once
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._running = 0
@@ -90,7 +94,7 @@ class RpcPassing:
         """
         loop = asyncio.get_running_loop()
         deadline = None if time_left_s is None else loop.time() + time_left_s
-        metadata = _metadata(asked)
+        metadata = _metadata(asked, self._rays.pass_on(asked.trace))
         if self._running >= self._at_once:
             raise ServiceError("OVERLOADED")
         self._running += 1
@@ -100,6 +104,7 @@ class RpcPassing:
             self._running -= 1
         until = 0.0
         while isinstance(answer, Park):
+            asked.trace.is_held = True
             is_over, until = await self._waiters.wait(answer, until)
             again = (*metadata, (behind.HELD, behind.OVER if is_over else behind.WOKEN))
             async with self._woken:
@@ -121,7 +126,11 @@ class RpcPassing:
             method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
             method = self._channel.unary_unary(asked.path)
             call = method(asked.data, metadata=metadata, timeout=timeout_s)
-            answer = await call
+            began = perf_counter()
+            try:
+                answer = await call
+            finally:
+                asked.trace.note("control plane", began)
             for key, value in await call.trailing_metadata() or ():
                 if key == behind.PARK:
                     return behind.read_park(str(value))
@@ -133,12 +142,12 @@ class RpcPassing:
         await self._channel.close()
 
 
-def _metadata(asked: Asked) -> Metadata:
+def _metadata(asked: Asked, traceparent: str) -> Metadata:
     fields = asked.fields
     return (
         *((name, fields[name]) for name in _PASSED if name in fields),
         (behind.CLIENT, str(asked.client)),
-        ("traceparent", behind.traceparent(asked.ray_id, fields.get("traceparent"))),
+        ("traceparent", traceparent),
     )
 
 

@@ -29,6 +29,7 @@ from pyservice.doors.limits import Gate, Limits
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, RequestMetrics
+from pyservice.observability.rays import Rays, Trace, current
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal import Handler, add_internal, listen
 from pyservice.rpc.passing import Asked, Failed, RpcPassing
@@ -40,8 +41,8 @@ from pyservice.watch import Waiters, run_parked
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 _Fields = dict[str, Any]
-Work = Callable[[bytes, Context, _Fields, str], Awaitable[bytes]]
-"""What is between the head of a call and its answer: message, call, metadata, ray id."""
+Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
+"""What is between the head of a call and its answer: message, call, metadata, what is noted of it."""
 
 # How many times its limit a message or metadata may be and still be told so by our own error. All of
 # it is in memory by then, for as many calls as a connection may have: grpcio refuses what is larger.
@@ -71,11 +72,13 @@ class RpcServer:
         passed: Iterable[str] = (),
         waiters: Waiters | None = None,
         internal: Mapping[str, Handler] | None = None,
+        rays: Rays | None = None,
     ) -> None:
         """`passed` are operations that go the way of `passing`; `waiters` hold what operations of this
         process park; `internal` handlers are served on the same socket, which then is a unix one."""
         self._address = address
-        self._calls = _Calls(door, metrics.grpc, waiters)
+        rays = rays or Rays("rpc", is_behind_door=door.is_behind_door)
+        self._calls = _Calls(door, metrics.grpc, waiters, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
 
         def add(method: Method, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
@@ -148,8 +151,11 @@ def _options(door: DoorSettings, served: Iterable[str]) -> list[tuple[str, Any]]
 class _Calls:
     """What every call goes through; makes the handlers and knows the calls that are running."""
 
-    def __init__(self, door: DoorSettings, metrics: DoorMetrics, waiters: Waiters | None) -> None:
+    def __init__(
+        self, door: DoorSettings, metrics: DoorMetrics, waiters: Waiters | None, rays: Rays
+    ) -> None:
         self._door = door
+        self._rays = rays
         self._waiters = waiters
         self._proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics
@@ -172,23 +178,28 @@ class _Calls:
         takes_key = method.http_method not in _SAFE_METHODS
         is_behind_door, waiters = self._door.is_behind_door, self._waiters
 
-        async def work(data: bytes, context: Context, fields: _Fields, ray_id: str) -> bytes:
+        async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
+            ray_id = trace.ray_id
             call = self._call(context, fields, ray_id)
             found = authorize(call)
             caller = found if isinstance(found, Caller) else await found
+            trace.caller = caller
+            trace.authorized = perf_counter()
             if gate is not None and not (is_behind_door and behind.HELD in fields):
                 admit(gate, caller, meter)
             if takes_key:
                 check_idempotency_key(call.idempotency_key)
             else:
                 call.idempotency_key = None
-            message = read(data)
+            trace.message = message = read(data)
+            trace.handled = perf_counter()
             response = await run(message, caller)
             if isinstance(response, Park):
                 if is_behind_door:
                     park = (behind.PARK, behind.park_text(response))
                     context.set_trailing_metadata(((RAY_ID, ray_id), park))
                     return b""
+                trace.is_held = True
                 response = await run_parked(run, message, caller, response, waiters)
             context.set_trailing_metadata(((RAY_ID, ray_id),))
             return response.SerializeToString()
@@ -199,12 +210,12 @@ class _Calls:
         """The handler of an operation that another process answers."""
         limit = self._limit_bytes(method)
 
-        async def work(data: bytes, context: Context, fields: _Fields, ray_id: str) -> bytes:
+        async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             _check_length(data, limit)
             client, _, _ = self._client(context, fields)
-            asked = Asked(method.grpc_path, data, fields, client, ray_id)
+            asked = Asked(method.grpc_path, data, fields, client, trace)
             answer = await passing.answer(asked, context.time_remaining())
-            context.set_trailing_metadata(((RAY_ID, ray_id),))
+            context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
             return answer
 
         return self._served(method, self._metrics.meter(method.slug), work)
@@ -214,6 +225,7 @@ class _Calls:
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Counts calls, and tells their errors."""
         door_metrics, running, loop = self._metrics, self._running, self._loop
+        rays = self._rays
         headers_limit = self._door.headers_limit_bytes
 
         async def serve(data: bytes, context: Context) -> bytes:
@@ -222,15 +234,16 @@ class _Calls:
             assert task is not None, "grpcio runs every handler in a task"
             running.add(task)
             door_metrics.in_flight += 1
-            ray_id = ""
+            trace = Trace("", started)
+            current.set(trace)
             code = "INTERNAL"
             failure: ServiceError | Failed
             try:
                 fields, size = _fields(context)
-                ray_id = tracecontext.ray_id(fields.get("traceparent"))
+                trace.ray_id, trace.given = tracecontext.read(fields.get("traceparent"))
                 if size > headers_limit:
                     raise ServiceError("HEADERS_TOO_LARGE")
-                reply = await work(data, context, fields, ray_id)
+                reply = await work(data, context, fields, trace)
                 code = OK
                 return reply
             except (ServiceError, Failed) as error:
@@ -243,16 +256,18 @@ class _Calls:
                 failure = ServiceError("SHUTTING_DOWN")
                 code = failure.code
             except Exception:
-                log.exception("operation failed", operation=method.slug, ray_id=ray_id)
+                log.exception("operation failed", operation=method.slug, ray_id=trace.ray_id)
                 failure = ServiceError("INTERNAL")
             finally:
                 running.discard(task)
                 door_metrics.in_flight -= 1
-                meter.observe(code, perf_counter() - started)
+                ended = perf_counter()
+                meter.observe(code, ended - started)
+                rays.end(trace, "grpc", method.slug, code, ended)
             if isinstance(failure, Failed):
                 await context.abort(failure.status, failure.detail, failure.trailers)
             else:
-                await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
+                await context.abort(status_code(failure), failure.detail, trailers(failure, trace.ray_id))
             raise AssertionError("abort raises")
 
         return grpc.unary_unary_rpc_method_handler(serve)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, Executable, NullPool, Row, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -31,12 +32,16 @@ Result = TypeVar("Result")
 _POOL_SIZE: Final = 16
 _ANSWER_TIMEOUT_S: Final = 10.0
 _FULL: Final = (sqlite3.SQLITE_FULL,)
+_COLLISIONS: Final = ("40001", "40P01")
+"""PostgreSQL gave one of two writers up: serialization_failure, deadlock_detected."""
 
 _log = get_logger("storage")
 
 
 class Conflict(Exception):
-    """Something that may be there once is there already, or something that is needed is not there."""
+    """Something that may be there once is there already, something that is needed is not there, or two writers were in
+    each other's way: tried anew, it may go another way.
+    """
 
 
 class DatabaseUnusable(Exception):
@@ -67,7 +72,11 @@ class Database(Protocol):
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
-        """Work that wants a plain connection, in one transaction: migrations, checks."""
+        """Work that wants a plain connection, in one transaction and however long it takes: migrations, checks."""
+        ...
+
+    def check(self, connection: Connection) -> None:
+        """Raises DatabaseUnusable when what was committed would not outlive a crash of the machine."""
         ...
 
     async def close(self) -> None: ...
@@ -98,13 +107,14 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that is open."""
         self._engine = _sqlite_engine(path)
         self._one_writer = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
-        with _told():
-            connection = self._engine.connect()
+        connection = self._connect("DEFERRED")
         try:
             yield _SqliteTransaction(connection)
         finally:
@@ -113,8 +123,7 @@ class SqliteDatabase:
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         async with self._one_writer:
-            with _told():
-                connection = self._engine.connect().execution_options(sqlite_begin="IMMEDIATE")
+            connection = self._connect("IMMEDIATE")
             try:
                 yield _SqliteTransaction(connection)
                 with _told():
@@ -124,18 +133,46 @@ class SqliteDatabase:
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def begun() -> Result:
-            with (
-                self._engine.connect().execution_options(sqlite_begin="IMMEDIATE") as connection,
-                connection.begin(),
-            ):
+            with self._connect("IMMEDIATE") as connection, connection.begin():
                 return work(connection)
 
         async with self._one_writer:
             with _told():
                 return await _finish(asyncio.to_thread(begun))
 
+    def check(self, connection: Connection) -> None:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous")
+        }
+        if found != {"journal_mode": "wal", "synchronous": 2}:
+            raise DatabaseUnusable(
+                f"{self._path}: this file system does not let SQLite keep its log ({found}): "
+                "move data_dir to a local disk, or set database_url"
+            )
+
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.dispose)
+
+    def _connect(self, begin: str) -> Connection:
+        """A file that was removed or replaced could be written to as before, and nobody would ever find it again."""
+        if self._file is not None and self._file != _identity(self._path):
+            _log.error(
+                "database file gone", path=str(self._path), remedy="stop, put it back, start"
+            )
+            raise _away()
+        with _told():
+            connection = self._engine.connect().execution_options(sqlite_begin=begin)
+        self._file = self._file or _identity(self._path)
+        return connection
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _sqlite_engine(path: Path) -> Engine:
@@ -193,54 +230,80 @@ class PostgresDatabase:
     name = "postgresql"
 
     def __init__(self, url: str) -> None:
-        self._engine: AsyncEngine = create_async_engine(
-            make_url(url).set(drivername="postgresql+asyncpg"),
-            pool_size=_POOL_SIZE,
-            max_overflow=_POOL_SIZE,
-            pool_timeout=_ANSWER_TIMEOUT_S,
-            connect_args={
-                "timeout": _ANSWER_TIMEOUT_S,
-                "command_timeout": _ANSWER_TIMEOUT_S,
-                "server_settings": {
-                    "application_name": "pyservice",
-                    "synchronous_commit": "on",
-                    "timezone": "UTC",
-                },
-            },
+        self._url = url
+        self._engine = _postgres_engine(
+            url, _ANSWER_TIMEOUT_S, pool_size=_POOL_SIZE, max_overflow=_POOL_SIZE
+        )
+        # The default would show each statement another state.
+        self._reading = self._engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
-        async with self._connected() as connection:
+        async with _connected(self._reading) as connection:
             yield _PostgresTransaction(connection)
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
-        async with self._connected() as connection:
+        async with _connected(self._engine) as connection:
             yield _PostgresTransaction(connection)
             with _told():
                 await _finish(connection.commit())
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
-        async with self._connected() as connection:
+        engine = _postgres_engine(self._url, None, poolclass=NullPool)
+        async with _connected(engine) as connection:
             with _told():
                 result = await connection.run_sync(work)
-                await connection.commit()
+                await _finish(connection.commit())
                 return result
 
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[AsyncConnection]:
-        with _told():
-            connection = await self._engine.connect()
-        try:
-            yield connection
-        finally:
-            # A connection that broke may say so again when it is given back; that was told already.
-            with contextlib.suppress(SQLAlchemyError, OSError):
-                await _finish(connection.close())
+    def check(self, connection: Connection) -> None:
+        for name in ("fsync", "synchronous_commit"):
+            if connection.exec_driver_sql(f"SHOW {name}").scalar() != "on":
+                raise DatabaseUnusable(
+                    f"the PostgreSQL server has {name} off, a crash would lose what was answered: "
+                    f"set {name} = on in its configuration"
+                )
 
     async def close(self) -> None:
         await self._engine.dispose()
+
+
+def _postgres_engine(url: str, answer_timeout_s: float | None, **pool: Any) -> AsyncEngine:
+    parsed = make_url(url).set(drivername="postgresql+asyncpg")
+    if "sslmode" in parsed.query:
+        # The word of every other client; the driver's is another.
+        mode = parsed.query["sslmode"]
+        parsed = parsed.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+    if "poolclass" not in pool:
+        pool["pool_timeout"] = _ANSWER_TIMEOUT_S
+    return create_async_engine(
+        parsed,
+        connect_args={
+            "timeout": _ANSWER_TIMEOUT_S,
+            "command_timeout": answer_timeout_s,
+            "server_settings": {
+                "application_name": "pyservice",
+                "synchronous_commit": "on",
+                "timezone": "UTC",
+            },
+        },
+        **pool,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    with _told():
+        connection = await engine.connect()
+    try:
+        yield connection
+    finally:
+        # A connection that broke may say so again when it is given back; that was told already.
+        with contextlib.suppress(SQLAlchemyError, OSError):
+            await _finish(connection.close())
 
 
 class _PostgresTransaction:
@@ -272,10 +335,14 @@ class _Told:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
             return
-        if isinstance(error, IntegrityError):
-            raise Conflict(str(error.orig)) from error
+        if isinstance(error, IntegrityError) or _sqlstate(error) in _COLLISIONS:
+            raise Conflict(str(getattr(error, "orig", error))) from error
         if isinstance(error, PoolExhausted):
             raise ServiceError("OVERLOADED") from error
+        if _sqlite_code(error) == sqlite3.SQLITE_NOTADB:
+            raise DatabaseUnusable(
+                "records.db is no database: put a backup in its place"
+            ) from error
         if isinstance(error, DBAPIError) and _is_full(error):
             _log.error("database full", error=str(error.orig))
             raise ServiceError("STORAGE_FULL") from error
@@ -299,9 +366,16 @@ def _away() -> ServiceError:
 
 
 def _is_full(error: DBAPIError) -> bool:
-    code = getattr(error.orig, "sqlite_errorcode", None)
     # PostgreSQL: class 53 with 53100, disk_full.
-    return code in _FULL or getattr(error.orig, "sqlstate", None) == "53100"
+    return _sqlite_code(error) in _FULL or _sqlstate(error) == "53100"
+
+
+def _sqlite_code(error: BaseException) -> int | None:
+    return getattr(error.orig, "sqlite_errorcode", None) if isinstance(error, DBAPIError) else None
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
 def _is_of_driver(error: BaseException) -> bool:
@@ -310,10 +384,18 @@ def _is_of_driver(error: BaseException) -> bool:
 
 
 async def _finish(work: Awaitable[Result]) -> Result:
-    """Waits for work to its end, also when the caller is cancelled: a commit is done or not, never unknown."""
+    """Waits for work to its end, also when the caller is cancelled, however often: a commit is done or not, and nobody
+    touches its connection meanwhile.
+    """
     task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()

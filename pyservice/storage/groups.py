@@ -111,3 +111,27 @@ async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int
 async def first(tx: Transaction) -> Record | None:
     """The oldest group: the owner's."""
     return await tx.first(select(groups).order_by(groups.c.group_id).limit(1))
+
+
+async def find_identity(tx: Transaction, identity_id: str) -> Record | None:
+    """Columns of `identities`."""
+    return await tx.first(select(identities).where(identities.c.identity_id == identity_id))
+
+
+async def all_identities(tx: Transaction) -> Sequence[Record]:
+    """Columns of `identities`, oldest first."""
+    return await tx.all(select(identities).order_by(identities.c.identity_id))
+
+
+async def all_groups(tx: Transaction) -> Sequence[Record]:
+    """Columns of `groups`, oldest first."""
+    return await tx.all(select(groups).order_by(groups.c.group_id))
+
+
+async def all_members(tx: Transaction) -> Sequence[Record]:
+    """`group_id` and `identity_id`, in this order."""
+    return await tx.all(
+        select(members.c.group_id, members.c.identity_id).order_by(
+            members.c.group_id, members.c.identity_id
+        )
+    )

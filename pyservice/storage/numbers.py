@@ -1,14 +1,18 @@
-"""Single numbers that the whole service has one of, and answers that are remembered for a repetition."""
+"""What the whole service has one of, and answers that are remembered for a repetition."""
 
 from __future__ import annotations
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
-from pyservice.storage.tables import facts, idempotent_answers
+from pyservice.storage.tables import idempotent_answers, service_state
 
 SOURCE_EPOCH = "source_epoch"
+"""When the records were made, in ms."""
+FACTS_STREAM = "facts_stream"
+"""Which data directory's facts are in the records."""
 FACTS_LSN = "facts_lsn"
+"""Up to where they are."""
 
 _REMEMBERED = select(idempotent_answers).where(
     idempotent_answers.c.caller_key == bindparam("caller_key")
@@ -16,15 +20,24 @@ _REMEMBERED = select(idempotent_answers).where(
 _REMEMBER = insert(idempotent_answers)
 
 
-async def get(tx: Transaction, name: str) -> int | None:
-    found = await tx.first(select(facts.c.value).where(facts.c.name == name))
+async def get_text(tx: Transaction, name: str) -> str | None:
+    found = await tx.first(select(service_state.c.value).where(service_state.c.name == name))
     return None if found is None else found.value
 
 
+async def put_text(tx: Transaction, name: str, value: str) -> None:
+    statement = update(service_state).where(service_state.c.name == name).values(value=value)
+    if not await tx.run(statement):
+        await tx.run(insert(service_state), {"name": name, "value": value})
+
+
+async def get(tx: Transaction, name: str) -> int | None:
+    found = await get_text(tx, name)
+    return None if found is None else int(found)
+
+
 async def put(tx: Transaction, name: str, value: int) -> None:
-    changed = await tx.run(update(facts).where(facts.c.name == name).values(value=value))
-    if not changed:
-        await tx.run(insert(facts), {"name": name, "value": value})
+    await put_text(tx, name, str(value))
 
 
 async def remembered(tx: Transaction, caller_key: bytes) -> Record | None:

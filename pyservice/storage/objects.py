@@ -22,11 +22,14 @@ PART_BYTES: Final = 64 << 20
 """Size of the parts of a multipart upload (decisions 8.8); the last one has the rest."""
 
 MULTIPART_FROM_BYTES: Final = 100 << 20
+FILE_PATH_MAX_BYTES: Final = 512
 PUT_EXPIRES_S: Final = 3600
 PART_EXPIRES_S: Final = 6 * 3600
 
 _SEGMENT: Final = r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?"
 _KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{1,3}}")
+# Control characters and backslashes are refused in the paths of requests.
+_UNASKABLE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 _MANIFESTS_MAX: Final = 256
 
 
@@ -109,6 +112,23 @@ class Blobs(Protocol):
 def file_key(upload_id: str, path: str) -> str:
     """The key of a file of an upload. Names of users never reach a disk or a bucket."""
     return f"{upload_id}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
+
+
+def is_file_path(path: str) -> bool:
+    """Whether a file of an upload may have this path (decisions 8.8): 1 to 512 bytes, relative,
+    no `.` or `..`, nothing that the listener of sites could never be asked for.
+    """
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        return False
+    words = path.split("/")
+    return (
+        0 < size <= FILE_PATH_MAX_BYTES
+        and not _UNASKABLE.search(path)
+        and {"", ".", ".."}.isdisjoint(words)
+        and words[0] != ".objects"
+    )
 
 
 def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:

@@ -29,7 +29,9 @@ _PUT_MAX_BYTES: Final = 5 << 30
 _AT_ONCE: Final = 32
 _BULK: Final = 1000
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
-_REQUEST_TIMEOUT: Final = timedelta(seconds=60)
+_READ_TIMEOUT: Final = timedelta(seconds=30)
+# Of a whole request: a large file goes as slowly as its client reads it.
+_REQUEST_TIMEOUT: Final = timedelta(hours=12)
 _RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 
 _Result = TypeVar("_Result")
@@ -80,6 +82,7 @@ class Bucket:
             client_options={
                 "allow_http": bool(endpoint and endpoint.startswith("http://")),
                 "connect_timeout": _CONNECT_TIMEOUT,
+                "read_timeout": _READ_TIMEOUT,
                 "timeout": _REQUEST_TIMEOUT,
             },
             retry_config=_RETRIES,  # type: ignore[arg-type]  # typed as a whole one
@@ -112,8 +115,13 @@ class Bucket:
         """See `Blobs`: copies inside of the bucket; the old names go when all copies are there."""
 
         async def copy(pair: tuple[str, str]) -> None:
-            with _told():
-                await obstore.copy_async(self._store, *pair)
+            try:
+                with _told():
+                    await obstore.copy_async(self._store, *pair)
+            except FileNotFoundError:
+                # A second completion was quicker: then the copy is there.
+                with _told():
+                    await obstore.head_async(self._store, pair[1])
 
         await self._each(copy, names)
         await self.forget([before for before, _ in names])

@@ -45,13 +45,13 @@ def _ms(name: str, **options: Any) -> Column[int]:
     return Column(name, BigInteger, nullable=options.pop("nullable", False), **options)
 
 
-facts: Final = Table(
-    "facts",
+service_state: Final = Table(
+    "service_state",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("value", BigInteger, nullable=False),
+    _text("value"),
 )
-"""Single numbers: `source_epoch`, `facts_lsn`."""
+"""What the whole service has one of; the names are in `numbers`."""
 
 identities: Final = Table(
     "identities",
@@ -261,6 +261,7 @@ lobbies: Final = Table(
     _id("version_id", nullable=False),
     Column("publicity", String(8), nullable=False),
     Column("is_closed", Boolean, nullable=False),
+    Column("is_stopping", Boolean, nullable=False),
     _ms("create_ms"),
     _ms("ready_ms", nullable=True),
     _ms("stop_ms", nullable=True),

@@ -17,11 +17,6 @@ CONTENT = b"timestamp,stream,line\r\n" * 1000
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return ("asyncio", {"use_uvloop": True})
-
-
-@pytest.fixture(scope="module")
 async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
     folder: Path = tmp_path_factory.mktemp("signed")
     async with running_listener(folder) as found:

@@ -3,79 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import random
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import bcrypt
 import httpx
 import pytest
 
 from pyservice.cdn.routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
+from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire
 
 pytestmark = pytest.mark.anyio
-
-MODIFIED_S = 1_700_000_000.0
-PAGE = b"<!doctype html><title>arena</title>" + b"<p>hello</p>" * 100
-SCRIPT = b"console.log('arena');\n" * 200
-BINARY = random.Random(1).randbytes(700_000)
-FILES = {
-    "index.html": PAGE,
-    "app.js": SCRIPT,
-    "tiny.js": b"1",
-    "empty.txt": b"",
-    "art/index.html": b"<p>art</p>",
-    "art/logo.PNG": BINARY,
-    "a b/ü.txt": b"umlaut",
-    "build.data.br": b"packed",
-    "big.json": b'{"a": [' + b"1234567, " * 200_000 + b"0]}",
-}
-
-
-def make_site(files: dict[str, bytes], prefix: str = "site", **more: object) -> Site:
-    listed = {
-        path: SiteFile(key(prefix, path), len(content), MODIFIED_S)
-        for path, content in files.items()
-    }
-    return Site(listed, **more)  # type: ignore[arg-type]
-
-
-def key(prefix: str, path: str) -> str:
-    return f"{prefix}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return ("asyncio", {"use_uvloop": True})
-
-
-@pytest.fixture(scope="module")
-async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path_factory.mktemp("cdn")) as found:
-        for path, content in FILES.items():
-            await found.objects.put(key("site", path), content)
-        found.sites.by_name["arena", "prod"] = make_site(FILES)
-        yield found
-
-
-class Browser(httpx.AsyncClient):
-    """A client for which a path without a slash is one of the arena's site."""
-
-    async def request(self, method: str, url: httpx.URL | str, **more: Any) -> httpx.Response:
-        path = url if str(url).startswith("/") else f"/arena/prod/{url}"
-        return await super().request(method, path, **more)
-
-
-@pytest.fixture
-async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
-    async with Browser(base_url=listener.url, headers={"accept-encoding": "identity"}) as found:
-        yield found
 
 
 @pytest.mark.parametrize("path", sorted(FILES))
@@ -301,77 +240,6 @@ async def test_a_file_whose_object_is_gone_is_a_404(
 ) -> None:
     listener.sites.by_name["arena", "gone"] = make_site({"a.txt": b"x"}, "nowhere")
     assert (await client.get("/arena/gone/a.txt")).status_code == 404
-
-
-async def test_a_password_is_asked_for_where_one_is_set(
-    listener: Listener, client: httpx.AsyncClient
-) -> None:
-    users = {
-        "ann": bcrypt.hashpw(b"right:one", bcrypt.gensalt(4)),
-        "bob": bcrypt.hashpw("ü".encode(), bcrypt.gensalt(4)),
-    }
-    site = make_site(FILES, users=users)
-    listener.sites.by_name["arena", "closed"] = site
-    listener.sites.by_name["arena", "locked"] = Site({}, users={})
-    for auth in (
-        None,
-        ("ann", "wrong"),
-        ("eve", "right:one"),
-        ("bob", "right:one"),
-        ("ann", "x" * 99),
-    ):
-        answer = await client.get("/arena/closed/app.js", auth=auth)
-        assert answer.status_code == 401
-        assert answer.headers["www-authenticate"].startswith("Basic ")
-    for header in ("Basic", "Basic !", "Basic YQ==", "Bearer x", "Basic " + "A" * 9):
-        answer = await client.get("/arena/closed/app.js", headers={"authorization": header})
-        assert answer.status_code == 401
-    # What is not there is not told either.
-    assert (await client.get("/arena/closed/nothing")).status_code == 401
-    assert (await client.get("/arena/locked/")).status_code == 401
-    for auth in (("ann", "right:one"), ("bob", "ü"), ("ann", "right:one")):
-        answer = await client.get("/arena/closed/app.js", auth=auth)
-        assert (answer.status_code, answer.content) == (200, SCRIPT)
-        assert answer.headers["cache-control"] == "private, max-age=60"
-    changed = {"ann": bcrypt.hashpw(b"new", bcrypt.gensalt(4))}
-    listener.sites.by_name["arena", "closed"] = make_site(FILES, users=changed)
-    assert (await client.get("/arena/closed/", auth=("ann", "right:one"))).status_code == 401
-
-
-async def test_a_password_is_checked_once_and_then_known(
-    listener: Listener, client: httpx.AsyncClient
-) -> None:
-    users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(11))}
-    listener.sites.by_name["arena", "slow"] = make_site(FILES, users=users)
-    started = time.perf_counter()
-    assert (await client.get("/arena/slow/tiny.js", auth=("ann", "right"))).status_code == 200
-    first_s = time.perf_counter() - started
-    started = time.perf_counter()
-    for _ in range(5):
-        answer = await client.get("/arena/slow/tiny.js", auth=("ann", "right"))
-        assert answer.status_code == 200
-    assert (time.perf_counter() - started) / 5 < first_s / 3
-
-
-async def test_who_guesses_passwords_does_not_hold_up_others(
-    listener: Listener, client: httpx.AsyncClient
-) -> None:
-    users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(9))}
-    listener.sites.by_name["arena", "guessed"] = make_site(FILES, users=users)
-    wires = [await Wire.open(listener.url) for _ in range(80)]
-    for number, wire in enumerate(wires):
-        guess = httpx.BasicAuth("ann", str(number))._auth_header
-        head = f"GET /arena/guessed/ HTTP/1.1\r\nHost: x\r\nAuthorization: {guess}\r\n\r\n"
-        await wire.send(head.encode())
-    assert (await client.get("tiny.js")).content == b"1"
-    answers = await asyncio.gather(*(wire.answer(60) for wire in wires))
-    for wire in wires:
-        await wire.close()
-    statuses = [status for status, _, _ in answers]
-    # 64 wait their turn at most; the first ones are through before the last ones come.
-    assert statuses.count(401) >= 64
-    assert statuses.count(503) == 80 - statuses.count(401) > 0
-    assert all("retry-after" in headers for status, headers, _ in answers if status == 503)
 
 
 async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path) -> None:

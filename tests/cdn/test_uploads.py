@@ -28,12 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FAR_FUTURE_S = 4_000_000_000
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop of production: handing a connection over is done by the loop's transport."""
-    return ("asyncio", {"use_uvloop": True})
-
-
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
     async with running_listener(tmp_path / "objects") as found:

@@ -118,3 +118,10 @@ def test_a_feed_that_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
     assert code == 1
     assert "nested too deeply" in errors
     assert "Traceback" not in errors
+
+
+def test_the_listener_of_sites_has_an_origin_of_its_own() -> None:
+    code, _, errors = _check("--cdn", "127.0.0.1:8080")
+    assert (code, "cdn: 127.0.0.1:8080 is where http listens" in errors) == (1, True)
+    code, _, errors = _check("--cdn", "nowhere")
+    assert (code, "cdn: must be host:port" in errors) == (1, True)

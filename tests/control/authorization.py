@@ -89,7 +89,7 @@ class Row:
     moves: bool = False
     """What the data plane has of the namespace changes."""
     elsewhere: str = OK
-    """What a client or a lobby of another namespace, which the operation takes, is told."""
+    """What a client, a lobby or an environment of another namespace, which the operation takes, is told."""
     is_private: bool = True
     """False: `shows` is in the answer to everybody who is let in."""
 
@@ -111,7 +111,7 @@ def expected(row: Row, bearer: Bearer) -> str:
     if bearer.kind == "cloud":
         return _of_cloud(row, bearer)
     if scope is Scope.ENVIRONMENT and not bearer.is_of_namespace:
-        return "NAMESPACE_NOT_FOUND" if bearer.is_of_game else "GAME_NOT_FOUND"
+        return row.elsewhere if bearer.is_of_game else "GAME_NOT_FOUND"
     return OK if bearer.is_of_namespace else row.elsewhere
 
 
@@ -157,9 +157,7 @@ def _of_game(**more: Any) -> Callable[[World], Awaitable[Fields]]:
 
 
 def _of_namespace(**more: Any) -> Callable[[World], Awaitable[Fields]]:
-    return _given(
-        lambda world: {"game_id": world.game_id, "namespace_id": "prod", **_named(more)}
-    )
+    return _given(lambda world: {"game_id": world.game_id, "namespace_id": "prod", **_named(more)})
 
 
 def _of_group(**more: Any) -> Callable[[World], Awaitable[Fields]]:
@@ -211,9 +209,9 @@ async def _some_domain(world: World) -> Fields:
 
 
 async def _some_user(world: World) -> Fields:
-    fields = {"game_id": world.game_id, "namespace_id": "prod", "user": _new()}
-    await world.owner.good("set_auth_user", **fields, password="x")
-    return fields
+    user = _new()
+    await world.records.site_user(world.namespace_id, user)
+    return {"game_id": world.game_id, "namespace_id": "prod", "user": user}
 
 
 async def _some_token(world: World) -> Fields:
@@ -332,7 +330,7 @@ _TOKENS = (
     Row("revoke_group_token", Scope.GROUP, _some_group_token,
         changes=frozenset({"cloud_tokens"})),
     Row("inspect_token", Scope.ANY_CLOUD, _given(lambda _: {}),
-        shows=lambda world: world.identity_id, is_private=False),
+        shows=lambda _: "token_id", is_private=False),
 )  # fmt: skip
 _LOBBY_GONE = "MATCHMAKER_LOBBY_NOT_FOUND"
 _MATCHMAKER = (
@@ -354,8 +352,9 @@ _MATCHMAKER = (
         _given(lambda world: {"lobby_id": world.lobby["lobby_id"]}), elsewhere=_LOBBY_GONE),
     Row("heartbeat", Scope.LOBBY, _nobody_there, moves=True),
     Row("attach", Scope.ENVIRONMENT,
-        _of_namespace(game_mode="arena", ports=PORTS), moves=True),
-    Row("detach", Scope.ENVIRONMENT, _attached, moves=True),
+        _of_namespace(game_mode="arena", ports=PORTS), moves=True,
+        elsewhere="NAMESPACE_NOT_FOUND"),
+    Row("detach", Scope.ENVIRONMENT, _attached, moves=True, elsewhere=_LOBBY_GONE),
 )  # fmt: skip
 
 ROWS: Final = (*_GAMES, *_GROUPS, *_VERSIONS, *_NAMESPACES, *_TOKENS, *_MATCHMAKER)

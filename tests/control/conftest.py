@@ -58,9 +58,11 @@ async def records(house: House) -> AsyncIterator[Records]:
 async def world(house: House, records: Records) -> AsyncIterator[World]:
     """A game, and everybody who may call."""
     door = house.door("http")
+    made = World(house, records, door)
     try:
-        yield await World(house, records, door).build()
+        yield await made.build()
     finally:
+        await made.close()
         await door.close()
 
 

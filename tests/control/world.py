@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, update
 from pyservice.control.changes import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.ids import RecordIds
-from pyservice.storage import groups, tokens
+from pyservice.storage import groups, namespaces, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import members, metadata
@@ -24,7 +24,7 @@ from tests.household import ARENA_MODES, Developer, Door, House
 
 PAID_MS: Final = 1
 PAID_TS: Final = "1970-01-01T00:00:00.001Z"
-MOVING: Final = frozenset({"rays", "facts", "lobbies", "alembic_version"})
+MOVING: Final = frozenset({"rays", "service_state", "lobbies", "alembic_version"})
 """Tables that are written without anybody having called."""
 
 IDS: Final = RecordIds()
@@ -114,6 +114,11 @@ class Records:
                 )
             )
 
+    async def site_user(self, namespace_id: str, user: str) -> None:
+        """A user of the site whose password nobody knows."""
+        async with self.database.write() as tx:
+            await namespaces.set_user(tx, namespace_id, user, "")
+
     async def pay(self, group_id: str) -> None:
         """Something for the billing to tell."""
         values = {"payment_failed_ms": PAID_MS}
@@ -140,6 +145,7 @@ class World:
         self.house = house
         self.records = records
         self.door = door
+        self._scraper = httpx.AsyncClient(verify=False)
         self.domain = f"{uuid4().hex}.example"
 
     async def build(self) -> World:
@@ -165,6 +171,9 @@ class World:
             *await self._of_namespaces(),
         ]
         return self
+
+    async def close(self) -> None:
+        await self._scraper.aclose()
 
     async def _arena(self, developer: Developer, group_id: str, name: str = "arena") -> str:
         """A game with a mode in `prod`, whose lobbies need not speak and whose slots a heartbeat frees at once."""
@@ -195,11 +204,11 @@ class World:
         left, _ = await make(leaver_id, left_id)
         await self.records.leave(leaver_id, left_id)
 
-        async def cloud(name: str, width: str, *scope: str | None, **covers: bool) -> Bearer:
+        async def cloud(name: str, width: str, *scope: str | None, **covers: Any) -> Bearer:
             token, _ = await make(*scope)  # type: ignore[arg-type]
             return Bearer(name, "cloud", token, width=width, **covers)
 
-        both = {"covers_group": True, "covers_game": True}
+        both: dict[str, Any] = {"covers_group": True, "covers_game": True}
         return [
             Bearer("cloud of the identity", "cloud", self.owner.token, width="identity", **both),
             await cloud("cloud of the group", "group", ours, self.group_id, **both),
@@ -238,7 +247,7 @@ class World:
         await owner.good("add_domain", **place, domain=self.domain)
         elsewhere = await self.stranger.service_token(self.stranger_game_id)
         lobby_elsewhere = await self.stranger.lobby(self.stranger_game_id, elsewhere, "theirs")
-        here = {"is_of_game": True, "is_of_namespace": True}
+        here: dict[str, Any] = {"is_of_game": True, "is_of_namespace": True}
         return [
             Bearer("env", "env", self.environment_token, **here),
             Bearer(
@@ -286,8 +295,7 @@ class World:
         """What the data plane has of the namespace: its lobbies with their state, and its slots."""
         listed = await self.door.call("list", {"include_state": True}, token=self.environment_token)
         assert listed.code == "OK", listed
-        async with httpx.AsyncClient() as client:
-            scrape = await client.get(f"http://{self.house.said['metrics']}/metrics")
+        scrape = await self._scraper.get(f"http://{self.house.said['metrics']}/metrics")
         names = ("hosting_lobbies{", "hosting_slots{")
         label = f'namespace="{self.game_name}/prod"'
         lines = [line for line in scrape.text.splitlines() if line.startswith(names)]

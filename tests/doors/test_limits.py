@@ -159,3 +159,22 @@ def test_every_limited_operation_exists() -> None:
     slugs = {method.slug for method in METHODS.values()}
     # create comes with the runtime.
     assert slugs | {"create"} >= CLIENT_OPERATIONS | CONTROL_OPERATIONS
+
+
+def test_control_operations_count_per_token_and_without_one_per_address() -> None:
+    limits = Limits(client=Rate(0, 1), control=Rate(1, 2))
+    gate, same = limits.control_gate(), limits.control_gate()
+
+    def refused(gate: Gate, address: bytes, token: bytes, *, has_token: bool) -> bool:
+        return gate.wait_s(address, token, 0.0, is_back_end=has_token) > 0
+
+    assert not refused(gate, ADDRESS, TOKEN, has_token=True)
+    assert not refused(same, b"elsewhere", TOKEN, has_token=True)
+    assert refused(gate, b"elsewhere", TOKEN, has_token=True)
+    assert not refused(gate, ADDRESS, b"another", has_token=True)
+    # Who has no token counts by address, whatever he is called.
+    assert not refused(gate, ADDRESS, b"x", has_token=False)
+    assert not refused(gate, ADDRESS, b"y", has_token=False)
+    assert refused(gate, ADDRESS, b"z", has_token=False)
+    limits.change(Rate(0, 1), Rate(0, 1))
+    assert not refused(gate, ADDRESS, b"z", has_token=False)

@@ -32,31 +32,41 @@ class S3Server:
 def running_s3(folder: Path) -> Iterator[S3Server]:
     """Runs a server with one empty bucket. Skips, visibly, where it could not be built."""
     if not BINARY.exists():
-        pytest.skip("no S3 server: `make build/s3` needs cargo with Rust 1.92 or newer")
+        pytest.skip("no S3 server: `make build/s3/bin/s3s-fs` makes one with Rust 1.92 or newer")
     (folder / BUCKET).mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    keys = ("--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY)
-    with (folder.parent / "s3.log").open("wb") as log:
-        process = subprocess.Popen(
-            [BINARY, "--host", "127.0.0.1", "--port", str(port), *keys, folder],
-            stdout=log,
-            stderr=log,
-        )
+    process, endpoint = _start(folder)
     try:
-        _wait_until_it_answers(port, process)
-        yield S3Server(f"http://127.0.0.1:{port}", folder, process)
+        yield S3Server(endpoint, folder, process)
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_until_it_answers(port: int, process: subprocess.Popen[bytes]) -> None:
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """It takes no port 0: a port that was free a moment ago, and another if it is not any more."""
+    keys = ("--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY)
+    for _ in range(5):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with (folder.parent / "s3.log").open("wb") as log:
+            process = subprocess.Popen(
+                [BINARY, "--host", "127.0.0.1", "--port", str(port), *keys, folder],
+                stdout=log,
+                stderr=log,
+            )
+        if _answers(port, process):
+            return process, f"http://127.0.0.1:{port}"
+        process.kill()
+        process.wait()
+    raise TimeoutError("the S3 server does not start: see s3.log")
+
+
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Whether it listens; False when it has ended or says nothing for long."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        assert process.poll() is None, "the S3 server ended"
+            return process.poll() is None
         time.sleep(0.02)
-    raise TimeoutError("the S3 server does not answer")
+    return False

@@ -19,6 +19,7 @@ from pyservice.storage.objects import (
     Part,
     Prepared,
     file_key,
+    is_file_path,
     plan_parts,
 )
 from tests.storage.places import Place, bucket_place, folder_place
@@ -98,16 +99,11 @@ async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(plac
     assert await place.content("up/e") == CONTENT
 
 
-async def test_two_completions_at_once_keep_it_once(place: Place) -> None:
+async def test_completions_at_once_all_succeed_and_keep_it_once(place: Place) -> None:
     for number in range(8):
         await place.upload(f"up/f{number}", CONTENT)
     uploads = [Prepared(f"up/f{number}", [Part(0, len(CONTENT))]) for number in range(8)]
-    both = await asyncio.gather(
-        *(place.objects.complete(uploads) for _ in range(2)), return_exceptions=True
-    )
-    # The slower one may have seen neither the old nor the new name; then its caller tries again.
-    await place.objects.complete(uploads)
-    assert None in both
+    await asyncio.gather(*(place.objects.complete(uploads) for _ in range(3)))
     for number in range(8):
         assert await place.content(f"up/f{number}") == CONTENT
 
@@ -222,6 +218,19 @@ def test_the_key_of_a_file_tells_nothing_of_its_path() -> None:
     keys = [file_key("0f", path) for path in tricks]
     assert len(set(keys)) == len(tricks)
     assert all(len(key) == 43 and key.isascii() for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_good"),
+    [
+        *((good, True) for good in ("a", "index.html", "a/b c/ü.js", ".well-known/x", "a" * 512)),
+        *((bad, False) for bad in ("", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a/..")),
+        *((bad, False) for bad in ("a\\b", "a\0", "a\n", "\x7f", "ü" * 257, "\ud800")),
+        (".objects/a", False),
+    ],
+)
+def test_a_path_that_could_never_be_asked_for_is_none(path: str, is_good: bool) -> None:
+    assert is_file_path(path) is is_good
 
 
 async def test_a_bucket_that_is_away_is_an_outage_and_heals(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, func, inspect, select, text
 
 from pyservice.storage.database import Database, DatabaseUnusable
 
@@ -16,14 +16,22 @@ HEAD: Final = "0001"
 """The revision of this version's tables."""
 
 _FOLDER: Final = Path(__file__).parent
+_LOCK: Final = 0x686F7374696E67
+"""Number of the lock that a migration holds: nobody else in the database may use it."""
 
 
 async def migrate(database: Database, *, is_allowed: bool) -> bool:
-    """Brings the database to `HEAD`; whether it had to. Raises DatabaseUnusable when that is not allowed, or when the
-    database is newer than this version.
+    """Brings the database to `HEAD`; whether it had to. Of several at once, one does and the others wait for it.
+
+    Raises DatabaseUnusable when that is not allowed, when the database is newer than this version, and when it would
+    lose in a crash what was committed.
     """
 
     def work(connection: Connection) -> bool:
+        database.check(connection)
+        if connection.dialect.name == "postgresql":
+            # SQLite has one writer anyway.
+            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         return _migrate(connection, is_allowed=is_allowed)
 
     return await database.run_sync(work)
@@ -33,13 +41,20 @@ def _migrate(connection: Connection, *, is_allowed: bool) -> bool:
     current = current_revision(connection)
     if current == HEAD:
         return False
-    if current is not None and not is_allowed:
+    if current is not None and not is_allowed and current in known_revisions():
         raise DatabaseUnusable(
             f"the database is at revision {current}, this version needs {HEAD}: make a backup, then run "
             "pyservice migrate (or set migrate_at_start)"
         )
     upgrade(connection, current, HEAD)
     return True
+
+
+def known_revisions() -> list[str]:
+    """Oldest first."""
+    from alembic.script import ScriptDirectory
+
+    return [one.revision for one in ScriptDirectory(str(_FOLDER)).walk_revisions()][::-1]
 
 
 def current_revision(connection: Connection) -> str | None:

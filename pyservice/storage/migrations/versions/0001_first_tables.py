@@ -20,12 +20,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_device_links_expires_ms", "device_links", ["expires_ms"], unique=False)
     op.create_table(
-        "facts",
-        sa.Column("name", sa.String(length=64), nullable=False),
-        sa.Column("value", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_facts")),
-    )
-    op.create_table(
         "idempotent_answers",
         sa.Column("caller_key", sa.LargeBinary(), nullable=False),
         sa.Column("message_hash", sa.LargeBinary(), nullable=False),
@@ -52,6 +46,7 @@ def upgrade() -> None:
         sa.Column("version_id", sa.String(length=36), nullable=False),
         sa.Column("publicity", sa.String(length=8), nullable=False),
         sa.Column("is_closed", sa.Boolean(), nullable=False),
+        sa.Column("is_stopping", sa.Boolean(), nullable=False),
         sa.Column("create_ms", sa.BigInteger(), nullable=False),
         sa.Column("ready_ms", sa.BigInteger(), nullable=True),
         sa.Column("stop_ms", sa.BigInteger(), nullable=True),
@@ -79,6 +74,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("ray_id", "span_set", name=op.f("pk_rays")),
     )
     op.create_index(op.f("ix_rays_create_ms"), "rays", ["create_ms"], unique=False)
+    op.create_table(
+        "service_state",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_service_state")),
+    )
     op.create_table(
         "groups",
         sa.Column("group_id", sa.String(length=36), nullable=False),

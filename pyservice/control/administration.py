@@ -1,0 +1,302 @@
+"""What administrative commands ask of the running control plane: the handlers of
+`hosting.internal.v1.ControlAdmin` and `Control.CheckToken`. Who may ask is the matter of the socket, which only its
+owner can open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from pyservice.control.access import Gate, covers
+from pyservice.control.changes import now_ms
+from pyservice.control.games import group_topic, identity_topic
+from pyservice.control.groups import billing_topic
+from pyservice.control.names import display_name_problems, refuse
+from pyservice.control.tokens import Tokens
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
+from pyservice.schema.validation import validate
+from pyservice.storage import games, groups, namespaces
+from pyservice.storage.database import Conflict, Database, Record, Transaction
+from pyservice.watch import Topics
+
+_SERVICE: Final = "hosting.internal.v1.ControlAdmin"
+_BILLING: Final = {
+    pb.BILLING_EVENT_PAYMENT_FAILED: "payment_failed_ms",
+    pb.BILLING_EVENT_PAYMENT_METHOD_ATTACHED: "payment_method_attached_ms",
+    pb.BILLING_EVENT_PAYMENT_METHOD_VALID: "payment_method_valid_ms",
+    pb.BILLING_EVENT_PAYMENT_SUCCEEDED: "payment_succeeded_ms",
+}
+
+
+class Administration:
+    """People, groups, their tokens and billing, for whoever runs the service."""
+
+    def __init__(
+        self,
+        database: Database,
+        ids: RecordIds,
+        topics: Topics,
+        gate: Gate,
+        tokens: Tokens,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._ids = ids
+        self._topics = topics
+        self._gate = gate
+        self._tokens = tokens
+        self._now_ms = clock_ms
+
+    def handlers(self) -> dict[str, Any]:
+        """By full names of the methods."""
+        return {
+            f"{_SERVICE}.CreateIdentity": self.create_identity,
+            f"{_SERVICE}.ListIdentities": self.list_identities,
+            f"{_SERVICE}.AdminCreateGroup": self.create_group,
+            f"{_SERVICE}.ListGroups": self.list_groups,
+            f"{_SERVICE}.AddMember": self.add_member,
+            f"{_SERVICE}.RemoveMember": self.remove_member,
+            f"{_SERVICE}.CreateCloudToken": self.create_cloud_token,
+            f"{_SERVICE}.CreateNamespaceToken": self.create_namespace_token,
+            f"{_SERVICE}.RecordBilling": self.record_billing,
+            "hosting.internal.v1.Control.CheckToken": self.check_token,
+        }
+
+    # People and groups ----------------------------------------------------------------------------
+
+    async def create_identity(self, request: pb.CreateIdentityRequest) -> pb.CreateIdentityResponse:
+        """Raises VALIDATION_FAILED."""
+        _check(request)
+        refuse(list(display_name_problems(request.display_name, "display_name")))
+        identity_id = self._ids.new()
+        async with self._database.write() as tx:
+            await groups.add_identity(tx, identity_id, request.display_name, self._now_ms())
+        return pb.CreateIdentityResponse(identity_id=identity_id)
+
+    async def list_identities(self, request: pb.ListIdentitiesRequest) -> pb.ListIdentitiesResponse:
+        """Oldest first."""
+        async with self._database.read() as tx:
+            rows, members = await groups.all_identities(tx), await groups.all_members(tx)
+        of_identity: dict[str, list[str]] = {}
+        for member in members:
+            of_identity.setdefault(member.identity_id, []).append(member.group_id)
+        return pb.ListIdentitiesResponse(
+            identities=(
+                pb.IdentityRecord(
+                    identity_id=row.identity_id,
+                    display_name=row.display_name,
+                    create_ms=row.create_ms,
+                    group_ids=of_identity.get(row.identity_id, ()),
+                )
+                for row in rows
+            )
+        )
+
+    async def create_group(
+        self, request: pb.AdminCreateGroupRequest
+    ) -> pb.AdminCreateGroupResponse:
+        """Raises VALIDATION_FAILED, NOT_FOUND."""
+        _check(request)
+        refuse(list(display_name_problems(request.display_name, "display_name")))
+        group_id = self._ids.new()
+        async with self._database.write() as tx:
+            if request.HasField("owner_identity_id"):
+                owner_id = await _identity(tx, request.owner_identity_id)
+            else:
+                owner_id = await _service_owner(tx)
+            await groups.add(tx, group_id, request.display_name, owner_id, self._now_ms())
+        self._members_changed(group_id, owner_id)
+        return pb.AdminCreateGroupResponse(group_id=group_id)
+
+    async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+        """Oldest first."""
+        async with self._database.read() as tx:
+            rows, members = await groups.all_groups(tx), await groups.all_members(tx)
+        of_group: dict[str, list[str]] = {}
+        for member in members:
+            of_group.setdefault(member.group_id, []).append(member.identity_id)
+        return pb.ListGroupsResponse(
+            groups=(
+                pb.GroupRecord(
+                    group_id=row.group_id,
+                    display_name=row.display_name,
+                    owner_identity_id=row.owner_identity_id,
+                    create_ms=row.create_ms,
+                    member_ids=of_group.get(row.group_id, ()),
+                )
+                for row in rows
+            )
+        )
+
+    async def add_member(self, request: pb.AddMemberRequest) -> pb.AddMemberResponse:
+        """Raises GROUP_NOT_FOUND, NOT_FOUND."""
+        _check(request)
+        # A conflict: somebody else added it at the same time.
+        with contextlib.suppress(Conflict):
+            async with self._database.write() as tx:
+                await _group(tx, request.group_id)
+                await _identity(tx, request.identity_id)
+                if not await groups.is_member(tx, request.group_id, request.identity_id):
+                    await groups.add_member(
+                        tx, request.group_id, request.identity_id, self._now_ms()
+                    )
+        self._members_changed(request.group_id, request.identity_id)
+        return pb.AddMemberResponse()
+
+    async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
+        """Raises GROUP_NOT_FOUND, IN_USE."""
+        _check(request)
+        async with self._database.write() as tx:
+            group = await _group(tx, request.group_id)
+            if group.owner_identity_id == request.identity_id:
+                raise ServiceError("IN_USE", "The owner of a group stays its member.")
+            await groups.remove_member(tx, request.group_id, request.identity_id)
+        self._members_changed(request.group_id, request.identity_id)
+        return pb.RemoveMemberResponse()
+
+    def _members_changed(self, group_id: str, identity_id: str) -> None:
+        self._gate.doubt()
+        self._topics.bump(identity_topic(identity_id), group_topic(group_id))
+
+    # Tokens ---------------------------------------------------------------------------------------
+
+    async def create_cloud_token(
+        self, request: pb.CreateCloudTokenRequest
+    ) -> pb.CreateCloudTokenResponse:
+        """Raises GROUP_NOT_FOUND, GAME_NOT_FOUND, NOT_FOUND, FORBIDDEN."""
+        _check(request)
+        async with self._database.write() as tx:
+            group_id, game_id = await _scope(tx, request)
+            identity_id = await _bearer(tx, request, group_id)
+            token, token_id = await self._tokens.add_cloud(tx, identity_id, group_id, game_id)
+        return pb.CreateCloudTokenResponse(token=token, token_id=token_id)
+
+    async def create_namespace_token(
+        self, request: pb.CreateNamespaceTokenRequest
+    ) -> pb.CreateNamespaceTokenResponse:
+        """Raises NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        _check(request)
+        async with self._database.read() as tx:
+            namespace_id = await _namespace_id(tx, request.namespace)
+        if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
+            token, token_id = await self._tokens.make_environment_token(namespace_id)
+        else:
+            async with self._database.write() as tx:
+                token_id = await self._tokens.add_public(tx, namespace_id)
+            token = await self._tokens.sign_public(namespace_id, token_id)
+        return pb.CreateNamespaceTokenResponse(token=token, token_id=token_id)
+
+    async def check_token(
+        self, request: control_pb2.CheckTokenRequest
+    ) -> control_pb2.CheckTokenResponse:
+        """What a cloud_ token stands for. Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED."""
+        _check(request)
+        scope = (await self._gate.check(request.token)).scope
+        reaches_game = False
+        if request.HasField("game_id"):
+            async with self._database.read() as tx:
+                game = await games.find(tx, request.game_id)
+            reaches_game = game is not None and covers(scope, game.game_id, game.group_id)
+        return control_pb2.CheckTokenResponse(
+            token_id=scope.token_id,
+            identity_id=scope.identity_id,
+            group_id=scope.group_id,
+            game_id=scope.game_id,
+            reaches_game=reaches_game,
+        )
+
+    # Billing --------------------------------------------------------------------------------------
+
+    async def record_billing(self, request: pb.RecordBillingRequest) -> pb.RecordBillingResponse:
+        """Raises GROUP_NOT_FOUND."""
+        _check(request)
+        async with self._database.write() as tx:
+            times = {_BILLING[request.event]: request.ts_ms}
+            if not await groups.record_billing(tx, request.group_id, times):
+                raise ServiceError("GROUP_NOT_FOUND")
+        self._topics.bump(billing_topic(request.group_id))
+        return pb.RecordBillingResponse()
+
+
+def _check(request: Message) -> None:
+    problems = validate(request)
+    if problems:
+        raise ServiceError("BODY_INVALID", errors=problems)
+
+
+async def _group(tx: Transaction, group_id: str) -> Record:
+    found = await groups.find(tx, group_id)
+    if found is None:
+        raise ServiceError("GROUP_NOT_FOUND")
+    return found
+
+
+async def _identity(tx: Transaction, identity_id: str) -> str:
+    if await groups.find_identity(tx, identity_id) is None:
+        raise ServiceError("NOT_FOUND", f"There is no identity {identity_id}.")
+    return identity_id
+
+
+async def _service_owner(tx: Transaction) -> str:
+    """Whom the first start made."""
+    first = await groups.first(tx)
+    if first is None:
+        raise ServiceError("NOT_FOUND", "The service has no owner yet.")
+    owner_id: str = first.owner_identity_id
+    return owner_id
+
+
+async def _scope(
+    tx: Transaction, request: pb.CreateCloudTokenRequest
+) -> tuple[str | None, str | None]:
+    """Group and game that the token is to cover."""
+    match request.WhichOneof("scope"):
+        case "group_id":
+            return (await _group(tx, request.group_id)).group_id, None
+        case "game_id":
+            game = await games.find(tx, request.game_id)
+            if game is None:
+                raise ServiceError("GAME_NOT_FOUND")
+            return game.group_id, game.game_id
+    return None, None
+
+
+async def _bearer(
+    tx: Transaction, request: pb.CreateCloudTokenRequest, group_id: str | None
+) -> str:
+    """Whose token it becomes. A token of a group is of use to its members only."""
+    if request.HasField("identity_id"):
+        identity_id = await _identity(tx, request.identity_id)
+    elif group_id is None:
+        identity_id = await _service_owner(tx)
+    else:
+        identity_id = (await _group(tx, group_id)).owner_identity_id
+    if group_id is not None and not await groups.is_member(tx, group_id, identity_id):
+        raise ServiceError("FORBIDDEN", f"Identity {identity_id} is not a member of the group.")
+    return identity_id
+
+
+async def _namespace_id(tx: Transaction, text: str) -> str:
+    """Of an id, or of game/namespace."""
+    game_text, separator, name = text.partition("/")
+    found = None
+    if not separator:
+        found = await namespaces.get(tx, text)
+    else:
+        game = await games.find(tx, game_text)
+        if game is not None:
+            found = await namespaces.find(tx, game.game_id, name)
+    if found is None:
+        raise ServiceError(
+            "NAMESPACE_NOT_FOUND",
+            f"There is no namespace {text}; name it game/namespace or by its id.",
+        )
+    namespace_id: str = found.namespace_id
+    return namespace_id

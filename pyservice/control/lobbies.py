@@ -1,0 +1,123 @@
+"""Records of lobbies for those who run them (decisions 8.3): what the facts told, with the places of now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.changes import now_ms
+from pyservice.control.feeder import Away
+from pyservice.control.history import KEPT_MS
+from pyservice.control.timestamps import milliseconds, rfc3339
+from pyservice.errors import ServiceError, field_problem
+from pyservice.pb.hosting.internal.v1 import facts_pb2
+from pyservice.pb.hosting.v1 import logs_pb2 as pb
+from pyservice.storage import lobbies
+from pyservice.storage.database import Database, Record
+
+PAGE: Final = 64
+_PLACES_AT_ONCE: Final = 1_000
+_FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
+
+
+class PlacesClient(Protocol):
+    """The data plane, as far as it knows the places of lobbies. Raises Away, ServiceError."""
+
+    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
+
+
+class Lobbies:
+    """The operations on records of lobbies."""
+
+    def __init__(
+        self, database: Database, client: PlacesClient, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
+        self._database = database
+        self._client = client
+        self._now_ms = clock_ms
+
+    async def list_(
+        self, request: pb.ListLobbyRecordsRequest, caller: Caller
+    ) -> pb.ListLobbyRecordsResponse:
+        """Raises GAME_, NAMESPACE_NOT_FOUND, QUERY_INVALID, CONTROL_PLANE_UNAVAILABLE."""
+        before_ms = None
+        if request.HasField("before_create_ts"):
+            before_ms = _moment(request.before_create_ts)
+        kept_since_ms = self._now_ms() - KEPT_MS
+        async with self._database.read() as tx:
+            _, namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
+        records = await self._told(rows, namespace.version_id)
+        return pb.ListLobbyRecordsResponse(lobbies=records)
+
+    async def get(self, request: pb.GetLobbyRecordRequest, caller: Caller) -> pb.GetLobbyRecordResponse:
+        """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        kept_since_ms = self._now_ms() - KEPT_MS
+        async with self._database.read() as tx:
+            _, namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
+        if row is None:
+            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        [record] = await self._told([row], namespace.version_id)
+        return pb.GetLobbyRecordResponse(lobby=record)
+
+    async def _told(self, rows: Sequence[Record], version_id: str) -> list[pb.LobbyRecord]:
+        live = [row.lobby_id for row in rows if row.stop_ms is None]
+        places: dict[str, facts_pb2.LobbyPlaces] = {}
+        try:
+            for start in range(0, len(live), _PLACES_AT_ONCE):
+                places |= await self._client.lobby_places(live[start : start + _PLACES_AT_ONCE])
+        except Away:
+            raise ServiceError(
+                "CONTROL_PLANE_UNAVAILABLE",
+                "The data plane counts the players and does not answer; try again.",
+            ) from None
+        return [_record(row, places.get(row.lobby_id), version_id) for row in rows]
+
+
+def _record(
+    row: Record, places: facts_pb2.LobbyPlaces | None, current_version_id: str
+) -> pb.LobbyRecord:
+    is_over = row.stop_ms is not None
+    failure = _failure(row) if is_over else None
+    stopped = None
+    if is_over:
+        stopped = pb.LobbyStopped(
+            stop_ts=rfc3339(row.stop_ms),
+            failed=failure is not None,
+            exit_code=row.exit_code or 0,
+        )
+    is_old = row.is_stopping or row.version_id != current_version_id
+    return pb.LobbyRecord(
+        lobby_id=row.lobby_id,
+        namespace_id=row.namespace_id,
+        lobby_group_name_id=row.game_mode,
+        region_id=row.region_id,
+        create_ts=rfc3339(row.create_ms),
+        ready_ts=None if row.ready_ms is None else rfc3339(row.ready_ms),
+        status=pb.LobbyRecordStatus(running=pb.LobbyRunning(), stopped=stopped),
+        publicity=row.publicity,
+        version_id=row.version_id,
+        is_closed=row.is_closed,
+        is_draining=is_old and not is_over,
+        reserved_count=places.reserved_count if places else 0,
+        connected_count=places.connected_count if places else 0,
+        failure=failure,
+    )
+
+
+def _failure(row: Record) -> str | None:
+    """Why a lobby that is over failed; None: it did not."""
+    if row.stop_reason == "exited":
+        return "EXITED" if row.exit_code or row.ready_ms is None else None
+    return _FAILURES.get(row.stop_reason)
+
+
+def _moment(text: str) -> int:
+    try:
+        return milliseconds(text)
+    except ValueError:
+        problem = field_problem(["before_create_ts"], "invalid", "must be a time that exists")
+        raise ServiceError("QUERY_INVALID", errors=[problem]) from None

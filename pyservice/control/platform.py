@@ -1,0 +1,59 @@
+"""What the service says of itself: bootstrap, tiers, datacenters (contract, bootstrap, tiers.getRegionTiers; decisions
+8.1, 8.5). All of it comes from settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.pb.hosting.v1 import platform_pb2 as pb
+from pyservice.storage.database import Database
+
+
+class Platform:
+    """The operations on the service itself."""
+
+    def __init__(
+        self,
+        database: Database,
+        bootstrap: pb.GetBootstrapResponse,
+        tiers: Iterable[pb.RegionTier],
+        datacenters: Sequence[pb.Datacenter],
+    ) -> None:
+        self._database = database
+        self._bootstrap = bootstrap
+        self._datacenters = datacenters
+        self.take_tiers(tiers)
+
+    def take_tiers(self, tiers: Iterable[pb.RegionTier]) -> None:
+        """These from now on (SIGHUP)."""
+        # Where sizes are the same, the operator's order stays.
+        self._tiers = sorted(tiers, key=_size, reverse=True)
+
+    async def bootstrap(
+        self, request: pb.GetBootstrapRequest, caller: Caller
+    ) -> pb.GetBootstrapResponse:
+        """Contract bootstrap."""
+        return self._bootstrap
+
+    async def tiers(
+        self, request: pb.GetRegionTiersRequest, caller: Caller
+    ) -> pb.GetRegionTiersResponse:
+        """Contract tiers.getRegionTiers; the largest first."""
+        return pb.GetRegionTiersResponse(tiers=self._tiers)
+
+    async def datacenters(
+        self, request: pb.ListDatacentersRequest, caller: Caller
+    ) -> pb.ListDatacentersResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        async with self._database.read() as tx:
+            await access.namespace(tx, caller, request.game_id, request.environment_id)
+        return pb.ListDatacentersResponse(datacenters=self._datacenters)
+
+
+def _size(tier: pb.RegionTier) -> tuple[Fraction, int, int]:
+    cores = Fraction(tier.service_cores_numerator, tier.service_cores_denominator)
+    return cores, tier.cpu, tier.memory

@@ -1,0 +1,290 @@
+"""Rays: what a request took its time for, in this process (decisions 8.11).
+
+Owns what is noted while a request runs, which requests are kept when they end, and the bounded queue of those. Noting
+is cheap, because most of it is thrown away. Where kept ones go is `spans`' and the planes' matter; who may see them
+is the control plane's. What a client wrote is not noted, but ids and names that were checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextvars import ContextVar
+from time import monotonic, perf_counter, time_ns
+from typing import Any, Final, NamedTuple
+
+from pyservice.observability.metrics import CANCELLED, OK
+from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
+
+SLOW_S: Final = 0.1
+"""What takes longer is kept."""
+ONE_IN: Final = 100
+"""Of the rest, one in so many is kept."""
+
+_NS: Final = 1_000_000_000
+_SPAN_ID_DIGITS: Final = 16
+_PARENT = slice(36, 52)
+"""Where the parent's id is in a traceparent."""
+_FLAGS = slice(53, 55)
+_BATCH: Final = 256
+
+
+def _random_span_ids() -> Iterator[str]:
+    while True:
+        digits = os.urandom(_SPAN_ID_DIGITS // 2 * _BATCH).hex()
+        for start in range(0, len(digits), _SPAN_ID_DIGITS):
+            yield digits[start : start + _SPAN_ID_DIGITS]
+
+
+# Only the thread of the event loop may call it.
+new_span_id = _random_span_ids().__next__
+
+
+class Trace:
+    """What is noted of one request. Times are of `perf_counter`."""
+
+    __slots__ = (
+        "_span_id",
+        "authorized",
+        "caller",
+        "game",
+        "given",
+        "handled",
+        "is_drawn",
+        "is_held",
+        "is_passed",
+        "message",
+        "ray_id",
+        "spans",
+        "started",
+    )
+
+    def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
+        """`given` is the valid traceparent that the request came with."""
+        self.ray_id = ray_id
+        self.started = started
+        self.given = given
+        self.spans: list[tuple[str, str | None, float, float]] = []
+        """What took time within: label, id, beginning, end."""
+        self.authorized = 0.0
+        """When it was known who calls; 0: it is not."""
+        self.handled = 0.0
+        """When its handler began; 0: it never did."""
+        self.caller: Any = None
+        self.message: Any = None
+        """The request, while it runs, when it was read."""
+        self.game = ""
+        """The game that it names, as it names it; of one that is kept."""
+        self.is_held = False
+        """It waited for a change, which is not slowness."""
+        self.is_passed = False
+        """The other plane answers it."""
+        self.is_drawn = False
+        """It is kept in any case."""
+        self._span_id: str | None = None
+
+    @property
+    def span_id(self) -> str:
+        """The span of the whole request."""
+        if self._span_id is None:
+            self._span_id = new_span_id()
+        return self._span_id
+
+    @property
+    def parent_span_id(self) -> str:
+        """The span that it is a part of, empty when there is none."""
+        return "" if self.given is None else self.given[_PARENT]
+
+    def note(self, label: str, begin: float, span_id: str | None = None) -> None:
+        """Something that began then and ends now. `span_id`, when somebody was told it."""
+        self.spans.append((label, span_id, begin, perf_counter()))
+
+    def traceparent(self, *, is_sampled: bool = True) -> str:
+        """What says to the next process that it works for this span."""
+        return f"00-{self.ray_id}-{self.span_id}-{'01' if is_sampled else '00'}"
+
+
+current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+"""The trace of the request that this task works for."""
+
+
+def note(label: str, begin: float, span_id: str | None = None) -> None:
+    """Notes in the trace of this task's request, if there is one, what began then and ends now."""
+    trace = current.get()
+    if trace is not None:
+        trace.spans.append((label, span_id, begin, perf_counter()))
+
+
+class Kept(NamedTuple):
+    """A request that ended and is kept."""
+
+    trace: Trace
+    door: str
+    operation: str
+    code: str
+    ended: float
+    wall_ns: int
+    """What has to be added to times of `perf_counter`, in nanoseconds, for those of the Unix epoch."""
+
+
+class _Allowance:
+    """So many a second."""
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._left = per_second
+        self._until = 0.0
+
+    def takes(self) -> bool:
+        now = monotonic()
+        if now >= self._until:
+            self._until, self._left = now + 1.0, self._per_second
+        self._left -= 1
+        return self._left >= 0
+
+
+class Rays:
+    """Decides which requests are kept, and queues those; one per process."""
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        per_second: int = 100,
+        queued_max: int = 2_000,
+        is_behind_door: bool = False,
+    ) -> None:
+        """At most `per_second` that failed or were slow, and as many others. `is_behind_door`: requests come with the
+        traceparent of a door of ours, which says by its flag whether it keeps them.
+        """
+        self.service = service
+        self.dropped = 0
+        """Those that were to be kept, and for which there was no room."""
+        self.kept = 0
+        self._is_behind_door = is_behind_door
+        self._troubles = _Allowance(per_second)
+        self._samples = _Allowance(per_second)
+        self._queue: deque[Kept] = deque()
+        self._queued_max = queued_max
+        self._until_drawn = _gap()
+        self._are_there = asyncio.Event()
+
+    def pass_on(self, trace: Trace) -> str:
+        """The traceparent of a request that the other plane answers. Both planes keep it, or none does for the luck
+        of the draw alone."""
+        if not trace.is_passed:
+            trace.is_passed = True
+            trace.is_drawn = trace.given is not None or self._draws()
+        return trace.traceparent(is_sampled=trace.is_drawn)
+
+    def end(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
+        """A request was answered, with OK, CANCELLED or the code of its error."""
+        self._until_drawn -= 1
+        if (
+            code != OK
+            or trace.given is not None
+            or self._until_drawn <= 0
+            or trace.is_drawn
+            or ended - trace.started > SLOW_S
+        ):
+            self._judge(trace, door, operation, code, ended)
+
+    def _judge(self, trace: Trace, door: str, operation: str, code: str, ended: float) -> None:
+        is_slow = ended - trace.started > SLOW_S and not trace.is_held
+        if code not in (OK, CANCELLED) or is_slow:
+            allowance = self._troubles
+        elif trace.is_drawn or self._is_asked_for(trace) or (not trace.is_passed and self._draws()):
+            allowance = self._samples
+        else:
+            return
+        if len(self._queue) >= self._queued_max or not allowance.takes():
+            self.dropped += 1
+            return
+        self.kept += 1
+        trace.game = _game_of(trace)
+        # A queue of whole versions would be large.
+        trace.message = None
+        wall_ns = time_ns() - int(perf_counter() * _NS)
+        self._queue.append(Kept(trace, door, operation, code, ended, wall_ns))
+        self._are_there.set()
+
+    def _is_asked_for(self, trace: Trace) -> bool:
+        if trace.given is None:
+            return False
+        return not self._is_behind_door or trace.given[_FLAGS] == "01"
+
+    def _draws(self) -> bool:
+        """Whether this one is one in a hundred. Distances are random: what is regular is not always met, or never."""
+        if self._until_drawn > 0:
+            return False
+        self._until_drawn = _gap()
+        return True
+
+    async def take(self, at_most: int) -> list[Kept]:
+        """The oldest that are kept, when there are any."""
+        await self._are_there.wait()
+        taken = [self._queue.popleft() for _ in range(min(at_most, len(self._queue)))]
+        if not self._queue:
+            self._are_there.clear()
+        return taken
+
+
+def _game_of(trace: Trace) -> str:
+    """The game that a request names, also one that was refused before it was a message."""
+    named = getattr(trace.message, "game_id", None)
+    if named is None and trace.caller is not None and trace.caller.call.path is not None:
+        named = trace.caller.call.path.get("game_id")
+    return named or ""
+
+
+def _gap() -> int:
+    """How far away the next one is: 1 with a chance of one in a hundred, and so on."""
+    return 1 + int(math.log(1.0 - random.random()) / math.log(1.0 - 1.0 / ONE_IN))
+
+
+def span_set(kept: Kept, service: str) -> pb.SpanSet:
+    """A kept request as a message, without whose it is."""
+    trace, wall_ns = kept.trace, kept.wall_ns
+
+    def at_ns(moment: float) -> int:
+        return int(moment * _NS) + wall_ns
+
+    made = pb.SpanSet(
+        ray_id=trace.ray_id,
+        span_id=trace.span_id,
+        parent_span_id=trace.parent_span_id,
+        service=service,
+        operation=kept.operation,
+        door=kept.door,
+        code=kept.code,
+        start_ns=at_ns(trace.started),
+        end_ns=at_ns(kept.ended),
+    )
+    if trace.authorized:
+        made.marks.add(label="authorized", at_ns=at_ns(trace.authorized))
+    made.marks.add(label=f"answered {kept.code}", at_ns=at_ns(kept.ended))
+    handler_id = ""
+    if trace.handled:
+        handler_id = new_span_id()
+        made.spans.add(
+            label="handler",
+            span_id=handler_id,
+            parent_span_id=trace.span_id,
+            start_ns=at_ns(trace.handled),
+            end_ns=at_ns(kept.ended),
+        )
+    for label, span_id, begin, end in sorted(trace.spans, key=lambda span: span[2]):
+        is_within_handler = trace.handled and begin >= trace.handled
+        made.spans.add(
+            label=label,
+            span_id=span_id or new_span_id(),
+            parent_span_id=handler_id if is_within_handler else trace.span_id,
+            start_ns=at_ns(begin),
+            # A part that goes on for others who asked for the same has ended for this one.
+            end_ns=at_ns(min(end, kept.ended)),
+        )
+    return made

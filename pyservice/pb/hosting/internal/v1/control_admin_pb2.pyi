@@ -1,0 +1,169 @@
+from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from pyservice.pb.hosting.internal.v1 import admin_pb2 as _admin_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class BillingEvent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BILLING_EVENT_UNSPECIFIED: _ClassVar[BillingEvent]
+    BILLING_EVENT_PAYMENT_FAILED: _ClassVar[BillingEvent]
+    BILLING_EVENT_PAYMENT_METHOD_ATTACHED: _ClassVar[BillingEvent]
+    BILLING_EVENT_PAYMENT_METHOD_VALID: _ClassVar[BillingEvent]
+    BILLING_EVENT_PAYMENT_SUCCEEDED: _ClassVar[BillingEvent]
+BILLING_EVENT_UNSPECIFIED: BillingEvent
+BILLING_EVENT_PAYMENT_FAILED: BillingEvent
+BILLING_EVENT_PAYMENT_METHOD_ATTACHED: BillingEvent
+BILLING_EVENT_PAYMENT_METHOD_VALID: BillingEvent
+BILLING_EVENT_PAYMENT_SUCCEEDED: BillingEvent
+
+class CreateIdentityRequest(_message.Message):
+    __slots__ = ("display_name",)
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    display_name: str
+    def __init__(self, display_name: _Optional[str] = ...) -> None: ...
+
+class CreateIdentityResponse(_message.Message):
+    __slots__ = ("identity_id",)
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    identity_id: str
+    def __init__(self, identity_id: _Optional[str] = ...) -> None: ...
+
+class ListIdentitiesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListIdentitiesResponse(_message.Message):
+    __slots__ = ("identities",)
+    IDENTITIES_FIELD_NUMBER: _ClassVar[int]
+    identities: _containers.RepeatedCompositeFieldContainer[IdentityRecord]
+    def __init__(self, identities: _Optional[_Iterable[_Union[IdentityRecord, _Mapping]]] = ...) -> None: ...
+
+class IdentityRecord(_message.Message):
+    __slots__ = ("identity_id", "display_name", "create_ms", "group_ids")
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATE_MS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    identity_id: str
+    display_name: str
+    create_ms: int
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, identity_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ms: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AdminCreateGroupRequest(_message.Message):
+    __slots__ = ("display_name", "owner_identity_id")
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    display_name: str
+    owner_identity_id: str
+    def __init__(self, display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ...) -> None: ...
+
+class AdminCreateGroupResponse(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupRecord]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupRecord, _Mapping]]] = ...) -> None: ...
+
+class GroupRecord(_message.Message):
+    __slots__ = ("group_id", "display_name", "owner_identity_id", "create_ms", "member_ids")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATE_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    display_name: str
+    owner_identity_id: str
+    create_ms: int
+    member_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ..., create_ms: _Optional[int] = ..., member_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AddMemberRequest(_message.Message):
+    __slots__ = ("group_id", "identity_id")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    identity_id: str
+    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ...) -> None: ...
+
+class AddMemberResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveMemberRequest(_message.Message):
+    __slots__ = ("group_id", "identity_id")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    identity_id: str
+    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ...) -> None: ...
+
+class RemoveMemberResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateCloudTokenRequest(_message.Message):
+    __slots__ = ("group_id", "game_id", "all_groups", "identity_id")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    ALL_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    game_id: str
+    all_groups: bool
+    identity_id: str
+    def __init__(self, group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., all_groups: _Optional[bool] = ..., identity_id: _Optional[str] = ...) -> None: ...
+
+class CreateCloudTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+
+class CreateNamespaceTokenRequest(_message.Message):
+    __slots__ = ("kind", "namespace")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    kind: _admin_pb2.TokenKind
+    namespace: str
+    def __init__(self, kind: _Optional[_Union[_admin_pb2.TokenKind, str]] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class CreateNamespaceTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+
+class RecordBillingRequest(_message.Message):
+    __slots__ = ("group_id", "event", "ts_ms")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    TS_MS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    event: BillingEvent
+    ts_ms: int
+    def __init__(self, group_id: _Optional[str] = ..., event: _Optional[_Union[BillingEvent, str]] = ..., ts_ms: _Optional[int] = ...) -> None: ...
+
+class RecordBillingResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,138 @@
+"""Lobbies as the control plane remembers them: a copy of the data plane's facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import games, lobbies, namespaces
+
+CHANGING: Final = (
+    "is_closed",
+    "is_stopping",
+    "ready_ms",
+    "stop_ms",
+    "stop_reason",
+    "exit_code",
+    "peak_players",
+    "player_ms",
+)
+"""Columns that are not the same from the beginning to the end of a lobby."""
+
+_FIND_MANY = select(lobbies).where(lobbies.c.lobby_id.in_(bindparam("ids", expanding=True)))
+_ADD = insert(lobbies)
+_CHANGE = (
+    update(lobbies)
+    .where(lobbies.c.lobby_id == bindparam("id"))
+    .values({name: bindparam(name) for name in CHANGING})
+)
+_SHOWN = or_(lobbies.c.stop_ms.is_(None), lobbies.c.stop_ms > bindparam("kept_since_ms"))
+_NEWEST_FIRST = (lobbies.c.create_ms.desc(), lobbies.c.lobby_id.desc())
+_PAGE = (
+    select(lobbies)
+    .where(lobbies.c.namespace_id == bindparam("namespace_id"), _SHOWN)
+    .order_by(*_NEWEST_FIRST)
+    .limit(bindparam("limit"))
+)
+_PAGE_BEFORE = _PAGE.where(lobbies.c.create_ms < bindparam("before_ms"))
+_REST_OF_MS = (
+    select(lobbies)
+    .where(
+        lobbies.c.namespace_id == bindparam("namespace_id"),
+        lobbies.c.create_ms == bindparam("create_ms"),
+        lobbies.c.lobby_id < bindparam("last"),
+        _SHOWN,
+    )
+    .order_by(*_NEWEST_FIRST)
+)
+_ONE = select(lobbies).where(
+    lobbies.c.namespace_id == bindparam("namespace_id"),
+    lobbies.c.lobby_id == bindparam("lobby_id"),
+    _SHOWN,
+)
+_LIVE = (
+    select(lobbies.c.lobby_id)
+    .where(lobbies.c.stop_ms.is_(None), lobbies.c.lobby_id > bindparam("after"))
+    .order_by(lobbies.c.lobby_id)
+    .limit(bindparam("limit"))
+)
+_GAMES_OF = (
+    select(namespaces.c.namespace_id, namespaces.c.game_id, games.c.group_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(namespaces.c.namespace_id.in_(bindparam("ids", expanding=True)))
+)
+
+
+async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> Sequence[Record]:
+    """Columns of `lobbies`, of those that are known."""
+    return await tx.all(_FIND_MANY, {"ids": list(lobby_ids)})
+
+
+async def add_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """All columns of each."""
+    if rows:
+        await tx.run(_ADD, rows)
+
+
+async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """`lobby_id` and the columns of CHANGING of each."""
+    if rows:
+        await tx.run(
+            _CHANGE,
+            [{"id": row["lobby_id"], **{name: row[name] for name in CHANGING}} for row in rows],
+        )
+
+
+async def page(
+    tx: Transaction, namespace_id: str, before_ms: int | None, kept_since_ms: int, limit: int
+) -> list[Record]:
+    """Columns of `lobbies`, newest first. More than `limit` when the last ones were made in the same millisecond, by
+    which the next page would not tell them apart.
+    """
+    values: dict[str, Any] = {
+        "namespace_id": namespace_id,
+        "kept_since_ms": kept_since_ms,
+        "limit": limit,
+    }
+    if before_ms is None:
+        rows = list(await tx.all(_PAGE, values))
+    else:
+        rows = list(await tx.all(_PAGE_BEFORE, {**values, "before_ms": before_ms}))
+    if len(rows) == limit:
+        last = {"create_ms": rows[-1].create_ms, "last": rows[-1].lobby_id}
+        del values["limit"]
+        rows += await tx.all(_REST_OF_MS, {**values, **last})
+    return rows
+
+
+async def get(
+    tx: Transaction, namespace_id: str, lobby_id: str, kept_since_ms: int
+) -> Record | None:
+    """Columns of `lobbies`."""
+    values = {"namespace_id": namespace_id, "lobby_id": lobby_id, "kept_since_ms": kept_since_ms}
+    return await tx.first(_ONE, values)
+
+
+async def live(tx: Transaction, after: str, limit: int) -> list[str]:
+    """Ids of lobbies that have not ended, as far as the records know, in order; those after one."""
+    return [row.lobby_id for row in await tx.all(_LIVE, {"after": after, "limit": limit})]
+
+
+async def end_unseen(tx: Transaction, lobby_ids: Sequence[str], reason: str, now_ms: int) -> None:
+    """Nobody was told of the end of these."""
+    if lobby_ids:
+        condition = and_(lobbies.c.lobby_id.in_(list(lobby_ids)), lobbies.c.stop_ms.is_(None))
+        await tx.run(update(lobbies).where(condition).values(stop_ms=now_ms, stop_reason=reason))
+
+
+async def forget_stopped(tx: Transaction, before_ms: int) -> int:
+    """Drops lobbies that ended before; how many."""
+    return await tx.run(delete(lobbies).where(lobbies.c.stop_ms < before_ms))
+
+
+async def games_of(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:
+    """`namespace_id`, `game_id`, `group_id` of those that are there."""
+    return await tx.all(_GAMES_OF, {"ids": list(namespace_ids)})

@@ -1,0 +1,31 @@
+"""A listener that shows one site, on the loop of production."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.cdn.arena import FILES, Browser, key, make_site
+from tests.cdn.listener import Listener, running_listener
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture(scope="module")
+async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
+    async with running_listener(tmp_path_factory.mktemp("cdn")) as found:
+        for path, content in FILES.items():
+            await found.objects.put(key("site", path), content)
+        found.sites.by_name["arena", "prod"] = make_site(FILES)
+        yield found
+
+
+@pytest.fixture
+async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
+    async with Browser(base_url=listener.url, headers={"accept-encoding": "identity"}) as found:
+        yield found

@@ -1,0 +1,41 @@
+"""The shape of an answer: its fields and what kind of value is in each, to be compared with the contract as a whole."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from pyservice.ids import is_uuid
+
+ID: Final = "an id"
+TIME: Final = "a time"
+TEXT: Final = "a text"
+NUMBER: Final = "a number"
+FLAG: Final = "true or false"
+WATCH: Final = {"index": TEXT}
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def shape(value: Any) -> Any:
+    """Objects as they are, a list as its distinct shapes, values as the kind that they are."""
+    match value:
+        case dict():
+            return {name: shape(one) for name, one in value.items()}
+        case list():
+            found: list[Any] = []
+            for one in map(shape, value):
+                if one not in found:
+                    found.append(one)
+            return found
+        case bool():
+            return FLAG
+        case int():
+            return NUMBER
+        case str() if is_uuid(value):
+            return ID
+        case str() if _TIME.fullmatch(value):
+            return TIME
+        case str():
+            return TEXT
+    return value

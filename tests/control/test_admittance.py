@@ -1,0 +1,243 @@
+"""Who comes to a namespace without a token: its domains, and users of its site (decisions 3, 8.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import bcrypt
+import pytest
+
+from pyservice.storage import namespaces
+from tests.control.shapes import TEXT, TIME, shape
+from tests.control.world import Records
+from tests.household import Developer
+
+pytestmark = pytest.mark.anyio
+
+DOMAIN = {
+    "domain": TEXT,
+    "create_ts": TIME,
+    "verification_status": TEXT,
+    "verification_method": {},
+    "verification_errors": [],
+}
+
+
+def a_domain() -> str:
+    return f"{uuid4().hex[:16]}.example"
+
+
+async def cdn_of(developer: Developer, place: dict[str, str]) -> dict[str, Any]:
+    got = await developer.good("get_namespace", **place)
+    found: dict[str, Any] = got["namespace"]["config"]["cdn"]
+    return found
+
+
+@pytest.fixture
+async def place(developer: Developer) -> dict[str, str]:
+    return {"game_id": await developer.arena(), "namespace_id": "prod"}
+
+
+async def code_of_page(developer: Developer, origin: str) -> str:
+    return (await developer.door.call("list", {}, origin=origin)).code
+
+
+# Domains ------------------------------------------------------------------------------------------
+
+
+async def test_a_page_of_a_domain_comes_in_without_a_token(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    domain = a_domain()
+    assert await code_of_page(developer, f"https://{domain}") == "TOKEN_MISSING"
+    assert await developer.good("add_domain", **place, domain=domain) == {}
+    cdn = await cdn_of(developer, place)
+    assert shape(cdn["domains"]) == [DOMAIN]
+    (told,) = cdn["domains"]
+    assert (told["domain"], told["verification_status"]) == (domain, "active")
+    listed = await developer.door.call("list", {}, origin=f"https://{domain}:8443")
+    assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["arena"]
+    for origin in (f"https://www.{domain}", "null", f"https://{domain}.example.net"):
+        assert await code_of_page(developer, origin) == "TOKEN_MISSING"
+    assert await developer.good("remove_domain", **place, domain=domain) == {}
+    assert await code_of_page(developer, f"https://{domain}") == "TOKEN_MISSING"
+    assert (await cdn_of(developer, place))["domains"] == []
+
+
+async def test_public_auth_is_switched_off_and_on(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    domain = a_domain()
+    await developer.good("add_domain", **place, domain=domain)
+    for enabled, code in ((False, "TOKEN_MISSING"), (True, "OK")):
+        assert await developer.good("set_domain_public_auth", **place, enabled=enabled) == {}
+        assert await code_of_page(developer, f"https://{domain}") == code
+        assert (await cdn_of(developer, place))["enable_domain_public_auth"] is enabled
+
+
+async def test_adding_and_removing_repeat_harmlessly(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    domain = a_domain()
+    for _ in range(2):
+        assert await developer.good("add_domain", **place, domain=domain) == {}
+    assert len((await cdn_of(developer, place))["domains"]) == 1
+    for _ in range(2):
+        assert await developer.good("remove_domain", **place, domain=domain) == {}
+
+
+async def test_a_domain_belongs_to_one_namespace(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    domain = a_domain()
+    staging = {**place, "namespace_id": "staging"}
+    await developer.good("add_domain", **place, domain=domain)
+    answer = await developer.call("add_domain", **staging, domain=domain.upper())
+    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "not-unique"),))
+    assert await developer.good("remove_domain", **staging, domain=domain) == {}
+    assert await code_of_page(developer, f"https://{domain}") == "OK"
+    await developer.good("remove_domain", **place, domain=domain)
+    await developer.good("add_domain", **staging, domain=domain)
+
+
+async def test_every_spelling_of_an_address_is_the_one_of_origins(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    await developer.good("add_domain", **place, domain="2001:DB8:0::7")
+    assert await code_of_page(developer, "http://[2001:db8::7]") == "OK"
+    await developer.good("remove_domain", **place, domain="2001:db8::0:7")
+    assert await code_of_page(developer, "http://[2001:db8::7]") == "TOKEN_MISSING"
+
+
+async def test_letters_and_a_last_dot_make_no_other_domain(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    domain = a_domain()
+    await developer.good("add_domain", **place, domain=f"{domain.upper()}.")
+    (told,) = (await cdn_of(developer, place))["domains"]
+    assert told["domain"] == domain
+    await developer.good("remove_domain", **place, domain=f"{domain.title()}.")
+    assert (await cdn_of(developer, place))["domains"] == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "a.b-c.example"])
+async def test_hosts_and_addresses_are_taken(
+    developer: Developer, place: dict[str, str], host: str
+) -> None:
+    await developer.good("add_domain", **place, domain=host)
+    literal = f"[{host}]" if ":" in host else host
+    assert await code_of_page(developer, f"http://{literal}:3000") == "OK"
+    await developer.good("remove_domain", **place, domain=host)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        "https://a.example",
+        "a.example:80",
+        "a.example/",
+        "a..example",
+        "-a.example",
+        "a-.example",
+        "*.example",
+        "a b.example",
+        "é.example",
+        "[::1]",
+        "x" * 64 + ".example",
+        ".".join(["x" * 60] * 5),
+        "a.example\n",
+        "fe80::1%eth0",
+        "a.example..",
+    ],
+)
+async def test_what_is_no_host_is_refused(owner: Developer, text: str) -> None:
+    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    answer = await owner.call("add_domain", **place, domain=text)
+    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "invalid"),))
+
+
+# Users of the site --------------------------------------------------------------------------------
+
+
+async def test_the_site_asks_for_a_user_when_it_is_told_to(
+    developer: Developer, place: dict[str, str]
+) -> None:
+    for auth_type in ("basic", "none"):
+        assert await developer.good("set_cdn_auth", **place, auth_type=auth_type) == {}
+        assert (await cdn_of(developer, place))["auth_type"] == auth_type
+    answer = await developer.call("set_cdn_auth", **place, auth_type="digest")
+    assert (answer.code, answer.errors) == ("BODY_INVALID", (("auth_type", "not-allowed"),))
+
+
+async def test_a_password_is_kept_as_a_hash_alone(
+    developer: Developer, place: dict[str, str], records: Records
+) -> None:
+    got = await developer.good("get_namespace", **place)
+    namespace_id = got["namespace"]["namespace_id"]
+    for password in ("first", "sécond"):
+        fields = {"user": "ada", "password": password}
+        assert await developer.good("set_auth_user", **place, **fields) == {}
+        assert (await cdn_of(developer, place))["auth_user_list"] == [{"user": "ada"}]
+        async with records.database.read() as tx:
+            (row,) = await namespaces.users_of(tx, namespace_id)
+        assert bcrypt.checkpw(password.encode(), row.password_hash.encode())
+    for _ in range(2):
+        assert await developer.good("remove_auth_user", **place, user="ada") == {}
+    assert (await cdn_of(developer, place))["auth_user_list"] == []
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "paths"),
+    [
+        ("", "x", [("user", "too-short")]),
+        ("a:b", "x", [("user", "invalid")]),
+        ("a b", "x", [("user", "invalid")]),
+        ("é", "x", [("user", "invalid")]),
+        ("u" * 129, "x", [("user", "too-long")]),
+        ("u", "", [("password", "too-short")]),
+        ("u", "é" * 37, [("password", "too-long")]),
+        ("u", "a\0b", [("password", "invalid")]),
+        ("a:b", "", [("user", "invalid"), ("password", "too-short")]),
+    ],
+)
+async def test_a_user_against_the_rules_is_refused(
+    owner: Developer, user: str, password: str, paths: list[tuple[str, ...]]
+) -> None:
+    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    answer = await owner.call("set_auth_user", **place, user=user, password=password)
+    assert (answer.code, list(answer.errors)) == ("VALIDATION_FAILED", paths)
+    assert (await cdn_of(owner, place))["auth_user_list"] == []
+
+
+async def test_names_and_passwords_at_their_limits_are_taken(owner: Developer) -> None:
+    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    user = "!" + "u" * 126 + "~"
+    await owner.good("set_auth_user", **place, user=user, password="é" * 36)
+    assert (await cdn_of(owner, place))["auth_user_list"] == [{"user": user}]
+    await owner.good("remove_auth_user", **place, user=user)
+    assert (await cdn_of(owner, place))["auth_user_list"] == []
+
+
+@pytest.mark.parametrize(
+    ("slug", "more"),
+    [
+        ("set_domain_public_auth", {"enabled": True}),
+        ("add_domain", {"domain": "a.example"}),
+        ("remove_domain", {"domain": "a.example"}),
+        ("set_cdn_auth", {"auth_type": "none"}),
+        ("set_auth_user", {"user": "u", "password": "x"}),
+        ("remove_auth_user", {"user": "u"}),
+    ],
+)
+async def test_the_first_missing_thing_of_a_path_is_told(
+    developer: Developer, slug: str, more: dict[str, Any]
+) -> None:
+    game_id, unknown = await developer.game(), str(uuid4())
+    for place, code in (
+        ({"game_id": unknown, "namespace_id": "prod"}, "GAME_NOT_FOUND"),
+        ({"game_id": game_id, "namespace_id": "nowhere"}, "NAMESPACE_NOT_FOUND"),
+    ):
+        assert await developer.code(slug, **place, **more) == code

@@ -1,0 +1,174 @@
+"""Input without form, for every operation of the control plane's nouns (decisions 1.2, 1.4): its code, each problem
+with its path, and nothing changed. The good call that is spoilt is the authorization table's.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from tests.control.authorization import ROWS, Row
+from tests.control.world import World
+from tests.household import BY_SLUG, Developer, House, HttpDoor
+
+pytestmark = pytest.mark.anyio
+
+NOUNS: Final = tuple(
+    row for row in ROWS if not BY_SLUG[row.slug].name.startswith("hosting.v1.Matchmaker.")
+)
+IDS: Final = ("game_id", "group_id", "namespace_id", "environment_id", "version_id", "token_id")
+IN_PATH: Final = tuple(
+    (row, name) for row in NOUNS for name in BY_SLUG[row.slug].path_fields if name in IDS
+)
+WITH_BODY: Final = tuple(row for row in NOUNS if BY_SLUG[row.slug].body_field == "*")
+WITHOUT_BODY: Final = tuple(row for row in NOUNS if not BY_SLUG[row.slug].body_field)
+
+
+def name_of(value: Any) -> str:
+    return value.slug if isinstance(value, Row) else str(value)
+
+
+@pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
+async def test_an_id_without_form_is_refused(
+    world: World, developer: Developer, row: Row, name: str
+) -> None:
+    fields = await row.fields(world)
+    before = await world.records.tables()
+    longest = 40 if name == "game_id" else 20
+    for text in ("A", "a--b", "-a", "a_b", "é", "x" * (longest + 1), str(uuid4()).upper()):
+        answer = await world.owner.door.call(
+            row.slug, {**fields, name: text}, token=world.owner.token
+        )
+        (path,) = answer.errors
+        assert (answer.code, path[0]) == ("ID_INVALID", name), text
+        assert answer.detail
+        spoilt = await developer.door.call(
+            row.slug, {**fields, name: text}, token=world.owner.token
+        )
+        assert (spoilt.code, spoilt.errors) == (answer.code, answer.errors)
+    assert await world.records.tables() == before
+
+
+@pytest.mark.parametrize(("row", "name"), IN_PATH, ids=name_of)
+async def test_an_unknown_id_is_not_found(
+    world: World, developer: Developer, row: Row, name: str
+) -> None:
+    fields = await row.fields(world)
+    before = await world.records.tables()
+    noun = name.removesuffix("_id").replace("environment", "namespace").upper()
+    answer = await developer.door.call(
+        row.slug, {**fields, name: str(uuid4())}, token=world.owner.token
+    )
+    assert answer.code == f"{noun}_NOT_FOUND"
+    assert await world.records.tables() == before
+
+
+# What JSON alone can say --------------------------------------------------------------------------
+
+
+async def send(
+    house: House, world: World, row: Row, fields: dict[str, Any], body: Any, query: str = ""
+) -> Any:
+    """The operation with any body; the answer's code and paths."""
+    method = BY_SLUG[row.slug]
+    path = method.template
+    for name in method.path_fields:
+        path = path.replace(f"{{{name}}}", fields[name])
+    content = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
+    door = HttpDoor(house.said["http"])
+    try:
+        answer = await door.request(
+            method.http_method,
+            path + query,
+            content.encode() if isinstance(content, str) else content,
+            token=world.owner.token,
+        )
+    finally:
+        await door.close()
+    told = answer.json()
+    paths = [tuple(one["path"]) for one in told.get("errors", ())]
+    return answer.status_code, told.get("code", "OK"), paths
+
+
+def body_of(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
+    in_path = BY_SLUG[row.slug].path_fields
+    return {name: value for name, value in fields.items() if name not in in_path}
+
+
+@pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
+async def test_a_body_without_form_is_refused(house: House, world: World, row: Row) -> None:
+    fields = await row.fields(world)
+    good = body_of(row, fields)
+    before = await world.records.tables()
+    bodies: tuple[Any, ...] = (
+        b"{",
+        b"\xff",
+        b'{"a": NaN}',
+        b"{} x",
+        b"[" * 100 + b"]" * 100,
+        [],
+        "x",
+        7,
+    )
+    for body in bodies:
+        status, code, paths = await send(house, world, row, fields, body)
+        assert (status, code, len(paths)) == (400, "BODY_INVALID", 1), body
+    found = await send(house, world, row, fields, {**good, "nonsense": 1, "none": None})
+    unknown = [("nonsense", "unknown"), ("none", "unknown")]
+    assert found == (400, "BODY_INVALID", unknown)
+    for name in BY_SLUG[row.slug].path_fields:
+        found = await send(house, world, row, fields, {**good, name: "x"})
+        assert found == (400, "BODY_INVALID", [(name, "unknown")])
+    assert await world.records.tables() == before
+
+
+@pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
+async def test_values_of_other_types_are_all_told_at_once(
+    house: House, world: World, row: Row
+) -> None:
+    fields = await row.fields(world)
+    good = body_of(row, fields)
+    before = await world.records.tables()
+    if not good:
+        return
+    wrong = {name: 7 if isinstance(value, str) else "x" for name, value in good.items()}
+    status, code, paths = await send(house, world, row, fields, wrong)
+    assert (status, code) == (400, "BODY_INVALID")
+    assert set(paths) == {(name, "wrong-type") for name in good}
+    nothing: dict[str, None] = dict.fromkeys(good)
+    status, code, paths = await send(house, world, row, fields, nothing)
+    assert (status, code) == (400, "BODY_INVALID")
+    assert set(paths) == {(name, "required") for name in good}
+    assert await send(house, world, row, fields, {}) == (status, code, paths)
+    assert await world.records.tables() == before
+
+
+@pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
+async def test_an_unknown_query_parameter_is_refused(house: House, world: World, row: Row) -> None:
+    fields = await row.fields(world)
+    before = await world.records.tables()
+    found = await send(house, world, row, fields, None, "?nonsense=1&more=")
+    assert found == (400, "QUERY_INVALID", [("nonsense", "unknown"), ("more", "unknown")])
+    assert await world.records.tables() == before
+
+
+async def test_null_for_an_optional_field_means_that_it_is_unset(owner: Developer) -> None:
+    fields = {"display_name": "x", "name_id": None}
+    assert await owner.good("validate_game", **fields) == {"errors": []}
+    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    ports = {"a": {"protocol": "udp", "port": None, "port_range": {"min": 1, "max": 2}}}
+    await owner.good("create_development_token", **place, hostname=None, ports=ports)
+    await owner.good("create_development_token", **place, hostname=None, ports=None)
+
+
+async def test_a_number_beyond_32_bits_is_refused(owner: Developer) -> None:
+    place = {"game_id": await owner.game(), "namespace_id": "prod"}
+    for number, word in ((2**32, "too-high"), (-1, "too-low"), (1.5, "wrong-type")):
+        answer = await owner.call(
+            "set_mm_config", **place, lobby_count_max=number, max_players=number
+        )
+        paths = {("lobby_count_max", word), ("max_players", word)}
+        assert (answer.code, set(answer.errors)) == ("BODY_INVALID", paths)

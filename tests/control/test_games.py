@@ -1,0 +1,329 @@
+"""Games: validate, create, list and get, with their watches (contract games.*; decisions 4, 8.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, WATCH, shape
+from tests.control.world import Records
+from tests.household import Developer
+
+pytestmark = pytest.mark.anyio
+
+EXTERNAL = {"profile": TEXT}
+HANDLE = {"group_id": ID, "display_name": TEXT, "external": EXTERNAL, "is_developer": FLAG}
+GAME_SUMMARY = {
+    "game_id": ID,
+    "name_id": TEXT,
+    "display_name": TEXT,
+    "url": TEXT,
+    "total_player_count": NUMBER,
+    "developer": HANDLE,
+}
+GROUP_SUMMARY = {
+    "group_id": ID,
+    "display_name": TEXT,
+    "external": EXTERNAL,
+    "bio": TEXT,
+    "is_current_identity_member": FLAG,
+    "member_count": NUMBER,
+    "owner_identity_id": ID,
+    "publicity": TEXT,
+}
+GAME = {
+    "game_id": ID,
+    "create_ts": TIME,
+    "name_id": TEXT,
+    "display_name": TEXT,
+    "developer_group_id": ID,
+    "total_player_count": NUMBER,
+    "namespaces": [
+        {
+            "namespace_id": ID,
+            "create_ts": TIME,
+            "display_name": TEXT,
+            "version_id": ID,
+            "name_id": TEXT,
+        }
+    ],
+    "versions": [{"version_id": ID, "create_ts": TIME, "display_name": TEXT}],
+    "available_regions": [
+        {
+            "region_id": TEXT,
+            "region_name_id": TEXT,
+            "provider": TEXT,
+            "universal_region": TEXT,
+            "provider_display_name": TEXT,
+            "region_display_name": TEXT,
+        }
+    ],
+}
+
+
+def unique(text: str = "Game") -> str:
+    return f"{text} {uuid4().hex[:12]}"
+
+
+async def new_developer(owner: Developer, records: Records) -> tuple[Developer, str]:
+    """Somebody with a group of their own, so that their lists are short."""
+    identity_id, (group_id,) = await records.identity("Fresh")
+    token, _ = await records.cloud_token(identity_id)
+    return Developer(owner.house, owner.door, token), group_id
+
+
+# What a new game has ------------------------------------------------------------------------------
+
+
+async def test_a_new_game_has_two_namespaces_and_a_first_version(developer: Developer) -> None:
+    made = await developer.good(
+        "create_game", developer_group_id=developer.house.group_id, display_name=unique()
+    )
+    assert shape(made) == {"game_id": ID}
+    answer = await developer.good("get_game", game_id=made["game_id"])
+    assert shape(answer) == {"game": GAME, "watch": WATCH}
+    game = answer["game"]
+    assert game["game_id"] == made["game_id"]
+    assert game["developer_group_id"] == developer.house.group_id
+    assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
+    (version,) = game["versions"]
+    assert version["display_name"] == "0.0.1"
+    assert {one["version_id"] for one in game["namespaces"]} == {version["version_id"]}
+    assert game["total_player_count"] == 0
+    (region,) = game["available_regions"]
+    assert region["region_id"] == region["region_name_id"] == region["universal_region"] == "local"
+    config = await developer.good(
+        "get_version", game_id=game["game_id"], version_id=version["version_id"]
+    )
+    assert config["version"]["config"] == {}
+
+
+async def test_a_game_is_found_by_its_name_as_by_its_id(developer: Developer) -> None:
+    game_id = await developer.game()
+    by_id = await developer.good("get_game", game_id=game_id)
+    by_name = await developer.good("get_game", game_id=by_id["game"]["name_id"])
+    assert by_name == by_id
+
+
+async def test_the_list_has_the_games_and_groups_of_the_token(
+    developer: Developer, records: Records
+) -> None:
+    me, group_id = await new_developer(developer, records)
+    empty = await me.good("get_games")
+    assert shape(empty) == {"games": [], "groups": [GROUP_SUMMARY], "watch": WATCH}
+    first = await me.game(developer_group_id=group_id, display_name="First")
+    second = await me.game(developer_group_id=group_id, display_name="Second")
+    answer = await me.good("get_games")
+    assert shape(answer) == {"games": [GAME_SUMMARY], "groups": [GROUP_SUMMARY], "watch": WATCH}
+    assert [one["game_id"] for one in answer["games"]] == [first, second]
+    (group,) = answer["groups"]
+    assert group["group_id"] == group_id
+    assert {one["developer"]["group_id"] for one in answer["games"]} == {group_id}
+    game = answer["games"][0]
+    assert game["url"].endswith(f"/{game['name_id']}/prod/")
+    assert game["developer"]["external"]["profile"].endswith(f"/groups/{group_id}")
+    token = (await me.good("create_game_token", game_id=second))["token"]
+    of_one = await Developer(me.house, me.door, token).good("get_games")
+    assert [one["game_id"] for one in of_one["games"]] == [second]
+    assert [one["group_id"] for one in of_one["groups"]] == [group_id]
+
+
+# Names --------------------------------------------------------------------------------------------
+
+BAD_DISPLAY_NAMES: list[tuple[str, str]] = [
+    ("", "too-short"),
+    ("x" * 129, "too-long"),
+    (" x", "invalid"),
+    ("x ", "invalid"),
+    ("x  y", "invalid"),
+    ("x\ny", "invalid"),
+    ("x\ty", "invalid"),
+    ("x\u007fy", "invalid"),
+    ("x\u0085y", "invalid"),
+]
+BAD_NAME_IDS: list[tuple[str, str]] = [
+    ("", "too-short"),
+    ("x" * 41, "too-long"),
+    ("-x", "invalid"),
+    ("x-", "invalid"),
+    ("x--y", "invalid"),
+    ("X", "invalid"),
+    ("x_y", "invalid"),
+    ("é", "invalid"),
+    ("0192f000-0000-7000-8000-0000000000ff", "invalid"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        *(({"display_name": text}, ("display_name", word)) for text, word in BAD_DISPLAY_NAMES),
+        *(
+            ({"display_name": "x", "name_id": text}, ("name_id", word))
+            for text, word in BAD_NAME_IDS
+        ),
+    ],
+)
+async def test_what_validate_tells_create_refuses(
+    owner: Developer, fields: dict[str, str], path: tuple[str, ...]
+) -> None:
+    told = await owner.good("validate_game", **fields)
+    assert shape(told) == {"errors": [{"path": [TEXT], "message": TEXT}]}
+    assert [tuple(one["path"]) for one in told["errors"]] == [path]
+    refused = await owner.call("create_game", developer_group_id=owner.house.group_id, **fields)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
+
+
+@pytest.mark.parametrize("text", ["x" * 128, "é x", "日本", "a-b c.d", "e\u0301"])
+async def test_a_display_name_is_taken_as_it_is(owner: Developer, text: str) -> None:
+    assert await owner.good("validate_game", display_name=text) == {"errors": []}
+    game_id = await owner.game(display_name=text)
+    assert (await owner.good("get_game", game_id=game_id))["game"]["display_name"] == text
+
+
+async def test_every_problem_is_told_at_once(developer: Developer) -> None:
+    fields = {"display_name": "x" * 129 + "  ", "name_id": "-"}
+    answer = await developer.call(
+        "create_game", developer_group_id=developer.house.group_id, **fields
+    )
+    assert answer.errors == (
+        ("display_name", "too-long"),
+        ("display_name", "invalid"),
+        ("name_id", "invalid"),
+    )
+
+
+async def test_a_name_of_another_game_is_not_unique_whoever_has_it(
+    developer: Developer, records: Records
+) -> None:
+    name_id = f"taken-{uuid4().hex[:12]}"
+    await developer.game(name_id=name_id)
+    me, group_id = await new_developer(developer, records)
+    fields = {"display_name": "x", "name_id": name_id}
+    told = await me.good("validate_game", **fields)
+    assert [one["path"] for one in told["errors"]] == [["name_id", "not-unique"]]
+    answer = await me.call("create_game", developer_group_id=group_id, **fields)
+    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("name_id", "not-unique"),))
+
+
+async def name_of(me: Developer, display_name: str) -> str:
+    made = await me.good(
+        "create_game", developer_group_id=me.house.group_id, display_name=display_name
+    )
+    game: Any = (await me.good("get_game", game_id=made["game_id"]))["game"]
+    return str(game["name_id"])
+
+
+async def test_a_name_is_made_from_the_display_name_with_a_suffix(owner: Developer) -> None:
+    mark = uuid4().hex[:8]
+    text = f"Café: der  {mark}!".replace("  ", " ")
+    assert await name_of(owner, text) == f"cafe-der-{mark}"
+    assert await name_of(owner, text) == f"cafe-der-{mark}-2"
+    assert await name_of(owner, text) == f"cafe-der-{mark}-3"
+
+
+async def test_a_made_name_stays_within_its_length(owner: Developer) -> None:
+    mark = uuid4().hex[:8]
+    text = mark + "x" * 60
+    first, second = await name_of(owner, text), await name_of(owner, text)
+    assert first == text[:40]
+    assert second == text[:38] + "-2"
+
+
+async def test_a_display_name_without_a_letter_of_ours_gets_a_name_too(owner: Developer) -> None:
+    name = await name_of(owner, "日本")
+    assert name == "game" or name.startswith("game-")
+
+
+async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Developer) -> None:
+    name_id = f"race-{uuid4().hex[:12]}"
+    fields = {
+        "developer_group_id": developer.house.group_id,
+        "display_name": "x",
+        "name_id": name_id,
+    }
+    answers = await asyncio.gather(*(developer.call("create_game", **fields) for _ in range(8)))
+    assert sorted(one.code for one in answers) == ["OK"] + ["VALIDATION_FAILED"] * 7
+    assert {one.errors for one in answers if one.code != "OK"} == {(("name_id", "not-unique"),)}
+    (made,) = (one.body["game_id"] for one in answers if one.code == "OK")
+    game = (await developer.good("get_game", game_id=name_id))["game"]
+    assert game["game_id"] == made
+    assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
+
+
+async def test_simultaneous_creations_without_a_name_all_get_one(developer: Developer) -> None:
+    text = unique("Race")
+    fields = {"developer_group_id": developer.house.group_id, "display_name": text}
+    answers = await asyncio.gather(*(developer.good("create_game", **fields) for _ in range(8)))
+    games = [await developer.good("get_game", game_id=one["game_id"]) for one in answers]
+    assert len({one["game"]["name_id"] for one in games}) == 8
+
+
+async def test_a_game_of_an_unknown_group_is_not_made(developer: Developer) -> None:
+    fields = {"developer_group_id": str(uuid4()), "display_name": "x"}
+    assert await developer.code("create_game", **fields) == "GROUP_NOT_FOUND"
+
+
+async def test_an_unknown_game_is_not_found(developer: Developer) -> None:
+    assert await developer.code("get_game", game_id=str(uuid4())) == "GAME_NOT_FOUND"
+    assert await developer.code("get_game", game_id="no-such-game") == "GAME_NOT_FOUND"
+
+
+# Watches ------------------------------------------------------------------------------------------
+
+
+async def is_held(task: asyncio.Task[Any]) -> bool:
+    """Whether it is not answered while nothing happens."""
+    done, _ = await asyncio.wait({task}, timeout=0.25)
+    return not done
+
+
+async def test_a_watch_of_a_game_is_answered_by_its_change(developer: Developer) -> None:
+    game_id, other_id = await developer.game(), await developer.game()
+    before = await developer.good("get_game", game_id=game_id)
+    index = before["watch"]["index"]
+    blocked = asyncio.create_task(developer.good("get_game", game_id=game_id, watch_index=index))
+    await developer.version(other_id, {})
+    assert await is_held(blocked)
+    await developer.version(game_id, {}, name="1.2.3")
+    after = await asyncio.wait_for(blocked, 5)
+    assert [one["display_name"] for one in after["game"]["versions"]] == ["1.2.3", "0.0.1"]
+    assert after["watch"]["index"] != index
+
+
+async def test_a_watch_with_an_older_index_is_answered_at_once(developer: Developer) -> None:
+    game_id = await developer.game()
+    index = (await developer.good("get_game", game_id=game_id))["watch"]["index"]
+    await developer.version(game_id, {})
+    fields = {"game_id": game_id, "watch_index": index}
+    answer = await asyncio.wait_for(developer.good("get_game", **fields), 5)
+    assert len(answer["game"]["versions"]) == 2
+
+
+@pytest.mark.parametrize("index", ["0123456789abcdef.1", "nonsense", "x" * 128])
+async def test_an_index_of_another_run_is_answered_at_once(
+    developer: Developer, index: str
+) -> None:
+    game_id = await developer.game()
+    for slug, fields in (("get_game", {"game_id": game_id}), ("get_games", {})):
+        answer = await asyncio.wait_for(developer.good(slug, **fields, watch_index=index), 5)
+        assert answer["watch"]["index"] != index
+
+
+async def test_a_watch_of_the_list_is_answered_by_new_games_and_groups(
+    developer: Developer, records: Records
+) -> None:
+    me, group_id = await new_developer(developer, records)
+    for change in ("game", "group"):
+        index = (await me.good("get_games"))["watch"]["index"]
+        blocked = asyncio.create_task(me.good("get_games", watch_index=index))
+        await developer.game()
+        assert await is_held(blocked)
+        if change == "game":
+            made = await me.game(developer_group_id=group_id)
+        else:
+            made = (await me.good("create_group", display_name="Another"))["group_id"]
+        assert made in str(await asyncio.wait_for(blocked, 5))

@@ -1,0 +1,95 @@
+"""Groups and their billing (contract group records, groups.billing.get; decisions 8.4, 8.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from tests.control.shapes import ID, TEXT, WATCH, shape
+from tests.control.test_games import (
+    BAD_DISPLAY_NAMES,
+    GROUP_SUMMARY,
+    new_developer,
+    unique,
+)
+from tests.control.world import PAID_TS, Records
+from tests.household import Developer
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_new_group_is_closed_and_its_maker_owns_it(developer: Developer) -> None:
+    name = unique("Group")
+    made = await developer.good("create_group", display_name=name)
+    assert shape(made) == {"group_id": ID}
+    answer = await developer.good("get_group", group_id=made["group_id"])
+    assert shape(answer) == {"group": GROUP_SUMMARY}
+    whose = await developer.good("inspect_token")
+    profile = answer["group"]["external"].pop("profile")
+    assert profile.endswith(f"/groups/{made['group_id']}")
+    assert answer["group"] == {
+        "group_id": made["group_id"],
+        "display_name": name,
+        "external": {},
+        "bio": "",
+        "is_current_identity_member": True,
+        "member_count": 1,
+        "owner_identity_id": whose["identity_id"],
+        "publicity": "closed",
+    }
+
+
+async def test_the_token_reaches_a_new_group_at_once(developer: Developer) -> None:
+    made = await developer.good("create_group", display_name=unique("Group"))
+    game_id = await developer.game(developer_group_id=made["group_id"])
+    game = (await developer.good("get_game", game_id=game_id))["game"]
+    assert game["developer_group_id"] == made["group_id"]
+
+
+@pytest.mark.parametrize(("text", "word"), BAD_DISPLAY_NAMES)
+async def test_a_name_against_the_rules_is_refused(owner: Developer, text: str, word: str) -> None:
+    answer = await owner.call("create_group", display_name=text)
+    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("display_name", word),))
+
+
+async def test_two_groups_may_have_one_name(developer: Developer) -> None:
+    name = unique("Group")
+    made = [await developer.good("create_group", display_name=name) for _ in range(2)]
+    assert made[0] != made[1]
+
+
+@pytest.mark.parametrize("slug", ["get_group", "get_billing", "list_group_tokens"])
+async def test_an_unknown_group_is_not_found(developer: Developer, slug: str) -> None:
+    assert await developer.code(slug, group_id=str(uuid4())) == "GROUP_NOT_FOUND"
+
+
+@pytest.mark.parametrize("slug", ["get_group", "get_billing", "list_group_tokens"])
+async def test_a_group_has_no_name_to_call_it_by(developer: Developer, slug: str) -> None:
+    answer = await developer.call(slug, group_id="developers")
+    assert (answer.code, answer.errors) == ("ID_INVALID", (("group_id", "invalid"),))
+
+
+async def test_billing_tells_only_what_happened(developer: Developer, records: Records) -> None:
+    me, group_id = await new_developer(developer, records)
+    answer = await me.good("get_billing", group_id=group_id)
+    assert shape(answer) == {"group": {}, "watch": WATCH}
+    await records.pay(group_id)
+    answer = await me.good("get_billing", group_id=group_id)
+    assert answer["group"] == {"payment_failed_ts": PAID_TS}
+
+
+async def test_a_watch_of_billing_waits_and_one_of_another_run_does_not(
+    developer: Developer,
+) -> None:
+    group_id = developer.house.group_id
+    index = (await developer.good("get_billing", group_id=group_id))["watch"]["index"]
+    fields = {"group_id": group_id, "watch_index": index}
+    blocked = asyncio.create_task(developer.good("get_billing", **fields))
+    done, _ = await asyncio.wait({blocked}, timeout=0.25)
+    assert not done
+    blocked.cancel()
+    fields["watch_index"] = "0" * 16 + ".1"
+    answer = await asyncio.wait_for(developer.good("get_billing", **fields), 5)
+    assert shape(answer["watch"]["index"]) == TEXT

@@ -1,0 +1,213 @@
+"""Idempotency-Key on changes of records (decisions 1.8): one change and one answer per key, whatever comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.control.test_games import new_developer, unique
+from tests.control.world import Records
+from tests.databases import KINDS, Databases
+from tests.household import Developer, House
+
+pytestmark = pytest.mark.anyio
+
+
+def a_key() -> str:
+    return uuid4().hex
+
+
+async def games_named(developer: Developer, name: str) -> list[str]:
+    listed = await developer.good("get_games")
+    return [one["game_id"] for one in listed["games"] if one["display_name"] == name]
+
+
+def new_game(developer: Developer) -> dict[str, Any]:
+    return {"developer_group_id": developer.house.group_id, "display_name": unique()}
+
+
+async def test_the_same_key_gets_the_same_answer_and_changes_once(developer: Developer) -> None:
+    key, fields = a_key(), new_game(developer)
+    first = await developer.good("create_game", key, **fields)
+    assert await developer.good("create_game", key, **fields) == first
+    assert await developer.good("create_game", a_key(), **fields) != first
+    assert len(await games_named(developer, fields["display_name"])) == 2
+
+
+async def test_the_same_key_with_another_message_is_refused(developer: Developer) -> None:
+    key, fields = a_key(), new_game(developer)
+    await developer.good("create_game", key, **fields)
+    other = {**fields, "display_name": unique()}
+    assert await developer.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
+    assert await games_named(developer, other["display_name"]) == []
+
+
+async def test_the_same_key_with_another_operation_is_refused(developer: Developer) -> None:
+    key, name = a_key(), unique("Group")
+    await developer.good("create_group", key, display_name=name)
+    fields = new_game(developer)
+    assert await developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
+
+
+async def test_either_door_knows_the_keys_of_the_other(house: House) -> None:
+    key = a_key()
+    doors = [house.door("http"), house.door("grpc")]
+    try:
+        first, second = [Developer(house, door) for door in doors]
+        fields = new_game(first)
+        made = await first.good("create_game", key, **fields)
+        assert await second.good("create_game", key, **fields) == made
+        other = {**fields, "display_name": unique()}
+        assert await second.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
+    finally:
+        for door in doors:
+            await door.close()
+
+
+async def test_duplicates_in_flight_share_one_change(developer: Developer) -> None:
+    key, fields = a_key(), new_game(developer)
+    answers = await asyncio.gather(
+        *(developer.good("create_game", key, **fields) for _ in range(16))
+    )
+    assert len({one["game_id"] for one in answers}) == 1
+    assert len(await games_named(developer, fields["display_name"])) == 1
+
+
+async def test_another_message_beside_one_in_flight_is_refused(developer: Developer) -> None:
+    key = a_key()
+    wanted = [new_game(developer) for _ in range(8)]
+    answers = await asyncio.gather(
+        *(developer.call("create_game", key, **fields) for fields in wanted)
+    )
+    assert sorted(one.code for one in answers) == ["IDEMPOTENCY_KEY_REUSED"] * 7 + ["OK"]
+
+
+async def test_a_failure_is_tried_afresh(developer: Developer) -> None:
+    key, game_id = a_key(), await developer.game()
+    taken = await developer.good("get_namespace", game_id=game_id, namespace_id="prod")
+    version_id = taken["namespace"]["version_id"]
+    fields = {"game_id": game_id, "name_id": "late", "display_name": "Late"}
+    unknown = {**fields, "version_id": str(uuid4())}
+    assert await developer.code("create_namespace", key, **unknown) == "VERSION_NOT_FOUND"
+    made = await developer.good("create_namespace", key, **fields, version_id=version_id)
+    again = await developer.good("create_namespace", key, **fields, version_id=version_id)
+    assert again == made
+
+
+async def test_a_name_that_was_taken_may_be_taken_under_the_same_key(
+    developer: Developer,
+) -> None:
+    """What was refused is judged anew: the name may have become free."""
+    game_id, other_id = await developer.arena(), await developer.arena()
+    domain, key = f"{uuid4().hex[:16]}.example", a_key()
+    here = {"game_id": game_id, "namespace_id": "prod", "domain": domain}
+    there = {**here, "game_id": other_id}
+    await developer.good("add_domain", **there)
+    assert await developer.code("add_domain", key, **here) == "VALIDATION_FAILED"
+    await developer.good("remove_domain", **there)
+    assert await developer.good("add_domain", key, **here) == {}
+
+
+async def test_callers_have_keys_of_their_own(developer: Developer, records: Records) -> None:
+    key, name = a_key(), unique("Group")
+    me, _ = await new_developer(developer, records)
+    first = await developer.good("create_group", key, display_name=name)
+    assert await me.good("create_group", key, display_name=name) != first
+
+
+async def test_a_change_that_others_undid_is_not_made_again_under_its_key(
+    developer: Developer,
+) -> None:
+    game_id, key = await developer.arena(), a_key()
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    fields: dict[str, Any] = {**place, "lobby_count_max": 7, "max_players": 7}
+    await developer.good("set_mm_config", key, **fields)
+    await developer.good("set_mm_config", **{**fields, "lobby_count_max": 9})
+    assert await developer.good("set_mm_config", key, **fields) == {}
+    got = await developer.good("get_namespace", **place)
+    assert got["namespace"]["config"]["matchmaker"]["lobby_count_max"] == 9
+
+
+@pytest.mark.parametrize("slug", ["create_public_token", "create_development_token"])
+async def test_a_signed_token_is_the_same_under_its_key(developer: Developer, slug: str) -> None:
+    fields = {"game_id": await developer.game(), "namespace_id": "prod"}
+    key = a_key()
+    made = await developer.good(slug, key, **fields)
+    assert await developer.good(slug, key, **fields) == made
+    assert (await developer.good(slug, a_key(), **fields))["token"] != made["token"]
+
+
+async def test_where_a_secret_is_answered_the_key_is_not_looked_at(developer: Developer) -> None:
+    """It is kept nowhere, so it cannot be told twice."""
+    game_id, key = await developer.game(), a_key()
+    for slug, fields in (
+        ("create_service_token", {"game_id": game_id, "environment_id": "prod"}),
+        ("create_game_token", {"game_id": game_id}),
+    ):
+        made = [await developer.good(slug, key, **fields) for _ in range(2)]
+        assert made[0]["token_id"] != made[1]["token_id"]
+        assert made[0]["token"] != made[1]["token"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a b", "é", "a\tb"])
+async def test_a_key_without_form_is_refused_and_changes_nothing(
+    owner: Developer, key: str
+) -> None:
+    fields = new_game(owner)
+    encoded = key.encode()
+    answer = await owner.door.request(  # type: ignore[union-attr]
+        "POST",
+        "/cloud/games/validate",
+        b'{"display_name": "x"}',
+        token=owner.token,
+        headers={"idempotency-key": encoded},  # type: ignore[dict-item]
+    )
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["code"] == "HEADER_INVALID"
+    assert await games_named(owner, fields["display_name"]) == []
+
+
+# Over a restart -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=KINDS)
+def own_house(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> Iterator[House]:
+    made = House(tmp_path, databases.url(request.param))
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def at_home(own_house: House) -> AsyncIterator[Developer]:
+    door = own_house.door("http")
+    try:
+        yield Developer(own_house, door)
+    finally:
+        await door.close()
+
+
+async def test_answers_are_remembered_over_a_restart_and_a_kill(
+    own_house: House, at_home: Developer
+) -> None:
+    key, fields = a_key(), new_game(at_home)
+    made = await at_home.good("create_game", key, **fields)
+    assert own_house.stop() == 0
+    own_house.start()
+    assert await at_home.good("create_game", key, **fields) == made
+    assert own_house.process is not None
+    own_house.process.kill()
+    own_house.process.wait()
+    own_house.start()
+    assert await at_home.good("create_game", key, **fields) == made
+    other = {**fields, "display_name": unique()}
+    assert await at_home.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
+    assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]

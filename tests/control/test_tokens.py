@@ -1,0 +1,283 @@
+"""Tokens: made, listed, revoked, inspected, and what becomes of them in the data plane (decisions 3)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pyservice.control.changes import now_ms
+from tests.control.shapes import ID, TEXT, TIME, shape
+from tests.control.test_games import new_developer
+from tests.control.world import Records
+from tests.household import Developer, eventually
+
+pytestmark = pytest.mark.anyio
+
+KINDS = {
+    "env": "create_service_token",
+    "pub": "create_public_token",
+    "dev": "create_development_token",
+}
+
+
+def place_of(game_id: str, slug: str = "") -> dict[str, Any]:
+    name = "environment_id" if slug == "create_service_token" else "namespace_id"
+    return {"game_id": game_id, name: "prod"}
+
+
+async def make(developer: Developer, kind: str, game_id: str, **fields: Any) -> dict[str, str]:
+    slug = KINDS[kind]
+    made: dict[str, str] = await developer.good(slug, **place_of(game_id, slug), **fields)
+    return made
+
+
+async def code_in_data_plane(developer: Developer, token: str) -> str:
+    """What the data plane says of the token."""
+    return (await developer.door.call("list", {}, token=token)).code
+
+
+async def works(developer: Developer, token: str) -> str:
+    return (await developer.door.call("inspect_token", {}, token=token)).code
+
+
+# Of a namespace -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_new_token_is_good_at_once_and_told_once(developer: Developer, kind: str) -> None:
+    game_id = await developer.arena()
+    made = await make(developer, kind, game_id)
+    ends = {"expires_ts": TIME} if kind == "dev" else {}
+    assert shape(made) == {"token": TEXT, "token_id": ID, **ends}
+    assert made["token"].startswith(f"{kind}_")
+    assert len(made["token"]) <= 160
+    assert await code_in_data_plane(developer, made["token"]) == "OK"
+    listed = await developer.good("list_namespace_tokens", **place_of(game_id))
+    (record,) = listed["tokens"]
+    assert shape(record) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, **ends}
+    assert (record["token_id"], record["kind"]) == (made["token_id"], kind)
+    assert made["token"] not in str(listed)
+
+
+async def test_a_development_token_lives_30_days(developer: Developer) -> None:
+    made = await make(developer, "dev", await developer.arena())
+    ends = datetime.fromisoformat(made["expires_ts"])
+    rest = ends - datetime.now(UTC) - timedelta(days=30)
+    assert abs(rest) < timedelta(minutes=1)
+
+
+async def test_tokens_are_listed_newest_first_and_ended_ones_too(developer: Developer) -> None:
+    game_id = await developer.arena()
+    made = [(await make(developer, kind, game_id))["token_id"] for kind in KINDS]
+    revoke = {**place_of(game_id), "token_id": made[1]}
+    for _ in range(2):
+        assert await developer.good("revoke_namespace_token", **revoke) == {}
+    listed = (await developer.good("list_namespace_tokens", **place_of(game_id)))["tokens"]
+    assert [one["token_id"] for one in listed] == made[::-1]
+    assert [shape(one.get("revoke_ts")) for one in listed] == [None, TIME, None]
+    staging = {**place_of(game_id), "namespace_id": "staging"}
+    assert await developer.good("list_namespace_tokens", **staging) == {"tokens": []}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_of_two_tokens_one_is_revoked_and_the_other_stays(
+    developer: Developer, kind: str
+) -> None:
+    game_id = await developer.arena()
+    first, second = [await make(developer, kind, game_id) for _ in range(2)]
+    assert first["token"] != second["token"]
+    fields = {**place_of(game_id), "token_id": first["token_id"]}
+    assert await developer.good("revoke_namespace_token", **fields) == {}
+    assert await code_in_data_plane(developer, first["token"]) == "TOKEN_REVOKED"
+    assert await code_in_data_plane(developer, second["token"]) == "OK"
+
+
+async def test_a_token_of_another_namespace_is_not_there_to_be_revoked(
+    developer: Developer,
+) -> None:
+    game_id = await developer.arena()
+    made = await make(developer, "pub", game_id)
+    staging = {**place_of(game_id), "namespace_id": "staging"}
+    for place, token_id, code in (
+        (staging, made["token_id"], "TOKEN_NOT_FOUND"),
+        (place_of(game_id), str(uuid4()), "TOKEN_NOT_FOUND"),
+        ({**staging, "namespace_id": "nowhere"}, made["token_id"], "NAMESPACE_NOT_FOUND"),
+        ({**staging, "game_id": "no-such-game"}, made["token_id"], "GAME_NOT_FOUND"),
+    ):
+        fields = {**place, "token_id": token_id}
+        assert await developer.code("revoke_namespace_token", **fields) == code
+    assert await code_in_data_plane(developer, made["token"]) == "OK"
+
+
+@pytest.mark.parametrize("slug", [*KINDS.values(), "list_namespace_tokens"])
+async def test_the_first_missing_thing_of_a_path_is_told(developer: Developer, slug: str) -> None:
+    game_id = await developer.game()
+    unknown = place_of(str(uuid4()), slug)
+    nowhere = {**dict.fromkeys(place_of(game_id, slug), "nowhere"), "game_id": game_id}
+    assert await developer.code(slug, **unknown) == "GAME_NOT_FOUND"
+    assert await developer.code(slug, **nowhere) == "NAMESPACE_NOT_FOUND"
+
+
+async def test_an_environment_token_that_ended_is_told_so(
+    developer: Developer, records: Records
+) -> None:
+    game_id = await developer.arena()
+    got = await developer.good("get_namespace", **place_of(game_id))
+    token = await records.environment_token(got["namespace"]["namespace_id"], now_ms() - 1)
+    await make(developer, "env", game_id)
+    assert await code_in_data_plane(developer, token) == "TOKEN_EXPIRED"
+
+
+PORT = {"protocol": "http", "port": 80}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "paths"),
+    [
+        ({"ports": {"A": PORT}}, "VALIDATION_FAILED", [("ports", "A", "invalid")]),
+        (
+            {"ports": {"a": {"protocol": "HTTP"}}},
+            "VALIDATION_FAILED",
+            [("ports", "a", "protocol", "not-allowed")],
+        ),
+        (
+            {"ports": {"a": {**PORT, "port_range": {"min": 2, "max": 1}}}},
+            "VALIDATION_FAILED",
+            [
+                ("ports", "a", "port_range", "not-allowed"),
+                ("ports", "a", "port_range", "max", "too-low"),
+            ],
+        ),
+        ({"ports": {"a": {}}}, "BODY_INVALID", [("ports", "a", "protocol", "required")]),
+        (
+            {"ports": {"a": {**PORT, "port": 65_536}}},
+            "BODY_INVALID",
+            [("ports", "a", "port", "too-high")],
+        ),
+        ({"hostname": ""}, "BODY_INVALID", [("hostname", "too-short")]),
+        ({"hostname": "h" * 254}, "BODY_INVALID", [("hostname", "too-long")]),
+    ],
+)
+async def test_a_development_token_against_the_rules_is_not_made(
+    developer: Developer, fields: dict[str, Any], code: str, paths: list[tuple[str, ...]]
+) -> None:
+    game_id = await developer.game()
+    answer = await developer.call("create_development_token", **place_of(game_id), **fields)
+    assert (answer.code, list(answer.errors)) == (code, paths)
+    listed = await developer.good("list_namespace_tokens", **place_of(game_id))
+    assert listed == {"tokens": []}
+
+
+async def test_a_development_token_has_no_more_ports_than_a_lobby(owner: Developer) -> None:
+    place = place_of(await owner.game())
+    ports = {f"p{number}": PORT for number in range(17)}
+    answer = await owner.call("create_development_token", **place, ports=ports)
+    assert (answer.code, answer.errors) == ("BODY_INVALID", (("ports", "too-many"),))
+    del ports["p0"]
+    await owner.good("create_development_token", **place, ports=ports)
+
+
+async def test_what_older_clients_send_for_ports_is_not_read(developer: Developer) -> None:
+    fields = {"lobby_ports": [{"label": "x", "any": None}], "hostname": "localhost"}
+    made = await make(developer, "dev", await developer.arena(), **fields)
+    assert made["token"].startswith("dev_")
+
+
+# cloud_ -------------------------------------------------------------------------------------------
+
+
+async def test_a_token_tells_whose_it_is(developer: Developer, records: Records) -> None:
+    identity_id, (group_id,) = await records.identity("Inspected")
+    token, token_id = await records.cloud_token(identity_id)
+    me = Developer(developer.house, developer.door, token)
+    assert await me.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
+    game_id = await me.game(developer_group_id=group_id)
+    made = await me.good("create_game_token", game_id=game_id)
+    assert shape(made) == {"token": TEXT, "token_id": ID}
+    of_game = Developer(me.house, me.door, made["token"])
+    assert await of_game.good("inspect_token") == {
+        "token_id": made["token_id"],
+        "identity_id": identity_id,
+        "group_id": group_id,
+        "game_id": game_id,
+    }
+    in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
+    ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
+    whose = await Developer(me.house, me.door, ending).good("inspect_token")
+    assert datetime.fromisoformat(whose["expires_ts"]).timestamp() * 1000 == in_an_hour
+
+
+async def test_a_games_token_is_listed_and_revoked_at_once(
+    developer: Developer, records: Records
+) -> None:
+    me, group_id = await new_developer(developer, records)
+    game_id = await me.game(developer_group_id=group_id)
+    made = await me.good("create_game_token", game_id=game_id)
+    listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
+    assert shape(listed[0]) == {"token_id": ID, "kind": TEXT, "create_ts": TIME, "game_id": ID}
+    assert {one["kind"] for one in listed} == {"cloud"}
+    mine = (await me.good("inspect_token"))["token_id"]
+    assert [one["token_id"] for one in listed] == [made["token_id"], mine]
+    assert await works(me, made["token"]) == "OK"
+    revoke = {"group_id": group_id, "token_id": made["token_id"]}
+    for _ in range(2):
+        assert await me.good("revoke_group_token", **revoke) == {}
+    assert await works(me, made["token"]) == "TOKEN_REVOKED"
+    listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
+    assert shape(listed[0]["revoke_ts"]) == TIME
+
+
+async def test_a_token_that_revokes_itself_is_gone(developer: Developer, records: Records) -> None:
+    me, group_id = await new_developer(developer, records)
+    mine = (await me.good("inspect_token"))["token_id"]
+    await me.good("revoke_group_token", group_id=group_id, token_id=mine)
+    assert await me.code("inspect_token") == "TOKEN_REVOKED"
+
+
+async def test_a_groups_token_does_not_meet_those_of_the_identity(
+    developer: Developer, records: Records
+) -> None:
+    identity_id, (group_id, other_id) = await records.identity("One", "Two")
+    whole, whole_id = await records.cloud_token(identity_id)
+    token, token_id = await records.cloud_token(identity_id, group_id)
+    _, sibling_id = await records.cloud_token(identity_id, other_id)
+    me = Developer(developer.house, developer.door, token)
+    listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
+    assert [one["token_id"] for one in listed] == [token_id]
+    for one in (whole_id, sibling_id, str(uuid4())):
+        fields = {"group_id": group_id, "token_id": one}
+        assert await me.code("revoke_group_token", **fields) == "TOKEN_NOT_FOUND"
+    assert await works(developer, whole) == "OK"
+
+
+async def test_a_token_ends_when_its_time_is_over(developer: Developer, records: Records) -> None:
+    identity_id, _ = await records.identity("Ending")
+    token, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 1_500)
+    me = Developer(developer.house, developer.door, token)
+    assert await works(me, token) == "OK"
+
+    async def is_over() -> bool:
+        return await works(me, token) == "TOKEN_EXPIRED"
+
+    await eventually(is_over, 5)
+
+
+async def test_members_alone_have_use_of_their_groups_token(
+    developer: Developer, records: Records
+) -> None:
+    identity_id, (group_id,) = await records.identity("Leaving")
+    token, _ = await records.cloud_token(identity_id, group_id)
+    assert await works(developer, token) == "OK"
+    await records.leave(identity_id, group_id)
+
+    async def is_refused() -> bool:
+        return await works(developer, token) == "TOKEN_REVOKED"
+
+    await eventually(is_refused, 2)
+
+
+async def test_the_game_of_a_new_token_has_to_be_there(developer: Developer) -> None:
+    assert await developer.code("create_game_token", game_id=str(uuid4())) == "GAME_NOT_FOUND"

@@ -1,0 +1,40 @@
+"""What doors tell each other, as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyservice.calls import Park
+from pyservice.doors import behind, tracecontext
+
+RAY = "4bf92f3577b34da6a3ce929d0e0e4736"
+_WORDS = st.text(st.characters(codec="ascii", exclude_characters=" ,\r\n\t"), min_size=1)
+
+
+@given(
+    topics=st.lists(_WORDS, min_size=1, max_size=4),
+    sequence=st.integers(0, 2**63),
+    run=st.text("0123456789abcdef", min_size=1),
+)
+def test_what_a_request_waits_for_is_read_as_it_was_written(
+    topics: list[str], sequence: int, run: str
+) -> None:
+    park = Park(tuple(topics), sequence, run)
+    assert behind.read_park(behind.park_text(park)) == park
+
+
+@pytest.mark.parametrize("text", ["", "r", "r.x a", "a,b"])
+def test_what_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        behind.read_park(text)
+
+
+def test_the_trace_of_a_client_goes_on_and_others_begin_here() -> None:
+    given_trace = f"00-{RAY}-00f067aa0ba902b7-01"
+    assert behind.traceparent(RAY, given_trace) == given_trace
+    for other in (None, "nonsense", given_trace.replace("4bf9", "0000")):
+        made = behind.traceparent(RAY, other)
+        assert tracecontext.continued(made) == RAY
+        assert made != other

@@ -1,0 +1,178 @@
+"""Callers that have to be asked for elsewhere: nothing waits but their own request, and the order of checks stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+
+from pyservice.calls import Call, Caller, Operation, Park, TokenKind
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits, Rate
+from pyservice.edge.asgi import create_app
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.watch import Topics, Waiters
+from tests.small_service import (
+    DOORS,
+    MATCHMAKER,
+    Door,
+    HttpConnection,
+    HttpDoor,
+    SmallService,
+    code_of,
+    open_door,
+    open_http,
+)
+from tests.two_doors import until
+
+pytestmark = pytest.mark.anyio
+
+BODY = b'{"player_token":"some token"}'
+PATH = "/matchmaker/players/connected"
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production, and the one that tools bring."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+class SlowService(SmallService):
+    """Whether a `cloud_` token is good takes until `may_know`; other tokens are known at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.may_know = asyncio.Event()
+        self.given_up = 0
+
+    def authorize(self, call: Call) -> Caller | Awaitable[Caller]:  # type: ignore[override]
+        if (call.authorization or "").startswith("Bearer cloud"):
+            return self._ask(call)
+        return super().authorize(call)
+
+    async def _ask(self, call: Call) -> Caller:
+        self.asked += 1
+        try:
+            await self.may_know.wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        if call.authorization == "Bearer cloud_bad":
+            raise ServiceError("TOKEN_REVOKED")
+        if call.authorization == "Bearer cloud_broken":
+            raise RuntimeError("the other side of the inside")
+        return Caller(TokenKind.CLOUD, b"n" * 16, b"", (call.authorization or "").encode(), call)
+
+
+CLOUD = {"authorization": "Bearer cloud_good"}
+GOOD = {"authorization": "Bearer good"}
+
+
+@pytest.fixture
+def service() -> SlowService:
+    return SlowService()
+
+
+@pytest.fixture(params=DOORS)
+async def door(request: pytest.FixtureRequest, service: SlowService) -> AsyncIterator[Door]:
+    limits = Limits(client=Rate(0, 1), control=Rate(0.001, 2))
+    async with open_door(request.param, service, limits=limits) as opened:
+        yield opened
+
+
+async def test_a_slow_check_keeps_nobody_else_waiting(door: Door, service: SlowService) -> None:
+    slow = asyncio.create_task(door.call("PlayerConnected", {"player_token": "x"}, CLOUD))
+    await until(lambda: service.asked == 1)
+    assert (await door.call("PlayerConnected", {"player_token": "x"}, GOOD)).code == "OK"
+    assert not slow.done()
+    service.may_know.set()
+    assert (await slow).code == "OK"
+
+
+async def test_what_a_slow_check_finds_is_told(door: Door, service: SlowService) -> None:
+    service.may_know.set()
+    bad = {"authorization": "Bearer cloud_bad"}
+    assert (await door.call("PlayerConnected", {"player_token": "x"}, bad)).code == "TOKEN_REVOKED"
+    broken = {"authorization": "Bearer cloud_broken"}
+    outcome = await door.call("PlayerConnected", {"player_token": "x"}, broken)
+    assert outcome.code == "INTERNAL"
+
+
+async def test_the_token_comes_before_key_and_message_and_the_rate_between(
+    door: Door, service: SlowService
+) -> None:
+    service.may_know.set()
+    attach = {"game_id": "g", "namespace_id": "n"}
+    key = {"idempotency-key": "x" * 300}
+    bad = {"authorization": "Bearer cloud_bad", **key}
+    assert (await door.call("AttachLobby", attach, bad)).code == "TOKEN_REVOKED"
+    assert (await door.call("AttachLobby", attach, {**CLOUD, **key})).code == "HEADER_INVALID"
+    assert (await door.call("AttachLobby", attach, CLOUD)).code == "BODY_INVALID"
+    assert (await door.call("AttachLobby", attach, {**CLOUD, **key})).code == "RATE_LIMITED"
+
+
+async def test_pipelined_answers_keep_their_order(service: SlowService) -> None:
+    async with open_door("http", service) as door:
+        assert isinstance(door, HttpDoor)
+        connection = await HttpConnection.open(door.address)
+        connection.say("POST", PATH, BODY, {"authorization": "Bearer cloud_bad"})
+        connection.say("POST", PATH, BODY, GOOD)
+        await until(lambda: service.asked == 1)
+        assert service.calls == []
+        service.may_know.set()
+        assert code_of(await connection.read()) == "TOKEN_REVOKED"
+        assert (await connection.read()).body == b"{}"
+        await connection.close()
+
+
+async def test_who_leaves_while_he_is_asked_for_is_forgotten(service: SlowService) -> None:
+    metrics = RequestMetrics()
+    async with open_door("http", service, metrics=metrics) as door:
+        assert isinstance(door, HttpDoor)
+        connection = await HttpConnection.open(door.address)
+        connection.say("POST", PATH, BODY, CLOUD)
+        await until(lambda: service.asked == 1)
+        await connection.close()
+        await until(lambda: service.given_up == 1)
+        await until(lambda: metrics.http.in_flight == 0)
+        assert metrics.http.meters["connected"].codes["CANCELLED"] == 1
+
+
+async def test_a_body_that_is_too_large_is_told_after_the_token(service: SlowService) -> None:
+    service.may_know.set()
+    async with open_door("http", service, DoorSettings(body_limit_bytes=100)) as door:
+        assert isinstance(door, HttpDoor)
+        for token, code in (("cloud_bad", "TOKEN_REVOKED"), ("cloud_good", "BODY_TOO_LARGE")):
+            connection = await HttpConnection.open(door.address)
+            headers = {"authorization": f"Bearer {token}"}
+            response = await connection.ask("POST", PATH, b"x" * 200, headers)
+            assert code_of(response) == code
+            await connection.close()
+
+
+# Operations of the door's own process that wait
+
+
+async def test_an_operation_of_the_own_process_waits_too() -> None:
+    topics, waiters = Topics(), Waiters()
+    topics.listen(lambda changes: waiters.take(topics.run, changes))
+    first = topics.index_of("lobbies")
+
+    async def run(message: pb.ListLobbiesRequest, caller: Caller) -> pb.ListLobbiesResponse | Park:
+        parked = topics.park_or_none(first, caller.call, "lobbies")
+        return parked if parked is not None else pb.ListLobbiesResponse()
+
+    name = f"{MATCHMAKER}.ListLobbies"
+    operations = {name: Operation(name, SmallService().authorize, run)}
+    app = create_app(operations, DoorSettings(), RequestMetrics(), Limits(), waiters=waiters)
+    async with open_http(app) as door:
+        connection = await HttpConnection.open(door.address)
+        connection.say("GET", "/matchmaker/lobbies/list", None, GOOD)
+        await until(lambda: len(waiters) == 1)
+        topics.bump("lobbies")
+        assert (await connection.read()).status == 200
+        await connection.close()

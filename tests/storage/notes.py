@@ -1,0 +1,90 @@
+"""Two numbers in a database, for tests of what databases promise, and the words for what became of a use of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import Column, Integer, MetaData, String, Table, insert, select, update
+
+from pyservice.errors import ServiceError
+from pyservice.storage.database import Database, Transaction
+
+MATTERS = MetaData()
+NOTES = Table(
+    "notes",
+    MATTERS,
+    Column("name", String(40), primary_key=True),
+    Column("number", Integer, nullable=False),
+)
+
+
+async def prepare(database: Database) -> None:
+    def work(connection: Any) -> None:
+        MATTERS.create_all(connection)
+        rows = [{"name": "a", "number": 0}, {"name": "b", "number": 0}]
+        connection.execute(insert(NOTES), rows)
+
+    await database.run_sync(work)
+
+
+async def number(tx: Transaction, name: str = "a") -> int:
+    found = await tx.first(select(NOTES.c.number).where(NOTES.c.name == name))
+    assert found is not None
+    return int(found.number)
+
+
+async def count_up(tx: Transaction, name: str = "a") -> None:
+    statement = update(NOTES).where(NOTES.c.name == name).values(number=NOTES.c.number + 1)
+    assert await tx.run(statement) == 1
+
+
+async def both(tx: Transaction) -> tuple[int, int]:
+    return await number(tx, "a"), await number(tx, "b")
+
+
+def in_use(database: Database) -> int:
+    """Connections that somebody has."""
+    pool: Any = database._engine.pool  # type: ignore[attr-defined]
+    return int(pool.checkedout())
+
+
+async def at_once(database: Database, how: str, count: int, ask: Any) -> list[Any]:
+    """Asks on so many connections, all of them open at the same time."""
+    answers: list[Any] = []
+    everybody = asyncio.Barrier(count)
+
+    async def one() -> None:
+        async with database.read() if how == "read" else database.write() as tx:
+            answers.append(await ask(tx))
+            await everybody.wait()
+
+    await asyncio.gather(*(one() for _ in range(count)))
+    return answers
+
+
+async def code_of(work: Callable[[], Awaitable[Any]]) -> str:
+    """OK, or the code of what it raises."""
+    try:
+        await work()
+    except ServiceError as error:
+        return error.code
+    return "OK"
+
+
+async def write_once(database: Database) -> None:
+    async with database.write() as tx:
+        await count_up(tx)
+
+
+async def read_once(database: Database) -> None:
+    async with database.read() as tx:
+        await number(tx)
+
+
+async def codes(database: Database) -> set[str]:
+    return {
+        await code_of(lambda: write_once(database)),
+        await code_of(lambda: read_once(database)),
+    }

@@ -1,0 +1,324 @@
+"""What the records promise, over both databases: durable, whole, one after the other, and honest when the disk or the
+server fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, text
+
+from pyservice.control.changes import Changes
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.storage.database import (
+    Conflict,
+    Database,
+    DatabaseUnusable,
+    Transaction,
+    open_database,
+)
+from pyservice.storage.migrations import migrate
+from tests.databases import KINDS, Databases, Server
+from tests.databases import databases as databases
+from tests.databases import one_server as one_server
+from tests.databases import server as server
+from tests.storage.notes import NOTES, at_once, both, count_up, in_use, number, prepare
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
+    return databases.url(request.param)
+
+
+@pytest.fixture
+async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(url, tmp_path)
+    await prepare(made)
+    yield made
+    assert in_use(made) == 0
+    await made.close()
+
+
+@pytest.fixture
+async def on_sqlite(tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(None, tmp_path)
+    await prepare(made)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(server.url(), tmp_path)
+    await prepare(made)
+    yield made
+    await made.close()
+
+
+# What was promised of connections ----------------------------------------------------------------
+
+
+async def test_every_connection_to_sqlite_syncs_each_commit(on_sqlite: Database) -> None:
+    async def ask(tx: Transaction) -> tuple[Any, ...]:
+        names = ("journal_mode", "synchronous", "foreign_keys")
+        found = [await tx.first(text(f"PRAGMA {name}")) for name in names]
+        return tuple(row[0] for row in found if row is not None)
+
+    answers = await at_once(on_sqlite, "read", 40, ask)
+    answers += await at_once(on_sqlite, "write", 1, ask)
+    assert set(answers) == {("wal", 2, 1)}
+
+
+@pytest.mark.parametrize("how", ["read", "write"])
+async def test_every_connection_to_postgresql_syncs_each_commit(
+    on_server: Database, server: Server, how: str
+) -> None:
+    # What a database's owner thinks of durability is not asked.
+    server.configure("synchronous_commit", "off")
+
+    async def ask(tx: Transaction) -> tuple[Any, ...]:
+        found = [await tx.first(text(f"SHOW {name}")) for name in ("fsync", "synchronous_commit")]
+        return tuple(row[0] for row in found if row is not None)
+
+    assert set(await at_once(on_server, how, 30, ask)) == {("on", "on")}
+
+
+async def test_a_server_that_does_not_sync_is_refused_with_what_to_do(
+    server: Server, tmp_path: Path
+) -> None:
+    database = open_database(server.url(), tmp_path)
+    server.configure("fsync", "off")
+    with pytest.raises(DatabaseUnusable, match=r"fsync off.*set fsync = on"):
+        await migrate(database, is_allowed=True)
+    server.configure("fsync", "on")
+    assert await migrate(database, is_allowed=True)
+    await database.close()
+
+
+@pytest.mark.parametrize("mode", ["disable", "prefer"])
+async def test_a_url_may_say_sslmode_as_every_other_client_does(
+    databases: Databases, tmp_path: Path, mode: str
+) -> None:
+    database = open_database(f"{databases.url('postgresql')}&sslmode={mode}", tmp_path)
+    await prepare(database)
+    await database.close()
+
+
+# Durable ------------------------------------------------------------------------------------------
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from pyservice.storage.database import open_database
+from tests.storage.notes import count_up
+
+async def live(url, folder):
+    database = open_database(url or None, Path(folder))
+    number = 0
+    while True:
+        async with database.write() as tx:
+            await count_up(tx, "a")
+            await count_up(tx, "b")
+        number += 1
+        print(number, flush=True)
+
+asyncio.run(live(*sys.argv[1:]))
+"""
+
+
+async def test_what_was_committed_is_there_after_kill_9_and_nothing_is_half(
+    database: Database, url: str | None, tmp_path: Path
+) -> None:
+    told = 0
+    for _ in range(3):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, url or "", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        told_now = 0
+        while told_now < 20:
+            told_now = int(await asyncio.to_thread(writer.stdout.readline))
+        writer.kill()
+        rest = await asyncio.to_thread(writer.communicate)
+        told += max([told_now, *map(int, rest[0].split())])
+        async with database.write() as tx:
+            a, b = await both(tx)
+        assert a == b
+        # The last one may have been committed and not told.
+        assert told <= a <= told + 1
+        told = a
+
+
+# One state, one writer ----------------------------------------------------------------------------
+
+
+async def test_a_reader_sees_one_state_whatever_is_written_meanwhile(database: Database) -> None:
+    async with database.read() as tx:
+        before = await number(tx, "a")
+        async with database.write() as writing:
+            await count_up(writing, "a")
+            await count_up(writing, "b")
+        assert await both(tx) == (before, before)
+    async with database.read() as tx:
+        assert await both(tx) == (before + 1, before + 1)
+
+
+async def test_what_is_not_committed_is_seen_by_nobody(database: Database) -> None:
+    async def give_up() -> None:
+        async with database.write() as writing:
+            await count_up(writing)
+            async with database.read() as tx:
+                assert await number(tx) == 0
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await give_up()
+    async with database.read() as tx:
+        assert await number(tx) == 0
+
+
+async def test_writers_of_one_row_go_one_after_the_other(database: Database) -> None:
+    async def write() -> None:
+        for _ in range(10):
+            async with database.write() as tx:
+                await count_up(tx)
+                seen = await number(tx)
+                await asyncio.sleep(0)
+                assert await number(tx) == seen
+
+    await asyncio.gather(*(write() for _ in range(8)))
+    async with database.read() as tx:
+        assert await number(tx) == 80
+
+
+async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
+    async with database.write() as writing:
+        await count_up(writing)
+        async with asyncio.timeout(2), database.read() as tx:
+            assert await number(tx) == 0
+
+
+# Conflicts ----------------------------------------------------------------------------------------
+
+
+def nobody() -> Any:
+    return SimpleNamespace(call=SimpleNamespace(idempotency_key=None))
+
+
+async def changed(database: Database, change: Callable[[Transaction], Awaitable[Any]]) -> Any:
+    changes = Changes(database)
+    return await changes.make(nobody(), feed_pb2.HeldRequest(), feed_pb2.HeldResponse, change)
+
+
+async def test_a_name_that_is_there_is_a_conflict_and_changes_nothing(database: Database) -> None:
+    async def add_again() -> None:
+        async with database.write() as tx:
+            await count_up(tx)
+            await tx.run(insert(NOTES), {"name": "a", "number": 7})
+
+    with pytest.raises(Conflict):
+        await add_again()
+    async with database.read() as tx:
+        assert await number(tx) == 0
+
+
+async def test_two_creations_of_one_name_are_decided_by_what_is_there_then(
+    database: Database,
+) -> None:
+    made, found = [], []
+
+    async def create(tx: Transaction) -> feed_pb2.HeldResponse:
+        if await tx.first(select(NOTES).where(NOTES.c.name == "new")) is not None:
+            found.append(1)
+            raise ServiceError("VALIDATION_FAILED")
+        await asyncio.sleep(0.05)
+        await tx.run(insert(NOTES), {"name": "new", "number": 0})
+        made.append(1)
+        return feed_pb2.HeldResponse()
+
+    answers = await asyncio.gather(
+        *(changed(database, create) for _ in range(6)), return_exceptions=True
+    )
+    assert len(made) == 1
+    assert len(found) == 5
+    assert sum(isinstance(answer, ServiceError) for answer in answers) == 5
+
+
+async def test_changes_that_lock_each_other_out_are_both_made(database: Database) -> None:
+    both_hold_one = asyncio.Event()
+    holding: list[str] = []
+
+    def crosswise(first: str, second: str) -> Callable[[Transaction], Awaitable[Any]]:
+        async def change(tx: Transaction) -> feed_pb2.HeldResponse:
+            await count_up(tx, first)
+            holding.append(first)
+            if len(holding) == 2:
+                both_hold_one.set()
+            if database.name == "postgresql":
+                await both_hold_one.wait()
+            await count_up(tx, second)
+            return feed_pb2.HeldResponse()
+
+        return change
+
+    await asyncio.gather(
+        changed(database, crosswise("a", "b")), changed(database, crosswise("b", "a"))
+    )
+    async with database.read() as tx:
+        assert await both(tx) == (2, 2)
+
+
+# Callers that go away -----------------------------------------------------------------------------
+
+
+async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_no_connection(
+    database: Database,
+) -> None:
+    committed = 0
+
+    async def write() -> None:
+        nonlocal committed
+        async with database.write() as tx:
+            await count_up(tx, "a")
+            await asyncio.sleep(0)
+            await count_up(tx, "b")
+        committed += 1
+
+    for number_ in range(60):
+        task = asyncio.create_task(write())
+        # At another moment each time: before the lock, between the statements, in the commit.
+        for _ in range(number_ % 12):
+            await asyncio.sleep(0)
+        if number_ % 3 == 0:
+            await asyncio.sleep(number_ / 20_000)
+        task.cancel()
+        await asyncio.sleep(0)
+        # A second one must not tear the commit away from its connection either.
+        task.cancel()
+        await asyncio.wait({task})
+        assert in_use(database) == 0
+    async with asyncio.timeout(5), database.write() as tx:
+        a, b = await both(tx)
+        await count_up(tx, "a")
+    assert a == b
+    # A commit that was cancelled may be done.
+    assert committed <= a <= 60
+    if database.name == "postgresql":
+        async with database.write() as tx:
+            idle = await tx.first(
+                text("SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'")
+            )
+        assert idle is not None
+        assert idle[0] == 0

@@ -1,0 +1,256 @@
+"""Every revision of the tables, over both databases and with data in it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, LargeBinary, MetaData, Table, func, insert, select, text
+
+from pyservice.storage import migrations
+from pyservice.storage.database import Database, DatabaseUnusable, open_database
+from pyservice.storage.migrations import HEAD, current_revision, known_revisions, migrate, upgrade
+from pyservice.storage.tables import metadata
+from tests.databases import KINDS, Databases
+from tests.databases import databases as databases
+
+pytestmark = pytest.mark.anyio
+
+VERSIONS = Path(migrations.__file__).parent / "versions"
+ROWS = 3
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
+    return databases.url(request.param)
+
+
+@pytest.fixture
+async def database(url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(url, tmp_path)
+    yield made
+    await made.close()
+
+
+# Rows of any tables -------------------------------------------------------------------------------
+
+
+def tables_of(connection: Connection) -> list[Table]:
+    """The tables that are there, those first that others refer to."""
+    found = MetaData()
+    found.reflect(connection)
+    return [table for table in found.sorted_tables if table.name != "alembic_version"]
+
+
+def a_value(column: Any, number: int) -> Any:
+    """Something of the column's type that no other row has. Rows of the same number refer to each other."""
+    python = bytes if isinstance(column.type, LargeBinary) else column.type.python_type
+    if python is bool:
+        return True
+    if python is int:
+        return 1_700_000_000 + number
+    content = f"row {number}"
+    return content.encode() if python is bytes else content
+
+
+def fill(connection: Connection) -> None:
+    """Rows in every table, none of them empty in any column."""
+    for table in tables_of(connection):
+        for number in range(ROWS):
+            row = {column.name: a_value(column, number) for column in table.columns}
+            connection.execute(insert(table), row)
+
+
+def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
+    """Every row, by table."""
+    return {
+        table.name: [
+            dict(row) for row in connection.execute(select(table).order_by(*table.c)).mappings()
+        ]
+        for table in tables_of(connection)
+    }
+
+
+def empty(connection: Connection) -> None:
+    for table in reversed(tables_of(connection)):
+        connection.execute(table.delete())
+
+
+def kept(before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]) -> None:
+    """Every row is still there, and says in the columns that are left what it said."""
+    for name, rows in before.items():
+        if name not in after:
+            continue
+        assert len(after[name]) == len(rows), name
+        columns = set(rows[0]) & set(after[name][0])
+        assert [{key: row[key] for key in columns} for row in after[name]] == [
+            {key: row[key] for key in columns} for row in rows
+        ]
+
+
+# Revisions ----------------------------------------------------------------------------------------
+
+
+def test_the_last_script_is_the_revision_of_this_version() -> None:
+    script = ScriptDirectory(str(VERSIONS.parent))
+    assert script.get_heads() == [HEAD]
+    assert known_revisions()[-1] == HEAD
+
+
+async def test_migrated_tables_are_the_tables_of_this_version(database: Database) -> None:
+    assert await migrate(database, is_allowed=True)
+
+    def differences(connection: Connection) -> list[Any]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, metadata))
+
+    assert await database.run_sync(differences) == []
+    assert not await migrate(database, is_allowed=True)
+
+
+@pytest.mark.parametrize("revision", known_revisions())
+async def test_data_of_every_revision_is_there_after_the_upgrade(
+    database: Database, revision: str
+) -> None:
+    def arrive(connection: Connection) -> dict[str, list[dict[str, Any]]]:
+        upgrade(connection, None, revision)
+        fill(connection)
+        return contents(connection)
+
+    before = await database.run_sync(arrive)
+    assert len(before) > 10
+    assert all(len(rows) == ROWS for rows in before.values())
+    assert await migrate(database, is_allowed=True) == (revision != HEAD)
+    kept(before, await database.run_sync(contents))
+    assert await database.run_sync(current_revision) == HEAD
+
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "next"
+down_revision = "{head}"
+
+def upgrade():
+    op.create_table("later", sa.Column("name", sa.String(10), primary_key=True))
+    op.add_column("games", sa.Column("stars", sa.Integer, nullable=False, server_default="3"))
+    op.execute("UPDATE games SET display_name = display_name || '!'")
+    {trouble}
+"""
+
+
+def a_later_version(folder: Path, monkeypatch: pytest.MonkeyPatch, trouble: str = "") -> None:
+    """What a later version of us will be: these revisions, and one more."""
+    shutil.copytree(VERSIONS, folder / "versions", ignore=shutil.ignore_patterns("__pycache__"))
+    content = NEXT.format(head=HEAD, trouble=trouble)
+    (folder / "versions" / "next_tables.py").write_text(content)
+    monkeypatch.setattr(migrations, "_FOLDER", folder)
+    monkeypatch.setattr(migrations, "HEAD", "next")
+
+
+async def filled(database: Database) -> dict[str, list[dict[str, Any]]]:
+    await migrate(database, is_allowed=True)
+    await database.run_sync(fill)
+    return await database.run_sync(contents)
+
+
+async def test_a_later_version_finds_the_data_of_this_one(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await filled(database)
+    a_later_version(tmp_path / "later", monkeypatch)
+    assert await migrate(database, is_allowed=True)
+    after = await database.run_sync(contents)
+    assert [row.pop("stars") for row in after["games"]] == [3] * ROWS
+    for row in before["games"]:
+        row["display_name"] += "!"
+    kept(before, after)
+    assert after["later"] == []
+
+
+async def test_an_upgrade_that_fails_halfway_leaves_everything_as_it_was(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await filled(database)
+    a_later_version(tmp_path / "later", monkeypatch, "raise RuntimeError('in the middle')")
+    with pytest.raises(RuntimeError, match="in the middle"):
+        await migrate(database, is_allowed=True)
+    assert await database.run_sync(contents) == before
+    assert await database.run_sync(current_revision) == HEAD
+
+
+async def test_an_older_database_is_refused_with_the_command_when_migrating_is_not_allowed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await filled(database)
+    a_later_version(tmp_path / "later", monkeypatch)
+    with pytest.raises(DatabaseUnusable, match=rf"revision {HEAD}.*needs next.*pyservice migrate"):
+        await migrate(database, is_allowed=False)
+    assert await database.run_sync(contents) == before
+
+
+async def test_an_empty_database_needs_no_permission(database: Database) -> None:
+    assert await migrate(database, is_allowed=False)
+    assert not await migrate(database, is_allowed=False)
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_a_newer_database_is_refused_and_left_alone(
+    database: Database, is_allowed: bool
+) -> None:
+    before = await filled(database)
+
+    def grow(connection: Connection) -> None:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+    await database.run_sync(grow)
+    with pytest.raises(DatabaseUnusable, match="9999, which this version does not know.*newer one"):
+        await migrate(database, is_allowed=is_allowed)
+    assert await database.run_sync(contents) == before
+
+
+MIGRATOR = """
+import asyncio, sys
+from pathlib import Path
+from pyservice.storage.database import open_database
+from pyservice.storage.migrations import migrate
+
+async def live(url, folder):
+    database = open_database(url or None, Path(folder))
+    print("here", flush=True)
+    sys.stdin.readline()
+    print(await migrate(database, is_allowed=True), flush=True)
+    await database.close()
+
+asyncio.run(live(*sys.argv[1:]))
+"""
+
+
+async def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
+    url: str | None, tmp_path: Path, database: Database
+) -> None:
+    command = [sys.executable, "-c", MIGRATOR, url or "", str(tmp_path)]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "here\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [(await asyncio.to_thread(process.communicate, timeout=60))[0] for process in processes]
+    assert sorted(said) == ["False\n", "False\n", "True\n"]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    count = select(func.count()).select_from(text("alembic_version"))
+    assert await database.run_sync(lambda connection: connection.execute(count).scalar()) == 1
