@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from pyservice.watch import Topics
 
 from pyservice.calls import Call, Caller, Park, TokenKind
 from pyservice.dataplane.engine import Engine
@@ -16,6 +15,7 @@ from pyservice.dataplane.regions import Region, Regions
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.watch import Topics
 from tests.dataplane.scene import Scene
 
 pytestmark = pytest.mark.anyio
