@@ -1,7 +1,7 @@
 """`make run`: the service with the arena in it, on this machine, until Ctrl-C.
 
-Owns the order of things: feed file, service, fresh tokens, the arena attached as a lobby, its game server, a few bots,
-and what is printed. Starts again what dies, ends all that it started; children end with it even when it is killed. The
+Owns the order of things: service, game and tokens, the arena attached as a lobby, its game server, a few bots, and what
+is printed. Starts again what dies, ends all that it started; children end with it even when it is killed. The
 service and the arena are the ordinary ones: nothing here is known to either.
 """
 
@@ -16,17 +16,18 @@ import os
 import signal
 import socket
 import sys
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from examples.arena.hosting import HostingClient, ServiceAway, ServiceRefused
+from examples.deployment import Deployment
 
 GAME = "arena"
 NAMESPACE = "prod"
 MODE = "arena"
+VERSION = "0.1.0"
 PORT_NAME = "game"
 MAX_PLAYERS = 32
 START_TIMEOUT_S = 20.0
@@ -43,15 +44,12 @@ class Stage:
     data_dir: Path
     http: str
     grpc: str
+    cdn: str
     metrics: str
     arena: str
     bots: int
     arena_socket: socket.socket
     addresses: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def feed(self) -> Path:
-        return self.data_dir / "feed.json"
 
     @property
     def ready(self) -> Path:
@@ -65,6 +63,10 @@ class Stage:
     def arena_address(self) -> tuple[str, int]:
         host, port = self.arena_socket.getsockname()[:2]
         return host, port
+
+    @property
+    def cloud_token(self) -> str:
+        return Path(self.addresses["cloud_token_file"]).read_text().strip()
 
     def secret(self, name: str) -> Path:
         return self.data_dir / f"{name}.token"
@@ -139,58 +141,21 @@ def write_whole(path: Path, text: str) -> None:
     fresh.rename(path)
 
 
-def write_feed(stage: Stage) -> None:
-    """The arena's game, namespace and version, once; tokens are added to it by `pyservice token create`."""
-    if stage.feed.exists():
-        return
-    version_id, game_id, namespace_id = (str(uuid.uuid4()) for _ in range(3))
-    configuration = {
-        "namespace_id": namespace_id,
-        "revision": 1,
-        "game": {"game_id": game_id, "name_id": GAME, "display_name": "Arena"},
-        "name_id": NAMESPACE,
-        "display_name": "Production",
-        "current_version_id": version_id,
-        "versions": [
-            {
-                "version_id": version_id,
-                "display_name": "0.0.1",
-                "matchmaker": {
-                    "game_modes": {
-                        MODE: {
-                            "max_players": MAX_PLAYERS,
-                            "docker": {"ports": {PORT_NAME: {"protocol": "http"}}},
-                        }
-                    }
-                },
-            }
-        ],
-        "matchmaker": {"lobby_count_max": 512, "max_players": 256},
-    }
-    write_whole(stage.feed, json.dumps({"namespaces": [configuration]}, indent=2))
-
-
 async def start_service(stage: Stage) -> asyncio.subprocess.Process:
     stage.ready.unlink(missing_ok=True)
-    http, grpc, metrics = (
-        stage.addresses.get(name, default)
+    http, grpc, cdn, metrics = (
+        stage.addresses.get(name) or default
         for name, default in (
             ("http", stage.http),
             ("grpc", stage.grpc),
+            ("cdn", stage.cdn),
             ("metrics", stage.metrics),
         )
     )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pyservice", "serve", "--role", "data"),
-        *(
-            "--data-dir",
-            str(stage.data_dir),
-            "--feed",
-            str(stage.feed),
-            "--ready-file",
-            str(stage.ready),
-        ),
-        *("--http", http, "--grpc", grpc, "--metrics", metrics),
+        *(sys.executable, "-m", "pyservice", "serve"),
+        *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
+        *("--http", http, "--grpc", grpc, "--cdn", cdn, "--metrics", metrics),
         preexec_fn=end_with_parent,
     )
     while not stage.ready.exists():
@@ -201,20 +166,24 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
     return process
 
 
-async def make_tokens(stage: Stage) -> None:
-    """Fresh tokens at the first start, in files that only their owner reads."""
-    for kind in ("public", "environment"):
-        if stage.secret(kind).exists():
-            continue
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pyservice", "token", "create", "--kind", kind),
-            *("--namespace", f"{GAME}/{NAMESPACE}", "--data-dir", str(stage.data_dir)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        output, _ = await process.communicate()
-        if process.returncode != 0:
-            raise SystemExit(f"no {kind} token could be made")
-        write_whole(stage.secret(kind), output.decode().strip())
+async def prepare(stage: Stage) -> None:
+    """The arena's game on `prod`, and tokens for it in files that only their owner reads; each step is left out when an
+    earlier run came so far.
+    """
+    developer = HostingClient(stage.api_url, stage.cloud_token)
+    try:
+        game = Deployment(developer, GAME, NAMESPACE)
+        ports = {PORT_NAME: {"protocol": "http"}}
+        mode = {"max_players": MAX_PLAYERS, "docker": {"ports": ports}}
+        config = {"matchmaker": {"game_modes": {MODE: mode}}}
+        await game.deploy(stage.addresses["owner_group_id"], "Arena", VERSION, config)
+        for name in ("public", "environment"):
+            if not stage.secret(name).exists():
+                write_whole(stage.secret(name), await game.token(name))
+    except ServiceRefused as refused:
+        raise SystemExit(f"the arena cannot be deployed: {refused}") from None
+    finally:
+        developer.close()
 
 
 async def detach(stage: Stage, hosting: HostingClient) -> None:
@@ -341,7 +310,7 @@ async def play(stage: Stage) -> None:
     try:
         children[0].run()
         await wait_or_stop(stop, children[0].started.wait())
-        await make_tokens(stage)
+        await wait_or_stop(stop, prepare(stage))
         children.append(Child("arena", lambda: start_arena(stage)))
         children[-1].run()
         await wait_or_stop(stop, wait_until_findable(stage))
@@ -401,16 +370,20 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--http", default="127.0.0.1:8080")
     parser.add_argument("--grpc", default="127.0.0.1:8081")
+    parser.add_argument("--cdn", default="127.0.0.1:8092")
     parser.add_argument("--metrics", default="127.0.0.1:8090")
     parser.add_argument(
         "--arena", default="127.0.0.1:8100", help="where the game server listens; port 0 picks"
     )
     parser.add_argument("--bots", type=int, default=4)
     arguments = parser.parse_args()
+    if (arguments.data_dir / "feed.json").exists():
+        raise SystemExit(
+            f"{arguments.data_dir} is of a version that had no control plane; choose another --data-dir"
+        )
     arguments.data_dir.mkdir(parents=True, exist_ok=True)
     with listen(arguments.arena) as listener:
         stage = Stage(**vars(arguments), arena_socket=listener)
-        write_feed(stage)
         asyncio.run(play(stage))
 
 

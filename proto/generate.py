@@ -1,4 +1,4 @@
-"""Writes what is generated from this folder: Python messages and stubs, and the error table.
+"""Writes what is generated from this folder: Python messages and stubs, tables of errors, comments, examples.
 
 ``python proto/generate.py`` writes, ``--check`` writes nowhere and fails when what is checked in is
 not what would be written, ``--lint`` runs buf. Protos of others are read from the installed
@@ -17,7 +17,9 @@ import sys
 import sysconfig
 import tempfile
 import tomllib
+from collections.abc import MutableSequence, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc_tools
 import protovalidate
@@ -28,7 +30,10 @@ PROTO = Path(__file__).resolve().parent
 ROOT = PROTO.parent
 TARGET = ROOT / "pyservice" / "pb"
 # Below TARGET, what is written by this script alone.
-GENERATED = ("hosting", "errors.py")
+GENERATED = ("hosting", "errors.py", "comments.py", "examples.py")
+EXAMPLES = PROTO / "examples"
+SAMPLES = "samples"
+EXAMPLE_FIELDS = ("token", "path", "query", "body")
 # A package holds google/api/*.proto beside its modules, grpcio-tools the well-known types.
 INCLUDES = (
     PROTO,
@@ -75,6 +80,8 @@ def generate(work: Path) -> Path:
             name = package.relative_to(out).as_posix().replace("/", ".")
             (package / "__init__.py").write_text(f'"""Generated: messages of {name}."""\n')
     (out / "errors.py").write_text(error_table())
+    (out / "comments.py").write_text(comment_table(work))
+    (out / "examples.py").write_text(example_table())
     return out
 
 
@@ -109,6 +116,82 @@ def error_table() -> str:
         lines.append("    ),")
     lines += ["}", "", "WORDS: Final[dict[str, str]] = {"]
     lines += [f"    {quoted(word)}: {quoted(text)}," for word, text in table["words"].items()]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def comment_table(work: Path) -> str:
+    """The comments of our public protos as a Python module: descriptors at run time have none."""
+    image = work / "comments.binpb"
+    run_protoc(work, f"--descriptor_set_out={image}", "--include_source_info")
+    found: dict[str, str] = {}
+    for file in descriptor_pb2.FileDescriptorSet.FromString(image.read_bytes()).file:
+        if not file.name.startswith("hosting/v1/"):
+            continue
+        for location in file.source_code_info.location:
+            name = described(file, list(location.path))
+            if name and location.leading_comments:
+                found[name] = " ".join(location.leading_comments.split())
+    lines = [
+        '"""Generated from the protos: what their comments say of services, methods, messages, fields and enums."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Final",
+        "",
+        "COMMENTS: Final[dict[str, str]] = {",
+    ]
+    lines += [f"    {quoted(name)}: {quoted(text)}," for name, text in sorted(found.items())]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def described(file: descriptor_pb2.FileDescriptorProto, path: list[int]) -> str:
+    """Full name of what is at a path of a file's source info; empty for anything that has no name."""
+    thing: Any = file
+    names = [file.package]
+    for number, index in zip(path[::2], path[1::2], strict=False):
+        things = getattr(thing, thing.DESCRIPTOR.fields_by_number[number].name)
+        if not isinstance(things, Sequence | MutableSequence) or index >= len(things):
+            return ""
+        thing = things[index]
+        names.append(getattr(thing, "name", ""))
+    return ".".join(names) if len(path) % 2 == 0 and path and all(names) else ""
+
+
+def example_table() -> str:
+    """The examples of the operations as a Python module. Raises SystemExit for a row that says what nobody reads."""
+    files = {path.stem: tomllib.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*.toml"))}
+    samples = files.pop(SAMPLES)
+    lines = [
+        '"""Generated from proto/examples: one request per operation, by slug. The tests execute them."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Final, NamedTuple",
+        "",
+        "",
+        "class Example(NamedTuple):",
+        '    """A request; ``{name}`` in a value is a placeholder, ``body`` is JSON text."""',
+        "",
+        "    token: str | None = None",
+        "    path: dict[str, str] = {}",
+        "    query: dict[str, str] = {}",
+        "    body: str | None = None",
+        "",
+        "",
+        "EXAMPLES: Final[dict[str, Example]] = {",
+    ]
+    seen: dict[str, str] = {}
+    for stem, rows in files.items():
+        for slug, row in rows.items():
+            if set(row) - set(EXAMPLE_FIELDS) or slug in seen:
+                raise SystemExit(
+                    f"examples/{stem}.toml: {slug} is there twice or has unknown fields"
+                )
+            seen[slug] = stem
+            given = ", ".join(f"{field}={row[field]!r}" for field in EXAMPLE_FIELDS if field in row)
+            lines.append(f"    {quoted(slug)}: Example({given}),")
+    lines += ["}", "", "SAMPLES: Final[dict[str, str]] = {"]
+    lines += [f"    {quoted(name)}: {quoted(value)}," for name, value in samples.items()]
     return "\n".join([*lines, "}"]) + "\n"
 
 

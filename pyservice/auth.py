@@ -32,6 +32,15 @@ class Authenticity(Protocol):
     def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None: ...
 
 
+class DevelopmentTokens(Protocol):
+    """Which dev_ tokens were signed with our keys."""
+
+    def namespace_of_development_token(
+        self, development_token: str
+    ) -> tuple[bytes, bytes, int] | None:
+        """(namespace, token id, end in Unix ms) of an authentic one."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnvironmentGrant:
     """What an env_ token stands for. `expires_ms` is Unix time; None: it does not end."""
@@ -58,15 +67,25 @@ class Authorizer:
         authenticity: Authenticity,
         access: Access,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        development: DevelopmentTokens | None = None,
     ) -> None:
+        """`development` None: there are no dev_ tokens."""
+        self._development_tokens = development
         self._lobby_of_token = authenticity.lobby_of_token
         self._namespace_of_lobby = authenticity.namespace_of_lobby
         self._namespace_of_public_token = authenticity.namespace_of_public_token
         self._access = access
         self._now_ms = now_ms
 
+    @property
+    def takes_development_tokens(self) -> bool:
+        """Whether a Caller may be one of dev_: its operations are not to be run for it."""
+        return self._development_tokens is not None
+
     def client(self, call: Call) -> Caller:
-        """Matchmaker client operations: pub_, env_, or no token and an Origin of the namespace."""
+        """Matchmaker client operations: pub_, env_, or no token and an Origin of the namespace; dev_
+        gets mock answers.
+        """
         if not call.authorization:
             return self._tokenless(call)
         token, kind = _token(call.authorization)
@@ -76,11 +95,11 @@ class Authorizer:
             case "env":
                 return self._environment(token, call)
             case "dev":
-                raise _no_development_tokens()
-        raise _forbidden(kind, "pub_ or env_")
+                return self._development(token, call)
+        raise _forbidden(kind, "pub_, env_ or dev_")
 
     def lobby(self, call: Call) -> Caller:
-        """What a lobby server says of itself: its lobby_ token."""
+        """What a lobby server says of itself: its lobby_ token; dev_ gets a mock success."""
         header = call.authorization
         if header is not None and header.startswith(_LOBBY_HEADER):
             # The hot path: most calls that the service ever gets end here.
@@ -92,8 +111,8 @@ class Authorizer:
             case "lobby":
                 return self._lobby(token, call)
             case "dev":
-                raise _no_development_tokens()
-        raise _forbidden(kind, "the lobby's lobby_")
+                return self._development(token, call)
+        raise _forbidden(kind, "the lobby's lobby_ or dev_")
 
     def operator(self, call: Call) -> Caller:
         """Attach and detach: env_; cloud_ once there is a control plane to ask."""
@@ -149,6 +168,21 @@ class Authorizer:
         identity = grant.namespace_id + grant.token_id
         return Caller(TokenKind.ENVIRONMENT, grant.namespace_id, b"", identity, call)
 
+    def _development(self, token: str, call: Call) -> Caller:
+        if self._development_tokens is None:
+            raise ServiceError("TOKEN_INVALID", "This service has made no development tokens.")
+        signed = self._development_tokens.namespace_of_development_token(token)
+        # A namespace that is not (or no longer) fed has no tokens.
+        if signed is None or not self._access.is_known(signed[0]):
+            raise ServiceError("TOKEN_INVALID")
+        namespace_id, token_id, expires_ms = signed
+        if self._access.is_revoked(namespace_id, token_id):
+            raise ServiceError("TOKEN_REVOKED")
+        if expires_ms <= self._now_ms():
+            raise ServiceError("TOKEN_EXPIRED")
+        identity = namespace_id + token_id
+        return Caller(TokenKind.DEVELOPMENT, namespace_id, b"", identity, call)
+
     def _tokenless(self, call: Call) -> Caller:
         host = host_of_origin(call.origin) if call.origin else None
         namespace_id = self._access.namespace_of_host(host) if host else None
@@ -186,10 +220,6 @@ def _forbidden(kind: str, accepted: str) -> ServiceError:
     return ServiceError(
         "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
     )
-
-
-def _no_development_tokens() -> ServiceError:
-    return ServiceError("TOKEN_INVALID", "This service has made no development tokens.")
 
 
 def _no_control_plane() -> ServiceError:

@@ -1,7 +1,8 @@
 """What passes between a door and an operation: the facts of a call, who makes it, and the operation itself.
 
-Owns these three shapes and nothing else. Doors build a `Call`, `Operation.authorize` turns it into a `Caller`,
-`Operation.run` takes a validated message and the caller. No transport is named here.
+Owns these shapes and nothing else. Doors build a `Call`, `Operation.authorize` turns it into a `Caller`,
+`Operation.run` takes a validated message and the caller; it answers, or says with a `Park` what the caller waits for.
+No transport is named here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -45,6 +47,20 @@ class Call:
     user_agent: str | None = None
     path: dict[str, str] | None = None
     """Path parameters of the request: authorization of `/cloud/...` needs them before the body is read."""
+    client: IPv4Address | IPv6Address | None = None
+    """The whole client address, for those who are told of it; None: `address` is all that is known."""
+    is_hold_over: bool = False
+    """The door held this request for as long as it holds any: it is to be answered with what there is, not parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a `cloud_` token reaches: a group, one game, or (neither is set) every group of the identity."""
+
+    identity_id: str
+    token_id: str
+    group_id: str | None
+    game_id: str | None
 
 
 @dataclass(slots=True)
@@ -52,7 +68,8 @@ class Caller:
     """Who calls, as far as the operation may rely on it.
 
     `namespace_id` and `lobby_id` are 16 bytes, empty where the kind has none. `identity` is what idempotency keys
-    belong to (decisions 1.8): namespace and token id, or namespace and client address.
+    belong to (decisions 1.8): namespace and token id, or namespace and client address. `scope` is that of a `cloud_`
+    token.
     """
 
     kind: TokenKind
@@ -60,10 +77,24 @@ class Caller:
     lobby_id: bytes
     identity: bytes
     call: Call
+    scope: Scope | None = None
 
 
-Authorize = Callable[[Call], Caller]
-Run = Callable[[Any, Caller], Awaitable[Message]]
+class Park(NamedTuple):
+    """Instead of an answer: nothing changed yet. The door holds the request until one of `topics` changes after
+    `sequence` of `run`, or its time is over, and sends it again. `watch.Topics` makes it.
+    """
+
+    topics: tuple[str, ...]
+    sequence: int
+    """The number of the last change that the handler knew of."""
+    run: str
+    """Whose numbers these are: a restarted service counts anew."""
+
+
+Authorize = Callable[[Call], Caller | Awaitable[Caller]]
+"""Doors await only what is not a `Caller` at once: on the hot path nobody waits."""
+Run = Callable[[Any, Caller], Awaitable[Message | Park]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +102,7 @@ class Operation:
     """One method of the proto: how callers are checked and what it does.
 
     `method` is the full proto name, `hosting.v1.Matchmaker.JoinLobby`. `authorize` raises `ServiceError` with the
-    codes of decisions 3 and awaits nothing; `run` raises `ServiceError`.
+    codes of decisions 3, at once or when awaited; `run` raises `ServiceError`.
     """
 
     method: str

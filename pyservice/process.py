@@ -1,4 +1,5 @@
-"""What makes a process a good citizen: the lock of its data directory, its signals, its ready file.
+"""What makes a process a good citizen: the lock of its data directory, its signals, its parent, how it
+says that it is ready.
 
 What is started, stopped or reloaded is the composition root's matter.
 """
@@ -7,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import errno
 import fcntl
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +25,13 @@ from pyservice.durable import write_file
 
 LOCK_FILE: Final = "LOCK"
 _HURRY_MS: Final = 2_000
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RETRY_MS: Final = 1_000
+_LOOK_MS: Final = 20
+_DOUBT_MS: Final = 2_000
+"""How long a process may take to say that it is ending, after its parent was killed."""
+_STOPPING: Final = "stopping"
+_PR_SET_PDEATHSIG: Final = 1
 
 Result = TypeVar("Result")
 
@@ -35,34 +47,103 @@ class DirectoryLock:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, data_dir: Path) -> DirectoryLock:
-        """Makes the directory (0700) when it is missing. Raises DirectoryUnusable."""
+    def take(cls, folder: Path, name: str = LOCK_FILE, *, patience_ms: int = 0) -> DirectoryLock:
+        """Makes the folder (0700) when it is missing. Raises DirectoryUnusable.
+
+        A holder that is ending is waited for, `patience_ms` at most.
+        """
         try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(data_dir / LOCK_FILE, flags, 0o600)
+            descriptor = os.open(folder / name, flags, 0o600)
         except OSError as error:
-            raise DirectoryUnusable(f"{data_dir} cannot be used: {error.strerror}") from None
+            raise DirectoryUnusable(f"{folder} cannot be used: {error.strerror}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _wait_for_lock(descriptor, patience_ms)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            pid, _ = _holder(descriptor)
             os.close(descriptor)
             raise DirectoryUnusable(
-                f"{data_dir} is in use by process {holder or '(starting)'}: stop it first, "
+                f"{folder} is in use by process {pid or '(starting)'}: stop it first, "
                 "or choose another --data-dir"
             ) from None
-        # The pid is for people: on a full disk the lock holds without it.
+        lock = cls(descriptor)
+        lock._tell(str(os.getpid()))
+        return lock
+
+    def tell_stopping(self) -> None:
+        """Whoever waits for the directory may go on waiting."""
+        self._tell(f"{os.getpid()} {_STOPPING}")
+
+    def _tell(self, text: str) -> None:
+        # It is for people and for patience: on a full disk the lock holds without it.
         with contextlib.suppress(OSError):
-            length = os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-            os.ftruncate(descriptor, length)
-        return cls(descriptor)
+            length = os.pwrite(self._descriptor, f"{text}\n".encode(), 0)
+            os.ftruncate(self._descriptor, length)
 
     def release(self) -> None:
         """Gives the directory up. Repeats do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _wait_for_lock(descriptor: int, patience_ms: int) -> None:
+    """Raises BlockingIOError when the holder stays, or takes too long to end."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _, is_stopping = _holder(descriptor)
+            allowed_ms = patience_ms if is_stopping else min(patience_ms, _DOUBT_MS)
+            if (time.monotonic() - began_s) * 1000 >= allowed_ms:
+                raise
+            time.sleep(_LOOK_MS / 1000)
+        else:
+            return
+
+
+def _holder(descriptor: int) -> tuple[str, bool]:
+    """Pid of the holder of a lock as far as it told it, and whether it is ending."""
+    words = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
+    return (words[0] if words else ""), words[1:] == [_STOPPING]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The process that started this one and watches it."""
+
+    pid: int
+    ready_descriptor: int
+    """Where it reads that this one is ready."""
+
+    @classmethod
+    def parse(cls, text: str) -> Parent:
+        """From what `str` makes. Raises ValueError."""
+        pid, descriptor = text.split(":")
+        return cls(int(pid), int(descriptor))
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.ready_descriptor}"
+
+    @property
+    def is_alive(self) -> bool:
+        return os.getppid() == self.pid
+
+    def share_its_end(self) -> bool:
+        """From now on its death is a SIGTERM for us. False when it is dead already."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        # It may have died before there was anything to be told.
+        return self.is_alive
+
+    def tell_ready(self, content: Mapping[str, object]) -> None:
+        """Once. A parent that is dead has no need to know."""
+        with contextlib.suppress(BrokenPipeError), open(self.ready_descriptor, "wb") as pipe:
+            pipe.write(json.dumps(content).encode())
 
 
 class StopSignals:
@@ -72,16 +153,23 @@ class StopSignals:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
 
-    def install(self, loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
-        """From now on the signals are ours; SIGHUP calls `reload`."""
+    def install(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reload: Callable[[], None],
+        stopping: Callable[[], None] = lambda: None,
+    ) -> None:
+        """From now on the signals are ours; SIGHUP calls `reload`, the first other one `stopping`."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._received)
+            loop.add_signal_handler(number, self._received, stopping)
         loop.add_signal_handler(signal.SIGHUP, reload)
 
-    def _received(self) -> None:
+    def _received(self, stopping: Callable[[], None]) -> None:
         if self.stop.is_set():
             self.hurry.set()
-        self.stop.set()
+        else:
+            self.stop.set()
+            stopping()
 
     async def pause(self, duration_ms: int) -> None:
         """Waits so long, or until somebody is in a hurry."""
@@ -126,3 +214,63 @@ def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
 def remove_ready_file(path: Path) -> None:
     """What an earlier run wrote would tell lies until this one is ready."""
     path.unlink(missing_ok=True)
+
+
+async def tell_ready(
+    path: Path,
+    content: Mapping[str, object],
+    signals: StopSignals,
+    no_room: Callable[[OSError, int], None],
+) -> None:
+    """Writes the ready file. Without room for it `no_room` is told the error and in how many ms it is
+    tried again: the service serves. Raises OSError.
+    """
+    while not signals.stop.is_set():
+        try:
+            write_ready_file(path, content)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            no_room(error, _RETRY_MS)
+            await signals.wait_stop(_RETRY_MS)
+        else:
+            return
+
+
+async def wait_for_end(pid: int, signals: StopSignals, duration_ms: int) -> None:
+    """Returns when the process has ended, after so long, or when somebody is in a hurry."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    hurrying = asyncio.create_task(signals.hurry.wait())
+    ending = asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait(
+            {hurrying, ending},
+            timeout=duration_ms / 1000,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        hurrying.cancel()
+        ending.cancel()
+
+
+def holder_of(folder: Path) -> int | None:
+    """Pid of the process that holds the lock of the folder, if one does and told it."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        pid, _ = _holder(descriptor)
+        return int(pid)
+    except ValueError:
+        return None
+    finally:
+        os.close(descriptor)

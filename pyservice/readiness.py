@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.control_watch import ControlWatch
 from pyservice.dataplane.engine import Status
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
 from pyservice.observability.conditions import Conditions, Note
@@ -42,6 +43,7 @@ class Readiness:
     storage: StorageWatch
     loop: LoopWatch
     compactor: Compactor
+    control: ControlWatch
 
     def conditions(self) -> Conditions:
         """Every condition, and behind them the notes."""
@@ -58,7 +60,16 @@ class Readiness:
             "credit": Note(self._credit(status)),
             "storage": Note(self._storage()),
             "feed": Note(self._feed()),
+            "control": self._control(),
         }
+
+    def _control(self) -> str | None:
+        """It is needed once: as long as nobody could be served without it."""
+        if self.control.is_up:
+            return None
+        if self.control.is_yet_to_come and not self.namespaces():
+            return "starting, and no namespace is known yet"
+        return Note("down: its operations are refused, players are served")
 
     @staticmethod
     def _credit(status: Status) -> str:

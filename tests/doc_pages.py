@@ -27,7 +27,7 @@ from pyservice.settings import PREFIX
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = ("game-developer.md", "lobby-server.md", "operator.md", "errors.md")
-HTTP, GRPC, METRICS, ARENA, ROOM = "8080", "8081", "8090", "8100", "8200"
+HTTP, GRPC, METRICS, CDN, ARENA, ROOM = "8080", "8081", "8090", "8092", "8100", "8200"
 TIMEOUT_S = 30.0
 
 _BLOCK = re.compile(

@@ -51,6 +51,9 @@ UNLIMITED: Final = {
 class Service:
     """One data directory and, between `start` and `stop`, the process that serves it."""
 
+    role: tuple[str, ...] = ("--role", "data")
+    doors: tuple[str, ...] = ("http", "grpc", "metrics")
+
     def __init__(
         self,
         folder: Path,
@@ -86,13 +89,10 @@ class Service:
 
     def spawn(self, *words: str) -> subprocess.Popen[str]:
         """Starts the process and does not wait. After the first time it takes the same ports."""
-        flags = [
-            f"--{name}={self.addresses.get(name, '127.0.0.1:0')}"
-            for name in ("http", "grpc", "metrics")
-        ]
+        flags = [f"--{name}={self.addresses.get(name, '127.0.0.1:0')}" for name in self.doors]
         self.ready_file.unlink(missing_ok=True)
         command = [
-            *(sys.executable, "-m", "pyservice", "serve", "--role", "data"),
+            *(sys.executable, "-m", "pyservice", "serve", *self.role),
             *("--data-dir", str(self.data_dir), "--feed", str(self.feed_file)),
             *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
         ]
@@ -111,7 +111,7 @@ class Service:
         self.addresses = {
             name: address
             for name, address in json.loads(self.ready_file.read_text()).items()
-            if name in ("http", "grpc", "metrics")
+            if name in self.doors and address is not None
         }
         return self
 

@@ -176,7 +176,7 @@ def test_a_refused_feed_changes_nothing_and_is_told(service: Service) -> None:
     public = service.public_token()
     service.attach()
     fed = json.loads(service.feed_file.read_text())["namespaces"][0]
-    verified = {"enabled": True, "verification": {"url": "https://example.com"}}
+    verified = {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}
     fed |= {
         "revision": fed["revision"] + 1,
         "versions": [version(duel={"actions": {"join": verified}})],
@@ -184,7 +184,7 @@ def test_a_refused_feed_changes_nothing_and_is_told(service: Service) -> None:
     service.feed_file.write_text(json.dumps({"namespaces": [fed]}))
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
-    _until(lambda: "not-supported" in service.log())
+    _until(lambda: "verification_allowed_networks" in service.log())
     assert "actions.join.verification" in service.probe("/readyz?verbose").text
     assert service.find(public).status_code == 200
 

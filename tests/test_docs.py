@@ -30,6 +30,7 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.settings import PREFIX, Region, Settings
 from tests.doc_pages import (
     ARENA,
+    CDN,
     DOCS,
     GRPC,
     HTTP,
@@ -158,6 +159,7 @@ def test_the_examples_for_operators_run(shell: Shell, tmp_path: Path) -> None:
             HTTP: port_of(ready["http"]),
             GRPC: port_of(ready["grpc"]),
             METRICS: port_of(ready["metrics"]),
+            CDN: port_of(ready["cdn"]),
         }
 
     def wait_stopped() -> None:
@@ -165,7 +167,7 @@ def test_the_examples_for_operators_run(shell: Shell, tmp_path: Path) -> None:
 
     try:
         # Before a service says which they are, any port will do.
-        unbound = dict.fromkeys((HTTP, GRPC, METRICS), "0")
+        unbound = dict.fromkeys((HTTP, GRPC, METRICS, CDN), "0")
         Reader(tmp_path, shell, unbound, serve, wait_stopped).follow("operator.md")
         assert len(services) == 2
         services[-1].terminate()
@@ -254,7 +256,7 @@ def test_an_answer_that_differs_from_the_page_is_seen(
 
 def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
     """TOML name, environment variable, flag and default of every setting."""
-    flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "metrics")}}
+    flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "cdn", "metrics")}}
     flags["data_dir"] = "--data-dir"
     for name, setting in model.model_fields.items():
         full = prefix + name

@@ -3,23 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from pyservice.durable import write_file
 from pyservice.process import (
     LOCK_FILE,
     DirectoryLock,
     DirectoryUnusable,
+    Parent,
     StopSignals,
+    holder_of,
     remove_ready_file,
+    tell_ready,
+    wait_for_end,
     write_ready_file,
 )
+
+# Holds a lock until a line comes, says that it is ending, and ends at the next line.
+_ENDING_HOLDER = """
+import sys
+from pathlib import Path
+from pyservice.process import DirectoryLock
+lock = DirectoryLock.take(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.readline()
+lock.tell_stopping()
+print("stopping", flush=True)
+sys.stdin.readline()
+"""
+
+# Shares the end of its parent, and tells when it came.
+_CHILD = """
+import signal, sys, time
+from pyservice.process import Parent
+signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit()))
+print(Parent.parse(sys.argv[1]).share_its_end(), flush=True)
+time.sleep(60)
+"""
+
+# Starts such a child and waits for it.
+_PARENT = """
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", sys.argv[1], f"{os.getpid()}:0"])
+"""
 
 _HOLDER = """
 import sys
@@ -103,3 +138,102 @@ def test_the_ready_file_replaces_an_older_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     remove_ready_file(path)
     assert not path.exists()
+
+
+def test_a_holder_that_says_it_is_ending_is_waited_for(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _ENDING_HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert holder_of(tmp_path) == holder.pid
+        with pytest.raises(DirectoryUnusable, match=f"process {holder.pid}:"):
+            DirectoryLock.take(tmp_path, patience_ms=100)
+        holder.stdin.write(b"\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == b"stopping\n"
+        assert holder_of(tmp_path) == holder.pid
+        began = time.monotonic()
+        # Longer than one is waited for that does not say so.
+        with pytest.raises(DirectoryUnusable, match=f"process {holder.pid}:"):
+            DirectoryLock.take(tmp_path, patience_ms=2_500)
+        assert time.monotonic() - began >= 2.5
+        holder.stdin.close()
+        DirectoryLock.take(tmp_path, patience_ms=20_000).release()
+
+
+def test_nobody_holds_what_is_not_there(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    (tmp_path / LOCK_FILE).touch()
+    assert holder_of(tmp_path) is None
+
+
+def test_the_death_of_a_parent_is_a_signal_for_its_child() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD], stdout=subprocess.PIPE)
+    with parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"True\n"
+        parent.kill()
+        assert parent.stdout.readline() == b"told\n"
+
+
+def test_a_parent_that_is_dead_already_is_noticed() -> None:
+    # Process 1 may be anything, but it did not start this one.
+    child = "from pyservice.process import Parent; print(Parent(1, 0).share_its_end())"
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
+
+
+def test_a_parent_is_told_and_a_dead_one_does_no_harm() -> None:
+    reading, writing = os.pipe()
+    assert Parent.parse(str(Parent(7, writing))) == Parent(7, writing)
+    Parent(7, writing).tell_ready({"http": "127.0.0.1:1"})
+    with open(reading, "rb") as pipe:
+        assert json.load(pipe) == {"http": "127.0.0.1:1"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    Parent(7, writing).tell_ready({})
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_process_is_waited_for_but_not_in_a_hurry() -> None:
+    signals = StopSignals()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
+        waiting = asyncio.create_task(wait_for_end(cat.pid, signals, 60_000))
+        done, _ = await asyncio.wait({waiting}, timeout=0.1)
+        assert not done
+        cat.kill()
+        await asyncio.wait_for(waiting, 5)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
+        await asyncio.wait_for(wait_for_end(cat.pid, signals, 10), 5)
+        waiting = asyncio.create_task(wait_for_end(cat.pid, signals, 60_000))
+        signals.hurry.set()
+        await asyncio.wait_for(waiting, 5)
+        cat.kill()
+    # Nobody: there is nothing to wait for.
+    await asyncio.wait_for(wait_for_end(cat.pid, StopSignals(), 60_000), 5)
+
+
+@pytest.mark.anyio
+async def test_a_ready_file_without_room_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+
+    def full_once(path: Path, content: bytes, mode: int = 0o600) -> None:
+        if not told:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_file(path, content, mode)
+
+    monkeypatch.setattr("pyservice.process.write_file", full_once)
+    monkeypatch.setattr("pyservice.process._RETRY_MS", 1)
+    path = tmp_path / "ready.json"
+    await tell_ready(path, {"a": 1}, StopSignals(), lambda _, retry_ms: told.append(retry_ms))
+    assert told == [1]
+    assert json.loads(path.read_text()) == {"a": 1}
+    with pytest.raises(OSError, match="missing"):
+        await tell_ready(tmp_path / "missing" / "x", {}, StopSignals(), lambda *_: None)

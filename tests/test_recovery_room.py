@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice import app
+from pyservice.app import dataplane
 from pyservice.dataplane import engine
 from pyservice.listener import bound
 from pyservice.process import StopSignals
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def plane(tmp_path: Path) -> app.DataPlane:
+async def plane(tmp_path: Path) -> dataplane.DataPlane:
     free = dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0")
-    return app.DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
+    return dataplane.DataPlane(load({"data_dir": tmp_path, **free}, environ={}))
 
 
 def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,11 +38,11 @@ def _full(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*given)
 
     monkeypatch.setattr(engine, "open_engine", open_engine)
-    monkeypatch.setattr(app, "_RETRY_MS", 10)
+    monkeypatch.setattr(dataplane, "_RETRY_MS", 10)
 
 
 async def test_recovery_is_tried_until_there_is_room(
-    plane: app.DataPlane, monkeypatch: pytest.MonkeyPatch
+    plane: dataplane.DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _full(3, monkeypatch)
     signals = StopSignals()
@@ -55,7 +55,7 @@ async def test_recovery_is_tried_until_there_is_room(
 
 
 async def test_while_it_waits_it_is_alive_not_ready_and_can_be_stopped(
-    plane: app.DataPlane, monkeypatch: pytest.MonkeyPatch
+    plane: dataplane.DataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _full(1_000_000, monkeypatch)
     signals = StopSignals()

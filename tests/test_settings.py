@@ -144,7 +144,7 @@ def test_values_out_of_range_are_refused(flags: dict[str, object], name: str) ->
 
 
 def test_what_fits_is_taken() -> None:
-    load({"data_dir": "x" * 96, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"}, environ={})
+    load({"data_dir": "x" * 89, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"}, environ={})
     load(dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0"), environ={})
 
 
@@ -166,6 +166,27 @@ def test_what_can_be_used_of_wrong_settings_is_told_too() -> None:
     usable = caught.value.usable
     assert usable is not None
     assert (usable.feed_file, usable.lame_duck_ms) == (Path("feed.json"), 0)
+
+
+def test_where_captchas_and_verification_may_ask_is_read() -> None:
+    settings = load(
+        {},
+        environ={
+            "PYSERVICE_CAPTCHA__CAPTCHA_B_URL": "https://captcha.example.com/verify?x=1",
+            "PYSERVICE_VERIFICATION_ALLOWED_NETWORKS": "127.0.0.0/8, fd00::/8",
+        },
+    )
+    assert settings.captcha.endpoints == {"captcha_b": "https://captcha.example.com/verify?x=1"}
+    networks = [str(network) for network in settings.verification_allowed_networks]
+    assert networks == ["127.0.0.0/8", "fd00::/8"]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "captcha.example.com", "ftp://a/", "http://u@a/", "http://a b/"]
+)
+def test_what_is_no_url_of_a_provider_is_refused(url: str) -> None:
+    [problem] = _problems({"captcha": {"captcha_a_url": url}})
+    assert problem.name == "captcha.captcha_a_url"
 
 
 def test_a_region_is_there_once() -> None:

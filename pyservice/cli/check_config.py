@@ -38,6 +38,8 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
     limits = OperatorLimits(
         _UNLIMITED if "player_limit_max" in wrong else settings.player_limit_max,
         None if "regions" in wrong else {region.name_id for region in settings.regions},
+        settings.verification_allowed_networks,
+        settings.captcha.endpoints,
     )
     found = []
     namespaces = Namespaces()

@@ -9,6 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from pyservice.app import Launch, run_all, run_control, run_data
+from pyservice.process import Parent
 from pyservice.settings import Settings, SettingsError, load
 
 app = typer.Typer(
@@ -28,7 +30,15 @@ app.add_typer(keys_app, name="keys")
 class Role(enum.StrEnum):
     """Which part of the service runs."""
 
+    ALL = "all"
     DATA = "data"
+    CONTROL = "control"
+
+
+class Front(enum.StrEnum):
+    """What answers at the doors of the data plane."""
+
+    OFF = "off"
 
 
 class TokenKind(enum.StrEnum):
@@ -42,6 +52,9 @@ Config = Annotated[Path | None, typer.Option("--config", help="TOML file with se
 DataDir = Annotated[Path | None, typer.Option(help="Folder of journal, keys and feed.")]
 Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP door; port 0 picks.")]
 Grpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door; port 0 picks.")]
+Cdn = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Sites and files; port 0 picks.")
+]
 Metrics = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Metrics and health; port 0 picks.")
 ]
@@ -54,28 +67,46 @@ Set = Annotated[
 
 @app.command()
 def serve(
-    role: Annotated[Role, typer.Option(help="Which part of the service to run.")] = Role.DATA,
+    role: Annotated[Role, typer.Option(help="Which part of the service to run.")] = Role.ALL,
     config: Config = None,
     data_dir: DataDir = None,
     http: Http = None,
     grpc: Grpc = None,
+    cdn: Cdn = None,
     metrics: Metrics = None,
     feed: Feed = None,
+    front: Annotated[
+        Front, typer.Option(help="`off`: the Python doors alone, the only ones so far.")
+    ] = Front.OFF,
     ready_file: Annotated[
         Path | None, typer.Option(help="Written when ready: JSON with the addresses.")
     ] = None,
     settings: Set = None,
+    child_of: Annotated[Parent | None, typer.Option(parser=Parent.parse, hidden=True)] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
-    flags = _flags(data_dir, http, grpc, metrics, feed, settings)
+    flags = _flags(data_dir, http, grpc, cdn, metrics, feed, settings)
 
     def reread() -> Settings:
         return load(flags, config)
 
-    first = _load_or_exit(flags, config)
-    from pyservice.app import run
-
-    sys.exit(run(first, reread, ready_file))
+    launch = Launch(_load_or_exit(flags, config), reread, ready_file, child_of)
+    if role is Role.DATA:
+        sys.exit(run_data(launch))
+    if role is Role.CONTROL:
+        sys.exit(run_control(launch))
+    given = {
+        "config": config,
+        "data-dir": data_dir,
+        "http": http,
+        "grpc": grpc,
+        "cdn": cdn,
+        "metrics": metrics,
+        "feed": feed,
+        "front": front.value,
+    }
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    sys.exit(run_all(launch, words + [f"--set={pair}" for pair in settings or ()]))
 
 
 @app.command("check-config")
@@ -84,6 +115,7 @@ def check_config(
     data_dir: DataDir = None,
     http: Http = None,
     grpc: Grpc = None,
+    cdn: Cdn = None,
     metrics: Metrics = None,
     feed: Feed = None,
     settings: Set = None,
@@ -91,7 +123,7 @@ def check_config(
     """Print every problem of settings and feed file; exit 1 when there is one."""
     from pyservice.cli.check_config import all_problems
 
-    problems = all_problems(_flags(data_dir, http, grpc, metrics, feed, settings), config)
+    problems = all_problems(_flags(data_dir, http, grpc, cdn, metrics, feed, settings), config)
     if problems:
         _fail(problems)
     print("ok")
@@ -139,6 +171,7 @@ def _flags(
     data_dir: Path | None = None,
     http: str | None = None,
     grpc: str | None = None,
+    cdn: str | None = None,
     metrics: str | None = None,
     feed: Path | None = None,
     settings: list[str] | None = None,
@@ -147,6 +180,7 @@ def _flags(
         "data_dir": data_dir,
         "http": http,
         "grpc": grpc,
+        "cdn": cdn,
         "metrics": metrics,
         "feed_file": feed,
     }

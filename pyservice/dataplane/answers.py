@@ -38,7 +38,8 @@ class LobbyAnswers:
         template.lobby.region.display_name = self._regions.display_name(lobby.region)
         for port in lobby.ports:
             written = template.ports[port.name]
-            _write_port(written, port.address, port.port, port.is_tls)
+            put_address(written, port.address, port.port)
+            written.is_tls = port.is_tls
             template.lobby.ports[port.name].CopyFrom(written)
         self._written[lobby.id] = template
         if len(self._written) > self._kept_lobbies:
@@ -59,9 +60,9 @@ class LobbyAnswers:
         return answer
 
 
-def _write_port(port: lobby_pb2.Port, address: str, number: int, is_tls: bool) -> None:
+def put_address(port: lobby_pb2.Port, address: str, number: int) -> None:
+    """Host name or address and number into a port, and both together as clients connect to it."""
     port.hostname = address
     port.port = number
     # An IPv6 literal needs brackets before a port.
     port.host = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
-    port.is_tls = is_tls

@@ -1,22 +1,29 @@
 """A fed namespace as the operations use it: resolved once, when it is taken, into frozen tables.
 
-Owns the resolution of decisions 4. What is refused is in `feed_rules`, who may come in is in
-`namespaces`, what a call may do is in `admission`.
+Owns the resolution of decisions 4, here alone: a mode's region overrides the mode, which overrides
+the matchmaker level (there too a region overrides what holds for all), which overrides the defaults.
+What is refused is in `feed_rules`, who may come in is in `namespaces`, what a call may do is in
+`admission`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from pyservice.dataplane.gates import Gates, gates_of
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 MAX_PLAYERS: Final = 32
 PLAYER_TOKEN_TTL_MS: Final = 120_000
+MAX_DRAIN_MS: Final = 21_600_000
+TIER: Final = "basic-1d1"
 _PROTOCOL: Final = "https"
+_PROXY: Final = "edge-guard"
+_NETWORK_MODE: Final = "bridge"
 _TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 
 
@@ -24,8 +31,41 @@ _TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 class ModePort:
     """A port that every lobby of a mode has."""
 
-    is_tls: bool
-    has_range: bool
+    protocol: str = _PROTOCOL
+    proxy: str = _PROXY
+    port: int | None = None
+    """What the process binds in a container. None: the service picks."""
+    port_range: tuple[int, int] | None = None
+    """First and last port that clients connect to, without a proxy."""
+
+    @property
+    def is_tls(self) -> bool:
+        return self.protocol in _TLS_PROTOCOLS
+
+    @property
+    def has_range(self) -> bool:
+        return self.port_range is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What is started for a lobby of a mode. `image_id` None: nothing, its lobbies are attached."""
+
+    image_id: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    network_mode: str = _NETWORK_MODE
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a mode has in one region. Fewer lobbies without players than `idle_min`: one is started,
+    more than `idle_max`: one is stopped.
+    """
+
+    tier: str = TIER
+    idle_min: int = 0
+    idle_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +86,20 @@ class ResolvedMode:
     player_token_ttl_ms: int
     heartbeat_timeout_ms: int | None
     heartbeat_grace_ms: int | None
+    max_drain_ms: int
     ports: Mapping[str, ModePort]
+    runtime: Runtime
+    everywhere: Place
+    """In regions that nothing is said of."""
+    places: Mapping[str, Place]
+    """By region id."""
 
     def allows_region(self, region: str) -> bool:
         return self.regions is None or region in self.regions
+
+    def place(self, region: str) -> Place:
+        """What the mode has in a region that it is allowed in."""
+        return self.places.get(region, self.everywhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +115,8 @@ class ResolvedNamespace:
     lobby_count_max: int
     source_limit: int
     """Players of one client address: `max_players` of mm-config."""
+    gates: Gates | None = None
+    """Captcha and verification. None: nothing is asked."""
 
     @property
     def label(self) -> str:
@@ -99,45 +151,42 @@ def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
         modes=MappingProxyType(modes),
         lobby_count_max=configuration.matchmaker.lobby_count_max,
         source_limit=configuration.matchmaker.max_players,
+        gates=gates_of(configuration),
     )
 
 
 def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> ResolvedMode:
     max_players = _limit("max_players", mode, above, MAX_PLAYERS)
     actions = mode.actions
-    regions = mode.regions or above.regions
-    # A mode's docker replaces the matchmaker level's as a whole (only env would be merged).
+    regions = frozenset(mode.regions or above.regions) or None
     docker = mode.docker if mode.HasField("docker") else above.docker
     return ResolvedMode(
         name=name,
         max_players=max_players,
         max_players_direct=_limit("max_players_direct", mode, above, max_players),
         max_players_party=_limit("max_players_party", mode, above, max_players),
-        regions=frozenset(regions) or None,
+        regions=regions,
         is_find_enabled=not actions.HasField("find") or actions.find.enabled,
         is_join_enabled=not actions.HasField("join") or actions.join.enabled,
-        is_listable=mode.listable if mode.HasField("listable") else True,
+        is_listable=_own(mode, "listable", True),
         is_taggable=mode.taggable,
         is_max_players_dynamic=mode.allow_dynamic_max_players,
-        player_token_ttl_ms=(
-            mode.player_token_ttl if mode.HasField("player_token_ttl") else PLAYER_TOKEN_TTL_MS
-        ),
-        heartbeat_timeout_ms=(
-            mode.heartbeat_timeout if mode.HasField("heartbeat_timeout") else None
-        ),
-        heartbeat_grace_ms=(
-            mode.heartbeat_grace_ms if mode.HasField("heartbeat_grace_ms") else None
-        ),
-        ports=MappingProxyType(
-            {
-                port_name: ModePort(
-                    is_tls=(port.protocol or _PROTOCOL) in _TLS_PROTOCOLS,
-                    has_range=port.HasField("port_range"),
-                )
-                for port_name, port in docker.ports.items()
-            }
+        player_token_ttl_ms=_own(mode, "player_token_ttl", PLAYER_TOKEN_TTL_MS),
+        heartbeat_timeout_ms=_own(mode, "heartbeat_timeout", None),
+        heartbeat_grace_ms=_own(mode, "heartbeat_grace_ms", None),
+        max_drain_ms=_own(mode, "max_drain_ms", MAX_DRAIN_MS),
+        ports=MappingProxyType({name: _port(port) for name, port in docker.ports.items()}),
+        runtime=_runtime(docker, above.docker),
+        everywhere=_place([mode, above]),
+        places=MappingProxyType(
+            {region: _place_in(region, mode, above) for region in sorted(regions or ())}
         ),
     )
+
+
+def _own(message: Any, name: str, default: Any) -> Any:
+    """A field of a mode alone."""
+    return getattr(message, name) if message.HasField(name) else default
 
 
 def _limit(field: str, mode: pb.GameMode, above: pb.MatchmakerConfig, default: int) -> int:
@@ -146,3 +195,39 @@ def _limit(field: str, mode: pb.GameMode, above: pb.MatchmakerConfig, default: i
             value: int = getattr(level, field)
             return value
     return default
+
+
+def _port(port: pb.PortConfig) -> ModePort:
+    ends = port.port_range
+    return ModePort(
+        protocol=_own(port, "protocol", _PROTOCOL),
+        proxy=_own(port, "proxy", _PROXY),
+        port=_own(port, "port", None),
+        port_range=(ends.min, ends.max) if port.HasField("port_range") else None,
+    )
+
+
+def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> Runtime:
+    """A mode's docker replaces the matchmaker level's as a whole, but env is merged."""
+    return Runtime(
+        image_id=_own(docker, "image_id", None),
+        args=tuple(docker.args),
+        env=MappingProxyType({**above.env, **docker.env}),
+        network_mode=_own(docker, "network_mode", _NETWORK_MODE),
+    )
+
+
+def _place_in(region: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> Place:
+    levels: list[Any] = []
+    for level in (mode, above):
+        if region in level.regions:
+            levels.append(level.regions[region])
+        levels.append(level)
+    return _place(levels)
+
+
+def _place(levels: list[Any]) -> Place:
+    """Tier and idle lobbies, each from the first level that has it."""
+    tier = next((level.tier for level in levels if level.HasField("tier")), TIER)
+    idle = next((level.idle_lobbies for level in levels if level.HasField("idle_lobbies")), None)
+    return Place(tier, idle.min, idle.max) if idle is not None else Place(tier)

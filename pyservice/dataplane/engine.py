@@ -111,6 +111,8 @@ class Engine:
         self.namespace_of_public_token = native.namespace_of_public_token
         self.development_token = native.development_token
         self.namespace_of_development_token = native.namespace_of_development_token
+        self.development_token = native.development_token
+        self.namespace_of_development_token = native.namespace_of_development_token
         self.list_lobbies = native.list_lobbies
         self.player_counts = native.player_counts
         self.status = native.status

@@ -80,10 +80,16 @@ class Feed:
                     namespace_id=configuration.namespace_id,
                     source_epoch=configuration.source_epoch,
                     revision=configuration.revision,
+                    current_version_id=configuration.current_version_id,
                 )
                 for configuration in self._namespaces
             ]
         )
+
+    async def check_only(self, request: pb.CheckRequest) -> pb.CheckResponse:
+        """What `apply` would answer; nothing is changed."""
+        answer = self.check(request.configuration)
+        return pb.CheckResponse.FromString(answer.SerializeToString())
 
     def check(self, configuration: configuration_pb2.NamespaceConfiguration) -> pb.ApplyResponse:
         """What `apply` would answer to this change; nothing is changed or counted. The pair that

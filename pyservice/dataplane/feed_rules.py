@@ -1,7 +1,8 @@
 """What a fed configuration must keep beyond the rules in its proto: limits of the operator, names,
-ports, things that may not be taken twice, and checks that do not exist yet (decisions 4).
+ports, things that may not be taken twice (decisions 4).
 
-Every problem is told at once. What happens to a refused configuration is in `feed`.
+Every problem is told at once. Captcha and verification are in `feed_gates`, what happens to a
+refused configuration is in `feed`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pyservice.dataplane.feed_gates import Found, captcha_problems, verification_problems
 from pyservice.dataplane.namespaces import Namespaces, public_hosts
+from pyservice.dataplane.public_addresses import AllowedAddresses, Network
 from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1 import feed_pb2
@@ -24,8 +27,6 @@ _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<
 _DISPLAY_NAME = re.compile(r"(?! )(?!.*  )[^\x00-\x1f\x7f-\x9f]{1,128}(?<! )")
 _RESERVED_ENV = re.compile(r"HOSTING_.*|PORT|PORT_.*")
 
-_NOT_SUPPORTED: Final = "not-supported: this service cannot make this check yet"
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
@@ -33,10 +34,10 @@ class OperatorLimits:
 
     player_limit_max: int
     regions: Collection[str] | None
-
-
-Found = tuple[tuple[str, ...], str]
-"""Where, and a sentence."""
+    verification_allowed_networks: tuple[Network, ...] = ()
+    """Where verification may go besides public addresses."""
+    captcha_providers: Collection[str] = ()
+    """Those that are asked somewhere."""
 
 
 def problems_of(
@@ -50,6 +51,7 @@ def problems_of(
     found += _versions(configuration, limits)
     found += _access(configuration, held)
     found += _tokens(configuration, held)
+    found += _development_tokens(configuration)
     return [feed_pb2.Problem(path=path, reason=reason) for path, reason in found]
 
 
@@ -92,14 +94,16 @@ def _versions(configuration: pb.NamespaceConfiguration, limits: OperatorLimits) 
 def _matchmaker(
     matchmaker: pb.MatchmakerConfig, path: tuple[str, ...], limits: OperatorLimits
 ) -> Iterator[Found]:
-    if matchmaker.HasField("captcha"):
-        yield (*path, "captcha"), _NOT_SUPPORTED
+    yield from captcha_problems(matchmaker.captcha, (*path, "captcha"), limits.captcha_providers)
+    is_allowed = AllowedAddresses(limits.verification_allowed_networks)
     yield from _level(matchmaker, path, limits)
     for name, mode in sorted(matchmaker.game_modes.items()):
         mode_path = (*path, "game_modes", name)
         for action in ("create", "find", "join"):
-            if getattr(mode.actions, action).HasField("verification"):
-                yield (*mode_path, "actions", action, "verification"), _NOT_SUPPORTED
+            asked = getattr(mode.actions, action)
+            if asked.HasField("verification"):
+                verification_path = (*mode_path, "actions", action, "verification")
+                yield from verification_problems(asked.verification, verification_path, is_allowed)
         yield from _level(mode, mode_path, limits)
 
 
@@ -171,6 +175,17 @@ def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
     for other in _others(configuration, held):
         if hashes.intersection(token.sha256 for token in other.environment_tokens):
             yield ("environment_tokens",), f"has a token of {_name(other)}"
+
+
+def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
+    ids: set[str] = set()
+    for index, token in enumerate(configuration.development_tokens):
+        path = ("development_tokens", str(index))
+        if token.token_id in ids:
+            yield (*path, "token_id"), "is there more than once"
+        ids.add(token.token_id)
+        if token.HasField("hostname") and not _is_host(token.hostname.lower()):
+            yield (*path, "hostname"), "must be a host name or an IP address, without a port"
 
 
 def _others(

@@ -6,6 +6,8 @@ is `auth`'s, what a lobby server says is in `fleet`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.admission import Wish, admit_find
 from pyservice.dataplane.answers import Answer, LobbyAnswers
@@ -19,16 +21,28 @@ from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
-_NO_SOURCE = 0
+if TYPE_CHECKING:
+    # It needs an HTTP client, which not everybody who imports this does.
+    from pyservice.dataplane.entrance import Entrance
+
+_NO_SOURCE: Final = 0
 
 
 class Matchmaker:
     """The client operations. Callers are pub_, env_ or tokenless ones of a namespace."""
 
-    def __init__(self, engine: Engine, namespaces: Namespaces, regions: Regions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        namespaces: Namespaces,
+        regions: Regions,
+        entrance: Entrance | None = None,
+    ) -> None:
+        """`entrance` None: nobody gets into what has a captcha or verification."""
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
+        self._entrance = entrance
         self._answers = LobbyAnswers(regions)
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
@@ -37,14 +51,20 @@ class Matchmaker:
         source = self._source(request, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("find", request, caller)
+        wish = _wish(request, caller)
         try:
-            admitted = admit_find(namespace, self._regions, _wish(request, caller))
+            admitted = admit_find(namespace, self._regions, wish)
         except ServiceError:
             # The configuration may have changed since this call was answered the first time.
             before = await self._engine.recalled(idempotency, deadline)
             if before is None:
                 raise
             return await self._answer(pb.FindLobbyResponse(), before, deadline)
+        if namespace.gates is not None:
+            before = await self._engine.recalled(idempotency, deadline)
+            if before is not None:
+                return await self._answer(pb.FindLobbyResponse(), before, deadline)
+            namespace, admitted = await self._gated().find(request, caller, wish, idempotency)
         placed = await self._engine.find(
             namespace.namespace_id,
             namespace.version_id,
@@ -63,15 +83,24 @@ class Matchmaker:
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
         """Contract lobbies.join, decisions 5.2 and 5.4. Waits like find."""
         namespace = self._namespaces.resolved(caller.namespace_id)
+        source = self._source(request, caller)
         deadline = caller.call.deadline
+        idempotency = self._idempotency("join", request, caller)
+        lobby_id = raw_id(request.lobby_id)
+        party_size = request.party_size or 1
+        rejoin_token = request.rejoin_token if request.HasField("rejoin_token") else None
+        if namespace.gates is not None:
+            before, namespace = await self._gated().join(request, caller, idempotency)
+            if before is not None:
+                return await self._answer(pb.JoinLobbyResponse(), before, deadline)
         placed = await self._engine.join(
             namespace.namespace_id,
-            raw_id(request.lobby_id),
-            party_size=request.party_size or 1,
-            rejoin_token=request.rejoin_token if request.HasField("rejoin_token") else None,
-            source=self._source(request, caller),
+            lobby_id,
+            party_size=party_size,
+            rejoin_token=rejoin_token,
+            source=source,
             source_limit=namespace.source_limit,
-            idempotency=self._idempotency("join", request, caller),
+            idempotency=idempotency,
             deadline=deadline,
             channels=self._channels(request),
         )
@@ -125,6 +154,11 @@ class Matchmaker:
             answer.game_modes[mode].player_count += count
             answer.game_modes[mode].regions[region].player_count += count
         return answer
+
+    def _gated(self) -> Entrance:
+        if self._entrance is None:
+            raise ServiceError("MATCHMAKER_VERIFICATION_UNAVAILABLE")
+        return self._entrance
 
     async def _answer(self, answer: Answer, placed: Placed, deadline: float | None) -> Answer:
         if not self._answers.is_written(placed.lobby):

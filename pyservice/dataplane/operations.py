@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable
+from typing import Any, Final
 
 from pyservice.auth import Authorizer
-from pyservice.calls import Authorize, Operation, Run
+from pyservice.calls import Authorize, Caller, Operation, Run, TokenKind
+from pyservice.dataplane.development import Development
 from pyservice.dataplane.fleet import Fleet
 from pyservice.dataplane.matchmaker import Matchmaker
 
@@ -13,9 +15,16 @@ _SERVICE: Final = "hosting.v1.Matchmaker"
 
 
 def operations(
-    authorizer: Authorizer, matchmaker: Matchmaker, fleet: Fleet
+    authorizer: Authorizer,
+    matchmaker: Matchmaker,
+    fleet: Fleet,
+    development: Development | None = None,
 ) -> dict[str, Operation]:
-    """The operations of a data plane by full name of their methods."""
+    """The operations of a data plane by full name of their methods. `development` answers dev_
+    tokens; it is there when the authorizer takes them, and only then (ValueError).
+    """
+    if authorizer.takes_development_tokens is not (development is not None):
+        raise ValueError("dev_ tokens are taken and answered, or neither")
     client, lobby, operator = authorizer.client, authorizer.lobby, authorizer.operator
     table: dict[str, tuple[Authorize, Run]] = {
         "FindLobby": (client, matchmaker.find),
@@ -33,7 +42,35 @@ def operations(
         "AttachLobby": (operator, fleet.attach),
         "DetachLobby": (operator, fleet.detach),
     }
+    mocks = {} if development is None else _mocks(development)
     return {
-        f"{_SERVICE}.{name}": Operation(f"{_SERVICE}.{name}", authorize, run)
+        f"{_SERVICE}.{name}": Operation(
+            f"{_SERVICE}.{name}", authorize, _with_mock(run, mocks[name]) if name in mocks else run
+        )
         for name, (authorize, run) in table.items()
     }
+
+
+def _mocks(development: Development) -> dict[str, Run]:
+    return {
+        "FindLobby": development.find,
+        "JoinLobby": development.join,
+        "ListLobbies": development.list_lobbies,
+        "ListRegions": development.list_regions,
+        "GetPlayerStatistics": development.statistics,
+        "PlayerConnected": development.connected,
+        "PlayerDisconnected": development.disconnected,
+        "LobbyReady": development.ready,
+        "SetLobbyClosed": development.set_closed,
+        "SetLobbyState": development.set_state,
+        "Heartbeat": development.heartbeat,
+    }
+
+
+def _with_mock(run: Run, mock: Run) -> Run:
+    """The operation, and what takes its place for dev_ tokens."""
+
+    def choose(request: Any, caller: Caller) -> Awaitable[Any]:
+        return (mock if caller.kind is TokenKind.DEVELOPMENT else run)(request, caller)
+
+    return choose

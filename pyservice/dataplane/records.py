@@ -70,10 +70,14 @@ class Records:
 
     # Mock players (decisions 3). A dev_ token is named by its namespace and its id.
 
-    def mock_player_token(self, namespace: bytes, token_id: bytes) -> str:
-        """A new player token that names no lobby, for this dev_ token alone."""
+    def mock_player_token(
+        self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
+    ) -> str:
+        """A new player token that names no lobby, for this dev_ token alone; for the same 16 bytes
+        the same, for an hour.
+        """
         return self._native.mock_player_token(
-            namespace, token_id, secrets.token_bytes(_NONCE_BYTES)
+            namespace, token_id, nonce or secrets.token_bytes(_NONCE_BYTES)
         )
 
     async def consume_mock(

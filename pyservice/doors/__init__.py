@@ -47,6 +47,9 @@ class DoorSettings:
     """Largest message of the gRPC door."""
     streams_per_connection: int = 1024
     """Calls at once on one gRPC connection."""
+    is_behind_door: bool = False
+    """Requests come from a door of ours, which says who the client is and holds what is parked; every
+    operation counts as the control plane's."""
 
 
 def check_idempotency_key(key: str | None) -> None:
@@ -60,7 +63,8 @@ def check_idempotency_key(key: str | None) -> None:
 
 def admit(gate: Gate, caller: Caller, meter: Meter) -> None:
     """Raises RATE_LIMITED when the caller came too often."""
-    is_back_end = caller.kind is TokenKind.ENVIRONMENT
+    kind = caller.kind
+    is_back_end = kind is TokenKind.ENVIRONMENT or kind is TokenKind.CLOUD
     wait_s = gate.wait_s(caller.call.address, caller.identity, monotonic(), is_back_end=is_back_end)
     if wait_s:
         meter.rate_limited += 1

@@ -111,12 +111,19 @@ class Limits:
         self._client_addresses = Buckets(client, max_keys)
         self._client_tokens = Buckets(client, max_keys)
         self._control_tokens = Buckets(control, max_keys)
+        self._control_addresses = Buckets(control, max_keys)
 
     def change(self, client: Rate, control: Rate) -> None:
         """Other rates from now on (SIGHUP)."""
         self._client_addresses.change(client)
         self._client_tokens.change(client)
         self._control_tokens.change(control)
+        self._control_addresses.change(control)
+
+    def control_gate(self) -> Gate:
+        """The limit of every operation of the control plane: per token, and per client address for who
+        needs none."""
+        return Gate(self._control_addresses, self._control_tokens)
 
     def gate(self, slug: str) -> Gate | None:
         """The limit of an operation, None when it has none. Asked once, when a door is made."""

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import unquote
 
 from pyservice.calls import Call, Caller, Operation
-from pyservice.doors import DoorSettings, addresses, admit, check_idempotency_key, tracecontext
+from pyservice.doors import DoorSettings, addresses, tracecontext
 from pyservice.doors.addresses import TrustedProxies
-from pyservice.doors.limits import Gate, Limits
-from pyservice.edge.codec import decoder, encoder
+from pyservice.doors.limits import Limits
+from pyservice.edge import relayed
 from pyservice.edge.cors import Cors
-from pyservice.edge.exchanges import JSON, Answer, Headers, Request, problem
+from pyservice.edge.endpoint import Endpoint, Exchange, UnknownCaller
+from pyservice.edge.exchanges import Answer, Headers, Request, problem
+from pyservice.edge.held import Held, Sender
+from pyservice.edge.passing import PassedEndpoint, PassedExchange, Passing
 from pyservice.edge.routes import Routes
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.observability.metrics import CANCELLED, OK, UNROUTED, Meter, RequestMetrics
-from pyservice.schema.methods import METHODS, Method
-from pyservice.schema.validation import refuse_invalid
+from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
+from pyservice.schema.methods import METHODS
+from pyservice.watch import Waiters
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -35,87 +38,11 @@ Send = Callable[[Message], Awaitable[None]]
 
 _METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "DELETE", "PATCH")}
 _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+Open = Exchange | UnknownCaller | PassedExchange
+"""A request that needs time. `finish` it once, or `refuse` it, or `abandon` it."""
 
 log = get_logger("pyservice.edge")
-
-
-class Endpoint:
-    """One operation at this door: everything about it that does not depend on the request."""
-
-    __slots__ = (
-        "authorize",
-        "body_limit_bytes",
-        "decode",
-        "encode",
-        "gate",
-        "meter",
-        "method",
-        "run",
-        "slug",
-        "takes_body",
-        "takes_key",
-    )
-
-    def __init__(
-        self, operation: Operation, method: Method, meter: Meter, gate: Gate | None, body_limit: int
-    ) -> None:
-        self.authorize = operation.authorize
-        self.run = operation.run
-        self.decode = decoder(method)
-        self.encode = encoder(method)
-        self.method = method
-        self.meter = meter
-        self.gate = gate
-        self.slug = method.slug
-        self.takes_body = bool(method.body_field)
-        self.takes_key = method.http_method not in _SAFE_METHODS
-        self.body_limit_bytes = method.body_limit_bytes or body_limit
-
-
-class Exchange:
-    """A request that passed every check, with its operation still to run."""
-
-    __slots__ = ("_caller", "_edge", "_endpoint", "_headers", "_message", "_ray_id", "_started")
-
-    def __init__(
-        self,
-        edge: Edge,
-        endpoint: Endpoint,
-        message: Any,
-        caller: Caller,
-        headers: Headers | None,
-        started: float,
-    ) -> None:
-        self._edge = edge
-        self._endpoint = endpoint
-        self._message = message
-        self._caller = caller
-        self._ray_id = caller.call.ray_id
-        self._headers = headers
-        self._started = started
-
-    async def finish(self) -> Answer:
-        """Run the operation. Cancelling this tells the handler that its client went away."""
-        endpoint = self._endpoint
-        try:
-            body = endpoint.encode(await endpoint.run(self._message, self._caller))
-        except ServiceError as error:
-            return self.refuse(error)
-        except Exception:
-            log.exception("operation failed", operation=endpoint.slug, ray_id=self._ray_id)
-            return self.refuse(ServiceError("INTERNAL"))
-        self._edge.count(endpoint.meter, OK, self._started)
-        return Answer(200, body, self._ray_id, JSON, self._headers)
-
-    def refuse(self, error: ServiceError) -> Answer:
-        """The answer to a request that fails with this error."""
-        self._edge.count(self._endpoint.meter, error.code, self._started)
-        return problem(error, self._ray_id, self._headers)
-
-    def abandon(self) -> None:
-        """Nobody is there to be answered."""
-        self._edge.count(self._endpoint.meter, CANCELLED, self._started)
 
 
 class Edge:
@@ -127,23 +54,32 @@ class Edge:
         door: DoorSettings,
         metrics: RequestMetrics,
         limits: Limits,
+        passing: Passing | None = None,
+        passed: Iterable[str] = (),
+        waiters: Waiters | None = None,
     ) -> None:
         self.door = door
         self.proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics.http
         self._unrouted = metrics.http.meter(UNROUTED)
         self._cors = Cors(door.cors_origins)
-        self._routes = Routes(METHODS[name] for name in operations)
-        self._endpoints: dict[str, Endpoint] = {}
+        names = frozenset(passed)
+        if passing is None and names:
+            raise ValueError("there is no way to what is to be passed on")
+        self._passing = passing
+        self._count = self.count
+        self._believes_headers = door.is_behind_door or bool(self.proxies)
+        self._routes = Routes(METHODS[name] for name in (*operations, *names))
+        self._endpoints: dict[str, Endpoint | PassedEndpoint] = {
+            name: PassedEndpoint(METHODS[name], self._meter_of(name), door.body_limit_bytes)
+            for name in names
+        }
         for name, operation in operations.items():
-            method = METHODS[name]
-            self._endpoints[name] = Endpoint(
-                operation,
-                method,
-                metrics.http.meter(method.slug),
-                limits.gate(method.slug),
-                door.body_limit_bytes,
-            )
+            gate = limits.control_gate() if door.is_behind_door else limits.gate(METHODS[name].slug)
+            self._endpoints[name] = Endpoint(operation, self._meter_of(name), gate, door, waiters)
+
+    def _meter_of(self, name: str) -> Meter:
+        return self._metrics.meter(METHODS[name].slug)
 
     def body_limit_bytes(self, request: Request) -> int:
         """The largest body that a request may have, asked before the body is there."""
@@ -153,7 +89,7 @@ class Edge:
             return self.door.body_limit_bytes
         return endpoint.body_limit_bytes
 
-    def open(self, request: Request) -> Answer | Exchange:
+    def open(self, request: Request) -> Answer | Open:
         """Take a request through every check up to its operation; what fails is answered here."""
         started = perf_counter()
         self._metrics.in_flight += 1
@@ -178,14 +114,16 @@ class Edge:
                 raise request.failure
             endpoint, parameters = self._find(request)
             meter = endpoint.meter
+            if not isinstance(endpoint, Endpoint):
+                return self._pass(request, endpoint, ray_id, headers, started)
             call = self._call(request, endpoint, ray_id, parameters)
             caller = endpoint.authorize(call)
-            if endpoint.gate is not None:
-                admit(endpoint.gate, caller, meter)
-            _check_form(request, endpoint, call)
-            message, unread = endpoint.decode(request.body, request.query, parameters)
-            refuse_invalid(endpoint.method, message, unread)
-            return Exchange(self, endpoint, message, caller, headers, started)
+            if not isinstance(caller, Caller):
+                return UnknownCaller(
+                    self._count, endpoint, request, caller, ray_id, headers, started
+                )
+            message = endpoint.checked(request, caller, parameters)
+            return Exchange(self._count, endpoint, message, caller, headers, started)
         except ServiceError as error:
             failure = error
         except Exception:
@@ -199,9 +137,24 @@ class Edge:
         self._metrics.in_flight -= 1
         meter.observe(code, perf_counter() - started)
 
-    def _find(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
+    def _pass(
+        self,
+        request: Request,
+        endpoint: PassedEndpoint,
+        ray_id: str,
+        headers: Headers | None,
+        started: float,
+    ) -> PassedExchange:
+        if request.failure is not None:
+            raise request.failure
+        assert self._passing is not None, "who passes on was given a way"
+        client, _ = self._client(request)
+        sender = Sender(client, ray_id, headers, self._count, endpoint.meter, started)
+        return PassedExchange(self._passing, endpoint, request, sender)
+
+    def _find(self, request: Request) -> tuple[Endpoint | PassedEndpoint, dict[str, str]]:
         """The endpoint of a request and the parameters of its path. Looked up once per request."""
-        known: tuple[Endpoint, dict[str, str]] | None = request.found
+        known: tuple[Endpoint | PassedEndpoint, dict[str, str]] | None = request.found
         if known is not None:
             return known
         path = _decoded(request.path)
@@ -221,11 +174,11 @@ class Edge:
     ) -> Call:
         """The facts of a request. What is believed of its headers depends on who sent them."""
         fields = request.headers
-        address, coords = request.source, None
-        if self.proxies and self.proxies.trusts(request.peer):
-            client = self.proxies.client(request.peer, _text(fields, b"x-forwarded-for"))
+        client, address, coords, is_hold_over = request.peer, request.source, None, False
+        if self._believes_headers:
+            client, coords = self._client(request)
             address = addresses.pack(client)
-            coords = addresses.coordinates(_text(fields, b"x-coords") or "")
+            is_hold_over = self.door.is_behind_door and fields.get(relayed.HELD) == relayed.OVER
         return Call(
             ray_id,
             address,
@@ -236,7 +189,19 @@ class Edge:
             None,
             _text(fields, b"user-agent"),
             parameters,
+            client,
+            is_hold_over,
         )
+
+    def _client(self, request: Request) -> tuple[addresses.Address, tuple[float, float] | None]:
+        """Address and coordinates of the client, as far as who sent the request is believed."""
+        fields = request.headers
+        if self.door.is_behind_door:
+            return relayed.client_of(fields) or request.peer, None
+        if not self.proxies or not self.proxies.trusts(request.peer):
+            return request.peer, None
+        client = self.proxies.client(request.peer, _text(fields, b"x-forwarded-for"))
+        return client, addresses.coordinates(_text(fields, b"x-coords") or "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI, for servers that are not `HttpProtocol`."""
@@ -292,32 +257,34 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _check_form(request: Request, endpoint: Endpoint, call: Call) -> None:
-    """Media type, size and headers, in this order."""
-    if endpoint.takes_body:
-        media_type = request.headers.get(b"content-type", JSON)
-        if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:
-            raise ServiceError("MEDIA_TYPE_UNSUPPORTED")
-    if request.failure is not None:
-        raise request.failure
-    if call.idempotency_key is not None:
-        check_idempotency_key(call.idempotency_key)
-
-
-async def _finish_watched(exchange: Exchange, receive: Receive) -> Answer | None:
+async def _finish_watched(exchange: Open, receive: Receive) -> Answer | None:
     """Finish an exchange while listening whether its client goes away; ASGI tells by `receive`."""
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(receive))
+    waiting: set[asyncio.Future[Any]] = {finishing, leaving}
     try:
-        await asyncio.wait({finishing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if finishing.done():
-            return finishing.result()
-        exchange.abandon()
-        return None
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not finishing.done():
+            exchange.abandon()
+            return None
+        outcome = finishing.result()
+        return outcome if isinstance(outcome, Answer) else await _hold(outcome, leaving)
     finally:
         for task in (finishing, leaving):
             task.cancel()
         await asyncio.gather(finishing, leaving, return_exceptions=True)
+
+
+async def _hold(held: Held, leaving: asyncio.Future[None]) -> Answer | None:
+    """Wait for the answer to a parked request, or until its client goes away."""
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    held.begin(answered.set_result)
+    waiting: set[asyncio.Future[Any]] = {answered, leaving}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    if answered.done():
+        return answered.result()
+    held.abandon()
+    return None
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -346,6 +313,13 @@ def create_app(
     door: DoorSettings,
     metrics: RequestMetrics,
     limits: Limits,
+    *,
+    passing: Passing | None = None,
+    passed: Iterable[str] = (),
+    waiters: Waiters | None = None,
 ) -> Edge:
-    """The door over these operations, by full proto name. One that is not given does not exist."""
-    return Edge(operations, door, metrics, limits)
+    """The door over these operations, by full proto name, and those that are passed on.
+
+    One that is in neither does not exist. `waiters` hold what operations of this process park.
+    """
+    return Edge(operations, door, metrics, limits, passing, passed, waiters)

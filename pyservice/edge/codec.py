@@ -15,7 +15,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pyservice.schema import jsontext
-from pyservice.schema.methods import Method, descriptor_of, form_of
+from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
+from pyservice.schema.prepared import Prepared
 from pyservice.schema.problems import Finding, Findings
 from pyservice.schema.reading import compile_field, compile_reader
 from pyservice.schema.validation import NOTHING_UNREAD, Unread
@@ -66,7 +67,7 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
     read_object = compile_reader(
         descriptor, ignores_unknown=method.ignores_unknown, without=method.path_fields
     )
-    raw_fields = {field.name for field in descriptor.fields if form_of(field).raw_json}
+    raw = _raw_members(descriptor)
 
     def read(message: Message, body: bytes) -> Findings:
         if not body:
@@ -75,19 +76,52 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
             value = jsontext.parse(body)
         except jsontext.JsonRefused as refused:
             return [Finding((), refused.word, refused.reason)]
-        if raw_fields and type(value) is dict and not raw_fields.isdisjoint(value):
-            _put_texts(value, raw_fields, body)
+        if raw and _has_raw(value, raw):
+            _put_texts(value, raw, body)
         return read_object(message, value)
 
     return read
 
 
-def _put_texts(value: dict[str, Any], names: set[str], body: bytes) -> None:
+class _RawMembers(dict[str, "_RawMembers | None"]):
+    """Members of an object that are raw JSON (None), or objects that have such members."""
+
+
+def _raw_members(descriptor: Descriptor) -> _RawMembers:
+    """Where raw JSON is in a message. Raises TypeError for raw JSON in a list or a map: finding
+    each text there would cost more than one pass over the body per level."""
+    found = _RawMembers()
+    for field in descriptor.fields:
+        if form_of(field).raw_json:
+            found[field.name] = None
+            continue
+        kind = map_value(field) if is_map(field) else field
+        below = _raw_members(kind.message_type) if kind.message_type else None
+        if below and field.is_repeated:
+            raise TypeError(f"{field.full_name}: raw JSON in a list or a map cannot be read")
+        if below:
+            found[field.name] = below
+    return found
+
+
+def _has_raw(value: Any, raw: _RawMembers | None) -> bool:
+    """Whether there is raw JSON in a value, which without is not looked at as text again."""
+    if raw is None or value is None:
+        return value is not None
+    return type(value) is dict and any(
+        _has_raw(value.get(name), below) for name, below in raw.items()
+    )
+
+
+def _put_texts(value: dict[str, Any], raw: _RawMembers, text: bytes) -> None:
     """Puts the text of raw members in the place of their values, which have lost their spelling."""
-    texts = jsontext.member_texts(body)
-    for name in names.intersection(value):
-        if value[name] is not None:
-            value[name] = texts[name]
+    texts = jsontext.member_texts(text)
+    for name, below in raw.items():
+        if below is None:
+            if value.get(name) is not None:
+                value[name] = texts[name]
+        elif _has_raw(value.get(name), below):
+            _put_texts(value[name], below, texts[name])
 
 
 def _bare_body(field: FieldDescriptor) -> _Read:
@@ -169,7 +203,11 @@ def encoder(method: Method) -> Encode:
     if not descriptor.fields:
         return lambda _message: b"{}"
     write = compile_writer(descriptor)
-    return lambda message: orjson.dumps(write(message))
+
+    def encode(message: Message) -> bytes:
+        return message.body if type(message) is Prepared else orjson.dumps(write(message))
+
+    return encode
 
 
 def _bare_answer(field: FieldDescriptor) -> Encode:

@@ -17,9 +17,10 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from pyservice.edge.asgi import Exchange
+from pyservice.edge.asgi import Open
 from pyservice.edge.connection import Connection
 from pyservice.edge.exchanges import Answer, Request
+from pyservice.edge.held import Held
 from pyservice.errors import ServiceError
 
 logger = logging.getLogger("pyservice.edge")
@@ -79,6 +80,7 @@ class HttpProtocol(Connection):
         # Answering
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None
+        self._held: Held | None = None
         self._waiting: deque[Request] = deque()
         self._is_stopping = False
         self._is_reading_paused = False
@@ -89,6 +91,9 @@ class HttpProtocol(Connection):
         if self._task is not None:
             # Whoever waits for a lobby frees its hold by this.
             self._task.cancel()
+        if self._held is not None:
+            self._held.abandon()
+            self._held = None
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -96,12 +101,16 @@ class HttpProtocol(Connection):
         self._is_stopping = True
         if self._current is None:
             self.transport.close()
+        elif self._held is not None:
+            self._held.hurry()
 
     def refuse_current(self) -> None:
         """The time for finishing is over: answer 503 instead."""
         self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
+        elif self._held is not None:
+            self._on_held(self._held.refuse(ServiceError("SHUTTING_DOWN")))
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
@@ -315,7 +324,7 @@ class HttpProtocol(Connection):
         else:
             self._task = self.loop.create_task(self._run(request, exchange))
 
-    async def _run(self, request: Request, exchange: Exchange) -> None:
+    async def _run(self, request: Request, exchange: Open) -> None:
         try:
             answer = await exchange.finish()
         except asyncio.CancelledError:
@@ -324,7 +333,26 @@ class HttpProtocol(Connection):
                 raise
             answer = exchange.refuse(ServiceError("SHUTTING_DOWN"))
         self._task = None
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            if isinstance(answer, Held):
+                answer.abandon()
+        elif isinstance(answer, Answer):
+            self._write(request, answer)
+            self._go_on()
+        else:
+            self._hold(answer)
+
+    def _hold(self, held: Held) -> None:
+        """Nothing but this connection waits for the answer to what is parked."""
+        self._held = held
+        held.begin(self._on_held)
+        if self._is_stopping:
+            held.hurry()
+
+    def _on_held(self, answer: Answer) -> None:
+        self._held = None
+        request = self._current
+        if request is not None and not self.transport.is_closing():
             self._write(request, answer)
             self._go_on()
 

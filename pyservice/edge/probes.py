@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from pyservice.observability.conditions import Conditions, wrong
-from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics
+from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics, join_expositions
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -23,6 +23,9 @@ Readiness = Callable[[], Conditions]
 RenderEngine = Callable[[], bytes]
 """Prometheus text of the native families; called in a thread, as it works without the GIL."""
 
+ScrapeControl = Callable[[], Awaitable[bytes]]
+"""Prometheus text of another process, bounded in time; does not raise."""
+
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -30,11 +33,16 @@ class Probes:
     """Answers GET and HEAD; there is nothing here that a token would protect."""
 
     def __init__(
-        self, readiness: Readiness, metrics: RequestMetrics, render_engine: RenderEngine | None
+        self,
+        readiness: Readiness,
+        metrics: RequestMetrics,
+        render_engine: RenderEngine | None,
+        scrape_control: ScrapeControl | None,
     ) -> None:
         self._readiness = readiness
         self._metrics = metrics
         self._render_engine = render_engine
+        self._scrape_control = scrape_control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,14 +82,21 @@ class Probes:
         return status, _TEXT, "\n".join([*lines, verdict, ""]).encode()
 
     async def _render(self) -> bytes:
-        native = b""
-        if self._render_engine is not None:
-            native = await asyncio.to_thread(self._render_engine)
-        return self._metrics.render(native)
+        native, control = await asyncio.gather(self._render_native(), self._render_control())
+        return join_expositions(self._metrics.render(native), control)
+
+    async def _render_native(self) -> bytes:
+        return await asyncio.to_thread(self._render_engine) if self._render_engine else b""
+
+    async def _render_control(self) -> bytes:
+        return await self._scrape_control() if self._scrape_control else b""
 
 
 def create_probes(
-    readiness: Readiness, metrics: RequestMetrics, render_engine: RenderEngine | None = None
+    readiness: Readiness,
+    metrics: RequestMetrics,
+    render_engine: RenderEngine | None = None,
+    scrape_control: ScrapeControl | None = None,
 ) -> Probes:
     """The application of the metrics listener; any ASGI server will do."""
-    return Probes(readiness, metrics, render_engine)
+    return Probes(readiness, metrics, render_engine, scrape_control)

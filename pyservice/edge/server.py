@@ -6,8 +6,10 @@ Signals, lame duck and the order of stopping are the process's matter.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -46,7 +48,9 @@ class HttpServer:
         state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
         loop = asyncio.get_running_loop()
         for listener in self._sockets:
-            server = await loop.create_server(
+            is_unix = listener.family == socket.AF_UNIX
+            listen = loop.create_unix_server if is_unix else loop.create_server
+            server = await listen(
                 lambda: HttpProtocol(config, state, {}, loop, self._on_close),
                 sock=listener,
                 backlog=self._app.door.backlog,
@@ -84,6 +88,26 @@ class HttpServer:
         except TimeoutError:
             return False
         return True
+
+
+def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
+    """A listening socket that only its owner can open; replaces what an earlier run left there.
+
+    Raises OSError that says where.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {path}: {error.strerror or error}") from None
+    finally:
+        os.umask(mask)
+    listener.setblocking(False)
+    return listener
 
 
 def make_server(app: Edge, sockets: Sequence[socket.socket]) -> HttpServer:

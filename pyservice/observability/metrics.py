@@ -88,13 +88,26 @@ class FeedMetrics:
 
 
 class RequestMetrics:
-    """All metrics that Python owns."""
+    """All metrics that Python owns in a process with doors."""
 
-    def __init__(self, *, version: str = "unknown", build_profile: str = "unknown") -> None:
+    def __init__(
+        self,
+        *,
+        version: str = "unknown",
+        build_profile: str = "unknown",
+        inner_plane: str | None = None,
+    ) -> None:
+        """`inner_plane` names a process whose doors only another process of ours knocks at. That one
+        counts the requests, so here they are not shown, and what is shown has a name of its own:
+        both texts are one scrape.
+        """
         self.http = DoorMetrics("http")
         self.grpc = DoorMetrics("grpc")
         self.feed = FeedMetrics()
         self._registry = CollectorRegistry()
+        if inner_plane is not None:
+            ProcessCollector(namespace=f"hosting_{inner_plane}", registry=self._registry)
+            return
         self._registry.register(_Families(self, {"version": version, "profile": build_profile}))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)

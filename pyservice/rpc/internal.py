@@ -56,7 +56,8 @@ def _method(name: str) -> MethodDescriptor:
     return found
 
 
-def _address(path: Path) -> str:
+def unix_address(path: Path) -> str:
+    """A socket as grpc names it. Raises OSError when its path is too long to be one."""
     text = str(path)
     if len(os.fsencode(text)) > _MAX_PATH_BYTES:
         raise OSError(f"{text}: longer than the {_MAX_PATH_BYTES} bytes of a unix socket's path")
@@ -69,31 +70,41 @@ class InternalServer:
     def __init__(self, handlers: Mapping[str, Handler], path: Path) -> None:
         self._path = path
         self._server = grpc.aio.server(options=_OPTIONS)
-        services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-        for name, handler in handlers.items():
-            service, _, rpc_name = name.rpartition(".")
-            services.setdefault(service, {})[rpc_name] = _serve(_method(name), handler)
-        for service, methods in services.items():
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, methods),)
-            )
+        add_internal(self._server, handlers)
 
     async def start(self) -> None:
         """Listen and serve. A socket that an earlier run left is replaced. Raises OSError."""
-        address = _address(self._path)
-        mask = os.umask(0o177)
+        address = unix_address(self._path)
         try:
-            self._server.add_insecure_port(address)
+            listen(self._server, address)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._path}: {error}") from error
-        finally:
-            os.umask(mask)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Let calls finish for so long, then cut them off, and remove the socket."""
         await self._server.stop(grace_s)
         self._path.unlink(missing_ok=True)
+
+
+def listen(server: grpc.aio.Server, address: str) -> int:
+    """Listen; a unix socket is its owner's alone. The port. Raises RuntimeError."""
+    mask = os.umask(0o177)
+    try:
+        return server.add_insecure_port(address)
+    finally:
+        os.umask(mask)
+
+
+def add_internal(server: grpc.aio.Server, handlers: Mapping[str, Handler]) -> None:
+    """Serve handlers by the full names of their methods."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+    for name, handler in handlers.items():
+        service, _, rpc_name = name.rpartition(".")
+        services.setdefault(service, {})[rpc_name] = _serve(_method(name), handler)
+    for service, methods in services.items():
+        generic = grpc.method_handlers_generic_handler(service, methods)
+        server.add_generic_rpc_handlers((generic,))
 
 
 def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[Any, Any]:
@@ -121,7 +132,7 @@ class InternalClient:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._channel = grpc.aio.insecure_channel(_address(path), options=_CLIENT_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(unix_address(path), options=_CLIENT_OPTIONS)
 
     async def call(self, name: str, request: Message, timeout_s: float = 10.0) -> Any:
         """Call a method by full name. Raises the other side's ServiceError, or Unreachable."""

@@ -7,7 +7,7 @@ grpcio's; so are sizes far beyond the limits, which it refuses in its own words.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -15,20 +15,33 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.calls import Call, Operation
-from pyservice.doors import DoorSettings, addresses, admit, check_idempotency_key, tracecontext
+from pyservice.calls import Call, Caller, Operation, Park
+from pyservice.doors import (
+    DoorSettings,
+    addresses,
+    admit,
+    behind,
+    check_idempotency_key,
+    tracecontext,
+)
 from pyservice.doors.addresses import TrustedProxies
 from pyservice.doors.limits import Gate, Limits
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, RequestMetrics
+from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, RequestMetrics
 from pyservice.rpc.health import Health, add_health, add_reflection
+from pyservice.rpc.internal import Handler, add_internal, listen
+from pyservice.rpc.passing import Asked, Failed, RpcPassing
 from pyservice.rpc.status import RAY_ID, status_code, trailers
 from pyservice.rpc.streams import stream_handler
 from pyservice.schema.methods import METHODS, STREAMS, Method
 from pyservice.schema.validation import refuse_invalid
+from pyservice.watch import Waiters, run_parked
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+_Fields = dict[str, Any]
+Work = Callable[[bytes, Context, _Fields, str], Awaitable[bytes]]
+"""What is between the head of a call and its answer: message, call, metadata, ray id."""
 
 # How many times its limit a message or metadata may be and still be told so by our own error. All of
 # it is in memory by then, for as many calls as a connection may have: grpcio refuses what is larger.
@@ -53,20 +66,39 @@ class RpcServer:
         metrics: RequestMetrics,
         limits: Limits,
         address: str,
+        *,
+        passing: RpcPassing | None = None,
+        passed: Iterable[str] = (),
+        waiters: Waiters | None = None,
+        internal: Mapping[str, Handler] | None = None,
     ) -> None:
+        """`passed` are operations that go the way of `passing`; `waiters` hold what operations of this
+        process park; `internal` handlers are served on the same socket, which then is a unix one."""
         self._address = address
-        self._calls = _Calls(door, metrics.grpc)
+        self._calls = _Calls(door, metrics.grpc, waiters)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
-        for name, operation in operations.items():
-            service, _, rpc_name = name.rpartition(".")
-            method = METHODS[name]
-            handler = self._calls.handler(operation, method, limits.gate(method.slug))
+
+        def add(method: Method, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
+            service, _, rpc_name = method.name.rpartition(".")
             services.setdefault(service, {})[rpc_name] = handler
+
+        for name, operation in operations.items():
+            method = METHODS[name]
+            gate = limits.control_gate() if door.is_behind_door else limits.gate(method.slug)
+            handler = self._calls.handler(operation, method, gate)
+            add(method, handler)
             if name in STREAMS:
                 stream = STREAMS[name]
+                service = name.rpartition(".")[0]
                 services[service][stream.rpc_name] = stream_handler(handler, stream)
+        names = tuple(passed)
+        for name in names:
+            if passing is None:
+                raise ValueError("there is no way to what is to be passed on")
+            add(METHODS[name], self._calls.passed(METHODS[name], passing))
         self.health = Health(services)
-        self._server = grpc.aio.server(options=_options(door))
+        self._server = grpc.aio.server(options=_options(door, (*operations, *names)))
+        add_internal(self._server, internal or {})
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(service, handlers),)
@@ -77,7 +109,7 @@ class RpcServer:
     async def start(self) -> int:
         """Listen and serve; the bound port (1 for a unix socket). OSError if it is taken."""
         try:
-            port = self._server.add_insecure_port(self._address)
+            port = listen(self._server, self._address)
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address}: {error}") from error
         await self._server.start()
@@ -95,10 +127,12 @@ class RpcServer:
         await stopping
 
 
-def _options(door: DoorSettings) -> list[tuple[str, Any]]:
+def _options(door: DoorSettings, served: Iterable[str]) -> list[tuple[str, Any]]:
     metadata_limit = _GRPCIO_LIMIT_FACTOR * door.headers_limit_bytes
+    own_limits = (METHODS[name].body_limit_bytes or 0 for name in served)
+    message_limit = max(_GRPCIO_LIMIT_FACTOR * door.message_limit_bytes, 0, *own_limits)
     return [
-        ("grpc.max_receive_message_length", _GRPCIO_LIMIT_FACTOR * door.message_limit_bytes),
+        ("grpc.max_receive_message_length", message_limit),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", metadata_limit),
         ("grpc.absolute_max_metadata_size", metadata_limit),
@@ -114,8 +148,9 @@ def _options(door: DoorSettings) -> list[tuple[str, Any]]:
 class _Calls:
     """What every call goes through; makes the handlers and knows the calls that are running."""
 
-    def __init__(self, door: DoorSettings, metrics: DoorMetrics) -> None:
+    def __init__(self, door: DoorSettings, metrics: DoorMetrics, waiters: Waiters | None) -> None:
         self._door = door
+        self._waiters = waiters
         self._proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics
         self._peers: dict[str, tuple[addresses.Address, bytes]] = {}
@@ -132,11 +167,54 @@ class _Calls:
         self, operation: Operation, method: Method, gate: Gate | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """The handler of one operation. It takes bytes: reading them is one of the checks."""
-        door_metrics, running, loop = self._metrics, self._running, self._loop
-        meter = door_metrics.meter(method.slug)
+        meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
-        headers_limit = self._door.headers_limit_bytes
         takes_key = method.http_method not in _SAFE_METHODS
+        is_behind_door, waiters = self._door.is_behind_door, self._waiters
+
+        async def work(data: bytes, context: Context, fields: _Fields, ray_id: str) -> bytes:
+            call = self._call(context, fields, ray_id)
+            found = authorize(call)
+            caller = found if isinstance(found, Caller) else await found
+            if gate is not None and not (is_behind_door and behind.HELD in fields):
+                admit(gate, caller, meter)
+            if takes_key:
+                check_idempotency_key(call.idempotency_key)
+            else:
+                call.idempotency_key = None
+            message = read(data)
+            response = await run(message, caller)
+            if isinstance(response, Park):
+                if is_behind_door:
+                    park = (behind.PARK, behind.park_text(response))
+                    context.set_trailing_metadata(((RAY_ID, ray_id), park))
+                    return b""
+                response = await run_parked(run, message, caller, response, waiters)
+            context.set_trailing_metadata(((RAY_ID, ray_id),))
+            return response.SerializeToString()
+
+        return self._served(method, meter, work)
+
+    def passed(self, method: Method, passing: RpcPassing) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """The handler of an operation that another process answers."""
+        limit = self._limit_bytes(method)
+
+        async def work(data: bytes, context: Context, fields: _Fields, ray_id: str) -> bytes:
+            _check_length(data, limit)
+            client, _, _ = self._client(context, fields)
+            asked = Asked(method.grpc_path, data, fields, client, ray_id)
+            answer = await passing.answer(asked, context.time_remaining())
+            context.set_trailing_metadata(((RAY_ID, ray_id),))
+            return answer
+
+        return self._served(method, self._metrics.meter(method.slug), work)
+
+    def _served(
+        self, method: Method, meter: Meter, work: Work
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Counts calls, and tells their errors."""
+        door_metrics, running, loop = self._metrics, self._running, self._loop
+        headers_limit = self._door.headers_limit_bytes
 
         async def serve(data: bytes, context: Context) -> bytes:
             started = perf_counter()
@@ -146,25 +224,16 @@ class _Calls:
             door_metrics.in_flight += 1
             ray_id = ""
             code = "INTERNAL"
+            failure: ServiceError | Failed
             try:
                 fields, size = _fields(context)
                 ray_id = tracecontext.ray_id(fields.get("traceparent"))
                 if size > headers_limit:
                     raise ServiceError("HEADERS_TOO_LARGE")
-                call = self._call(context, fields, ray_id)
-                caller = authorize(call)
-                if gate is not None:
-                    admit(gate, caller, meter)
-                if takes_key:
-                    check_idempotency_key(call.idempotency_key)
-                else:
-                    call.idempotency_key = None
-                response: Message = await run(read(data), caller)
-                reply = response.SerializeToString()
-                context.set_trailing_metadata(((RAY_ID, ray_id),))
+                reply = await work(data, context, fields, ray_id)
                 code = OK
                 return reply
-            except ServiceError as error:
+            except (ServiceError, Failed) as error:
                 failure = error
                 code = error.code
             except asyncio.CancelledError:
@@ -180,21 +249,21 @@ class _Calls:
                 running.discard(task)
                 door_metrics.in_flight -= 1
                 meter.observe(code, perf_counter() - started)
-            await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
+            if isinstance(failure, Failed):
+                await context.abort(failure.status, failure.detail, failure.trailers)
+            else:
+                await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
             raise AssertionError("abort raises")
 
         return grpc.unary_unary_rpc_method_handler(serve)
 
     def _reader(self, method: Method) -> Callable[[bytes], Message]:
         """Bytes to a message that keeps the rules of its proto."""
-        limit = self._door.message_limit_bytes
+        limit = self._limit_bytes(method)
         parse = method.request.FromString
 
         def read(data: bytes) -> Message:
-            if len(data) > limit:
-                raise ServiceError(
-                    "BODY_TOO_LARGE", f"Send at most {limit} bytes, not {len(data)}."
-                )
+            _check_length(data, limit)
             try:
                 message = parse(data)
             except DecodeError as error:
@@ -206,14 +275,9 @@ class _Calls:
 
         return read
 
-    def _call(self, context: Context, fields: dict[str, Any], ray_id: str) -> Call:
+    def _call(self, context: Context, fields: _Fields, ray_id: str) -> Call:
         """The facts of a call. What is believed of its metadata depends on who sent it."""
-        peer, address = self._peer(context.peer())
-        coords = None
-        if self._proxies and self._proxies.trusts(peer):
-            client = self._proxies.client(peer, fields.get("x-forwarded-for"))
-            address = addresses.pack(client)
-            coords = addresses.coordinates(fields.get("x-coords", ""))
+        client, address, coords = self._client(context, fields)
         remaining_s = context.time_remaining()
         return Call(
             ray_id,
@@ -224,7 +288,26 @@ class _Calls:
             coords,
             None if remaining_s is None else self._loop.time() + remaining_s,
             fields.get("user-agent"),
+            None,
+            client,
+            self._door.is_behind_door and fields.get(behind.HELD) == behind.OVER,
         )
+
+    def _client(
+        self, context: Context, fields: _Fields
+    ) -> tuple[addresses.Address, bytes, tuple[float, float] | None]:
+        """Address, also packed, and coordinates of the client, as far as who calls is believed."""
+        peer, address = self._peer(context.peer())
+        if self._door.is_behind_door:
+            client = addresses.parse(fields.get(behind.CLIENT, "")) or peer
+            return client, addresses.pack(client), None
+        if not self._proxies or not self._proxies.trusts(peer):
+            return peer, address, None
+        client = self._proxies.client(peer, fields.get("x-forwarded-for"))
+        return client, addresses.pack(client), addresses.coordinates(fields.get("x-coords", ""))
+
+    def _limit_bytes(self, method: Method) -> int:
+        return max(self._door.message_limit_bytes, method.body_limit_bytes or 0)
 
     def _peer(self, text: str) -> tuple[addresses.Address, bytes]:
         """The address, also packed, in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` or `unix:`.
@@ -243,9 +326,15 @@ class _Calls:
         return known
 
 
-def _fields(context: Context) -> tuple[dict[str, Any], int]:
+def _check_length(data: bytes, limit_bytes: int) -> None:
+    if len(data) > limit_bytes:
+        detail = f"Send at most {limit_bytes} bytes, not {len(data)}."
+        raise ServiceError("BODY_TOO_LARGE", detail)
+
+
+def _fields(context: Context) -> tuple[_Fields, int]:
     """The metadata by name, what came twice joined as in HTTP, and its size in bytes."""
-    fields: dict[str, Any] = {}
+    fields: _Fields = {}
     size = 0
     for key, value in context.invocation_metadata() or ():
         size += len(key) + len(value) + _HEADER_OVERHEAD

@@ -7,6 +7,7 @@ Owns the rules of decisions 1.2 that do not depend on a message: one value, UTF-
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ MAX_DEPTH = 64
 
 # Numbers stay text: only the ends of values are of interest, and an integer may be of any size.
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
-_SPACE = " \t\n\r"
+_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class JsonRefused(Exception):
@@ -75,6 +76,5 @@ def member_texts(text: bytes) -> dict[str, bytes]:
 
 
 def _skip_space(source: str, position: int) -> int:
-    while source[position] in _SPACE:
-        position += 1
-    return position
+    match = _SPACE.match(source, position)
+    return match.end() if match else position

@@ -190,11 +190,22 @@ def _judge_value(field: FieldDescriptor, kind: str | None, rules: Any) -> Judge 
     if field.message_type is not None:
         if rules is not None:
             raise UnsupportedRule(f"{field.full_name}: {kind}")
-        return compile_rules(field.message_type)
+        judge = compile_rules(field.message_type)
+        return _unwrapped(judge) if form_of(field).unwrap else judge
     raw = form_of(field).raw_json
     if raw:
         return judge_raw_json(raw)
     return _judge_all(_value_rules(field, rules)) if rules is not None else None
+
+
+def _unwrapped(judge_inner: Judge) -> Judge:
+    """For a message that in JSON is its only field: that field's name is not in the location."""
+
+    def judge(message: Any) -> Findings:
+        found = judge_inner(message)
+        return [finding._replace(location=finding.location[1:]) for finding in found]
+
+    return judge
 
 
 def judge_raw_json(kind: int) -> Judge:

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import WORDS
-from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2, versions_pb2
 from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
 from pyservice.schema.problems import Finding, Findings, tell
 from pyservice.schema.rules import Check, compile_rules, judge_raw_json
@@ -33,6 +33,9 @@ HOT: Final[tuple[type[Message], ...]] = (
     matchmaker_pb2.PlayerDisconnectedRequest,
     matchmaker_pb2.JoinLobbyRequest,
     matchmaker_pb2.FindLobbyRequest,
+    # Of up to 4 MiB, with raw JSON below the top.
+    versions_pb2.CreateVersionRequest,
+    versions_pb2.ValidateVersionRequest,
 )
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from pyservice.app import DataPlane
+from pyservice.app.dataplane import DataPlane
 from pyservice.listener import bound
 from pyservice.process import StopSignals
 from pyservice.settings import load

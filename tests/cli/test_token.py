@@ -13,7 +13,7 @@ from tests.dataplane.configurations import OTHER_NAMESPACE_ID
 from tests.service import GAME, MakeService, Service, document, version
 
 REGIONS = "/matchmaker/regions"
-WRONG = {"actions": {"join": {"enabled": True, "verification": {"url": "https://example.com"}}}}
+WRONG = {"actions": {"join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}}}
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -31,7 +31,7 @@ def _feed(service: Service, **namespaces: dict[str, object]) -> None:
     service.feed_file.write_text(json.dumps(fed))
     assert service.process is not None
     os.kill(service.process.pid, signal.SIGHUP)
-    _until(lambda: "not-supported" in service.probe("/readyz?verbose").text)
+    _until(lambda: "verification_allowed_networks" in service.probe("/readyz?verbose").text)
 
 
 def _create(service: Service, namespace: str) -> tuple[int, str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyservice.dataplane.configuration import ModePort, ResolvedMode, resolve
+from pyservice.dataplane.configuration import ModePort, Place, ResolvedMode, Runtime, resolve
 from tests.dataplane.configurations import VERSION_ID, configuration, version
 
 
@@ -28,7 +28,11 @@ def test_an_empty_mode_has_the_documented_defaults() -> None:
         player_token_ttl_ms=120_000,
         heartbeat_timeout_ms=None,
         heartbeat_grace_ms=None,
+        max_drain_ms=21_600_000,
         ports={},
+        runtime=Runtime(image_id=None, args=(), env={}, network_mode="bridge"),
+        everywhere=Place(tier="basic-1d1", idle_min=0, idle_max=0),
+        places={},
     )
 
 
@@ -74,7 +78,7 @@ def test_flags_and_times_of_a_mode_are_taken() -> None:
 
 def test_docker_of_a_mode_replaces_the_matchmaker_level_as_a_whole() -> None:
     level = {"docker": {"ports": {"game": {"protocol": "udp"}, "web": {}}}}
-    assert _mode(level, {}).ports == {"game": ModePort(False, False), "web": ModePort(True, False)}
+    assert _mode(level, {}).ports == {"game": ModePort(protocol="udp"), "web": ModePort()}
     assert _mode(level, {"docker": {"args": ["x"]}}).ports == {}
 
 

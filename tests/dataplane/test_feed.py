@@ -96,7 +96,7 @@ async def test_what_was_acknowledged_is_there_after_a_restart(plane: Plane) -> N
 
 async def test_a_refused_configuration_changes_nothing(plane: Plane) -> None:
     await plane.apply(0, 1, display_name="Good")
-    bad = {"actions": {"join": {"enabled": True, "verification": {"url": "https://x.example"}}}}
+    bad = {"actions": {"join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}}}
     assert await plane.apply(0, 2, display_name="Bad", versions=[version(duel=bad)]) == "refused"
     assert plane.display_name() == "Good"
     assert plane.again().display_name() == "Good"

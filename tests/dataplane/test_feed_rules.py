@@ -40,34 +40,6 @@ def test_a_good_configuration_has_no_problems() -> None:
     assert _told(access={"domains": ["play.example.com", "127.0.0.1", "::1"]}) == {}
 
 
-@pytest.mark.parametrize("action", ["find", "join", "create"])
-def test_verification_is_not_supported_yet(action: str) -> None:
-    asked = {"enabled": True, "verification": {"url": "https://example.com/ask"}}
-    told = _of_mode({"actions": {action: asked}})
-    assert list(told) == [f"{MODE}.actions.{action}.verification"]
-    assert told.popitem()[1].startswith("not-supported")
-
-
-def test_verification_of_an_older_version_is_refused_too() -> None:
-    older = version(
-        "0192f000-0000-7000-8000-0000000000b2",
-        duel={"actions": {"join": {"enabled": True, "verification": {"url": "http://x.example"}}}},
-    )
-    told = _told(versions=[version(duel={}), older])
-    assert list(told) == ["versions.1.matchmaker.game_modes.duel.actions.join.verification"]
-
-
-def test_captcha_is_not_supported_yet() -> None:
-    captcha = {
-        "captcha_a": {"secret_key": "s", "site_key": "k"},
-        "requests_before_reverify": 1,
-        "verification_ttl": 1000,
-    }
-    told = _told(versions=[version(level={"captcha": captcha}, duel={})])
-    assert list(told) == ["versions.0.matchmaker.captcha"]
-    assert told.popitem()[1].startswith("not-supported")
-
-
 def test_rules_of_the_proto_and_ours_are_told_together() -> None:
     told = _told(
         name_id="-prod",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
+from pyservice.edge import codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2
+from pyservice.schema.methods import METHODS
 
 Decode = Callable[..., Any]
 Refusal = Callable[..., ServiceError]
@@ -239,6 +242,47 @@ def test_verification_data_is_an_object(refusal: Refusal, data: bytes) -> None:
 def test_verification_data_null_is_none(decode: Decode) -> None:
     body = b'{"game_modes":["a"],"verification_data":null}'
     assert not decode("find", body).HasField("verification_data")
+
+
+def test_raw_json_below_the_top_keeps_its_spelling_whatever_stands_around_it(
+    decode: Decode,
+) -> None:
+    data = b'{ "id" : 123456789012345678901234567890,"s":"}\\u00e9" , "id": {} }'
+    body = (
+        b' {"config" : {"kv":0},\n"display_name":"kv", "config": { "cdn": {},"engine":\t'
+        b'{"unity": {"x":1}, "unreal":{"game_module":"kv"} ,"unity" : ' + data + b" } ,"
+        b'"kv":' + data + b',"scripts":{"kv":"{}"}} }'
+    )
+    config = decode("create_version", body, path={"game_id": "arena"}).config
+    assert config.kv == data
+    assert config.engine.unity == data
+    assert not config.engine.HasField("godot")
+    assert config.scripts.entries["kv"] == "{}"
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        (b'{"kv":[{}]}', ("config", "kv", "wrong-type")),
+        (b'{"kv":"{}"}', ("config", "kv", "wrong-type")),
+        (b'{"engine":{"godot":1,"html5":null}}', ("config", "engine", "godot", "wrong-type")),
+        (b'{"engine":[{"godot":1}]}', ("config", "engine", "wrong-type")),
+        (b'[{"kv":1}]', ("config", "wrong-type")),
+        (b'{"kv":' + b"[" * 63 + b"]" * 63 + b"}", ("too-deep",)),
+    ],
+)
+def test_what_is_no_object_below_the_top_is_told_where_it_is(
+    refusal: Refusal, config: bytes, path: tuple[str, ...]
+) -> None:
+    body = b'{"display_name":"1","config":' + config + b"}"
+    assert paths(refusal("create_version", body, path={"game_id": "arena"})) == {path}
+
+
+def test_raw_json_in_a_list_is_refused_before_any_request() -> None:
+    listed = METHODS["hosting.v1.Matchmaker.ListLobbies"]
+    answer_as_request = replace(listed, request=listed.response, body_field="*")
+    with pytest.raises(TypeError, match=r"ListLobbiesResponse\.lobbies: raw JSON in a list"):
+        codec.decoder(answer_as_request)
 
 
 @pytest.mark.parametrize(

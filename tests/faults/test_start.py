@@ -168,9 +168,9 @@ async def test_a_feed_that_turns_wrong_leaves_the_last_good_configuration_in_for
     content = json.loads(plane.feed_file.read_text())
     content["namespaces"][0]["revision"] += 1
     modes = content["namespaces"][0]["versions"][0]["matchmaker"]["game_modes"]
-    # A check that does not exist yet must not let anybody through: all of it is refused.
+    # A check that can never be made must not let anybody through: all of it is refused.
     modes["duel"]["actions"] = {
-        "join": {"enabled": True, "verification": {"url": "https://example.com", "headers": {}}}
+        "join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask", "headers": {}}}
     }
     modes["crowd"]["max_players"] = 1
     plane.feed_file.write_text(json.dumps(content))

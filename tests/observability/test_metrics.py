@@ -119,6 +119,20 @@ def test_a_family_that_both_have_is_told_once() -> None:
         assert line in joined.splitlines()
 
 
+def test_an_inner_plane_has_families_of_its_own_and_counts_no_request_twice() -> None:
+    outer = RequestMetrics(version="1", build_profile="release")
+    inner = RequestMetrics(inner_plane="control")
+    for metrics in (outer, inner):
+        metrics.http.meter("find").observe("OK", 0.1)
+
+    def families(text: bytes) -> set[str]:
+        return {family.name for family in text_string_to_metric_families(text.decode())}
+
+    ours, others = families(outer.render()), families(inner.render())
+    assert "hosting_control_process_cpu_seconds" in others
+    assert not ours & others
+
+
 PROMTOOL = shutil.which("promtool")
 
 

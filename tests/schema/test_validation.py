@@ -16,7 +16,7 @@ from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.hosting.internal.v1 import admin_pb2, configuration_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from pyservice.schema.methods import METHODS, descriptor_of, form_of, is_map, option
+from pyservice.schema.methods import METHODS, descriptor_of, form_of, is_map, map_value, option
 from pyservice.schema.problems import Finding
 from pyservice.schema.rules import UnsupportedRule, compile_rules
 from pyservice.schema.sizes import limit_of
@@ -58,7 +58,12 @@ def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 def _fields(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     if is_map(field):
+        value = map_value(field)
+        if value.message_type is not None:
+            return st.dictionaries(_TEXTS, _values(value), max_size=2)
         return st.dictionaries(_TEXTS, _TEXTS, max_size=10)
+    if field.is_repeated and field.message_type is not None:
+        return st.lists(_values(field), max_size=2)
     if field.is_repeated:
         few = st.lists(_values(field), max_size=5)
         many = st.integers(30, 70).map(lambda n: [f"mode-{number}" for number in range(n)])
@@ -66,11 +71,18 @@ def _fields(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     return _values(field)
 
 
+_made: dict[str, st.SearchStrategy[Message]] = {}
+
+
 def _messages(message_class: type[Message]) -> st.SearchStrategy[Message]:
-    # The library knows nothing of raw JSON; that has tests of its own.
-    fields = [field for field in descriptor_of(message_class).fields if not form_of(field).raw_json]
-    members = {field.name: _fields(field) for field in fields}
-    return st.fixed_dictionaries({}, optional=members).map(lambda given: message_class(**given))
+    descriptor = descriptor_of(message_class)
+    if descriptor.full_name not in _made:
+        # The library knows nothing of raw JSON; that has tests of its own.
+        fields = [field for field in descriptor.fields if not form_of(field).raw_json]
+        members = {field.name: _fields(field) for field in fields}
+        made = st.fixed_dictionaries({}, optional=members).map(lambda given: message_class(**given))
+        _made[descriptor.full_name] = made
+    return _made[descriptor.full_name]
 
 
 @settings(max_examples=1500, deadline=None)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class NamespaceConfiguration(_message.Message):
-    __slots__ = ("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name", "current_version_id", "versions", "matchmaker", "access", "revoked_token_ids", "environment_tokens")
+    __slots__ = ("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name", "current_version_id", "versions", "matchmaker", "access", "revoked_token_ids", "environment_tokens", "development_tokens")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class NamespaceConfiguration(_message.Message):
     ACCESS_FIELD_NUMBER: _ClassVar[int]
     REVOKED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEVELOPMENT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     source_epoch: int
     revision: int
@@ -33,7 +34,8 @@ class NamespaceConfiguration(_message.Message):
     access: Access
     revoked_token_ids: _containers.RepeatedScalarFieldContainer[str]
     environment_tokens: _containers.RepeatedCompositeFieldContainer[EnvironmentToken]
-    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., game: _Optional[_Union[GameIdentity, _Mapping]] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., current_version_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., matchmaker: _Optional[_Union[MatchmakerLimits, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., revoked_token_ids: _Optional[_Iterable[str]] = ..., environment_tokens: _Optional[_Iterable[_Union[EnvironmentToken, _Mapping]]] = ...) -> None: ...
+    development_tokens: _containers.RepeatedCompositeFieldContainer[DevelopmentToken]
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., game: _Optional[_Union[GameIdentity, _Mapping]] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., current_version_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., matchmaker: _Optional[_Union[MatchmakerLimits, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., revoked_token_ids: _Optional[_Iterable[str]] = ..., environment_tokens: _Optional[_Iterable[_Union[EnvironmentToken, _Mapping]]] = ..., development_tokens: _Optional[_Iterable[_Union[DevelopmentToken, _Mapping]]] = ...) -> None: ...
 
 class GameIdentity(_message.Message):
     __slots__ = ("game_id", "name_id", "display_name")
@@ -296,3 +298,32 @@ class EnvironmentToken(_message.Message):
     sha256: bytes
     expires_ms: int
     def __init__(self, token_id: _Optional[str] = ..., sha256: _Optional[bytes] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class DevelopmentToken(_message.Message):
+    __slots__ = ("token_id", "expires_ms", "hostname", "ports")
+    class PortsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: DevelopmentPort
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[DevelopmentPort, _Mapping]] = ...) -> None: ...
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    expires_ms: int
+    hostname: str
+    ports: _containers.MessageMap[str, DevelopmentPort]
+    def __init__(self, token_id: _Optional[str] = ..., expires_ms: _Optional[int] = ..., hostname: _Optional[str] = ..., ports: _Optional[_Mapping[str, DevelopmentPort]] = ...) -> None: ...
+
+class DevelopmentPort(_message.Message):
+    __slots__ = ("port", "port_range", "protocol")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PORT_RANGE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    port_range: PortConfigRange
+    protocol: str
+    def __init__(self, port: _Optional[int] = ..., port_range: _Optional[_Union[PortConfigRange, _Mapping]] = ..., protocol: _Optional[str] = ...) -> None: ...

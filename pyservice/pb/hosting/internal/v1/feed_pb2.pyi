@@ -14,6 +14,22 @@ class ApplyRequest(_message.Message):
     configuration: _configuration_pb2.NamespaceConfiguration
     def __init__(self, configuration: _Optional[_Union[_configuration_pb2.NamespaceConfiguration, _Mapping]] = ...) -> None: ...
 
+class CheckRequest(_message.Message):
+    __slots__ = ("configuration",)
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    configuration: _configuration_pb2.NamespaceConfiguration
+    def __init__(self, configuration: _Optional[_Union[_configuration_pb2.NamespaceConfiguration, _Mapping]] = ...) -> None: ...
+
+class CheckResponse(_message.Message):
+    __slots__ = ("applied", "stale", "refused")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    applied: Applied
+    stale: Stale
+    refused: Refused
+    def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
 class ApplyResponse(_message.Message):
     __slots__ = ("applied", "stale", "refused")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
@@ -81,11 +97,13 @@ class HeldResponse(_message.Message):
     def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ...) -> None: ...
 
 class HeldConfiguration(_message.Message):
-    __slots__ = ("namespace_id", "source_epoch", "revision")
+    __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     source_epoch: int
     revision: int
-    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    current_version_id: str
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., current_version_id: _Optional[str] = ...) -> None: ...

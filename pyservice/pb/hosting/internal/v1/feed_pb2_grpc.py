@@ -40,6 +40,11 @@ class FeedStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyResponse.FromString,
                 _registered_method=True)
+        self.Check = channel.unary_unary(
+                '/hosting.internal.v1.Feed/Check',
+                request_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckResponse.FromString,
+                _registered_method=True)
         self.Remove = channel.unary_unary(
                 '/hosting.internal.v1.Feed/Remove',
                 request_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.RemoveRequest.SerializeToString,
@@ -58,6 +63,13 @@ class FeedServicer:
 
     def Apply(self, request, context):
         """Takes one namespace, whole, or says why not. A refused one changes nothing: the last good one stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Check(self, request, context):
+        """What Apply would answer; nothing is changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +96,11 @@ def add_FeedServicer_to_server(servicer, server):
                     servicer.Apply,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyResponse.SerializeToString,
+            ),
+            'Check': grpc.unary_unary_rpc_method_handler(
+                    servicer.Check,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckResponse.SerializeToString,
             ),
             'Remove': grpc.unary_unary_rpc_method_handler(
                     servicer.Remove,
@@ -124,6 +141,33 @@ class Feed:
             '/hosting.internal.v1.Feed/Apply',
             hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Check(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.Feed/Check',
+            hosting_dot_internal_dot_v1_dot_feed__pb2.CheckRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_feed__pb2.CheckResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,25 +1,28 @@
-"""The composition root: the only place where parts meet. Builds a data plane from settings, starts
-it in order, says that it is ready, and takes it down in order.
+"""The data plane: its parts, wired. Builds them from settings, starts them in order, says that it is
+ready, and takes them down in order.
 
-What a part does is its own matter.
+What a part does is its own matter; how a process meets its signals and its lock is `serving`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import sys
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import uvloop
-
 from pyservice import keyring
+from pyservice.app.doors import Doors
 from pyservice.auth import Authorizer
+from pyservice.calls import Operation
 from pyservice.dataplane import compaction, engine
 from pyservice.dataplane.administration import Administration
+from pyservice.dataplane.captcha import Captcha
 from pyservice.dataplane.compaction import Compactor
+from pyservice.dataplane.control_watch import ControlWatch
+from pyservice.dataplane.development import Development
+from pyservice.dataplane.entrance import Entrance
+from pyservice.dataplane.events import LiveEvents
 from pyservice.dataplane.facts import Facts
 from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
@@ -29,29 +32,28 @@ from pyservice.dataplane.key_rotation import KeyRotation
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.operations import operations
+from pyservice.dataplane.outbound import Outbound
+from pyservice.dataplane.public_addresses import AllowedAddresses, anywhere
 from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.signing import Signing
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
-from pyservice.doors import DoorSettings
+from pyservice.dataplane.verification import Verification
 from pyservice.doors.limits import Limits, Rate
-from pyservice.edge.asgi import create_app
 from pyservice.edge.probes import create_probes
-from pyservice.edge.server import make_server
 from pyservice.errors import ServiceError
 from pyservice.listener import AsgiServer, bound, listen
-from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
-from pyservice.pb.hosting.internal.v1 import feed_pb2
-from pyservice.process import (
-    DirectoryLock,
-    DirectoryUnusable,
-    StopSignals,
-    remove_ready_file,
-    write_ready_file,
-)
+from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
+from pyservice.process import StopSignals
 from pyservice.readiness import Phase, Readiness
-from pyservice.rpc import InternalClient, InternalServer, RpcServer, Unreachable
+from pyservice.rpc import InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
+from pyservice.watch import Topics
+
+START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
+"""What prevents a start and is told by its message alone."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -60,67 +62,14 @@ _RETRY_MS: Final = 1_000
 _log = get_logger("service")
 
 
-def run(settings: Settings, reread: Callable[[], Settings], ready_file: Path | None) -> int:
-    """Serves until a signal; the exit status. What prevents a start is told on standard error."""
-    configure_logging(level=settings.log_level, format=settings.log_format)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, reread, ready_file))
-    except (
-        DirectoryUnusable,
-        keyring.KeyringError,
-        FeedFileError,
-        engine.OpenFailed,
-        OSError,
-    ) as error:
-        print(f"pyservice: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-async def _serve(
-    settings: Settings, reread: Callable[[], Settings], ready_file: Path | None
-) -> None:
-    signals = StopSignals()
-    lock = DirectoryLock.take(settings.data_dir)
-    try:
-        if ready_file is not None:
-            remove_ready_file(ready_file)
-        plane = DataPlane(settings)
-        signals.install(asyncio.get_running_loop(), lambda: plane.reload(reread))
-        if not await plane.recover(signals):
-            return
-        await signals.unless_stopped(plane.feed())
-        if not signals.stop.is_set():
-            addresses = await plane.start()
-            _log.info("ready", **addresses)
-            if ready_file is not None:
-                await _tell_ready(ready_file, addresses, signals)
-            await signals.stop.wait()
-        await plane.stop(signals)
-    finally:
-        lock.release()
-
-
-async def _tell_ready(path: Path, addresses: Mapping[str, str], signals: StopSignals) -> None:
-    """Without room for the file it is written later: the service serves. Raises OSError."""
-    while not signals.stop.is_set():
-        try:
-            write_ready_file(path, addresses)
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            _log.error("no room for the ready file", error=str(error), retry_ms=_RETRY_MS)
-            await signals.wait_stop(_RETRY_MS)
-        else:
-            return
-
-
 class DataPlane:
-    """All parts of a data plane process. `recover`, `feed`, `start` and `stop`, once each."""
+    """All parts of a data plane process. `recover`, `start` and `stop`, once each."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Takes the ports first, so that clients wait for the recovery and are not refused."""
+    def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
+        """Takes the ports first, so that clients wait for the recovery and are not refused.
+
+        `is_control_awaited`: a control plane starts at the same time.
+        """
         self._settings = settings
         self._phase = Phase()
         self._readiness: Readiness | None = None
@@ -136,7 +85,10 @@ class DataPlane:
             FeedFiles(settings.data_dir / "feed"),
             self._namespaces,
             OperatorLimits(
-                settings.player_limit_max, {region.name_id for region in settings.regions}
+                settings.player_limit_max,
+                {region.name_id for region in settings.regions},
+                settings.verification_allowed_networks,
+                settings.captcha.endpoints,
             ),
             self._metrics.feed,
         )
@@ -146,12 +98,14 @@ class DataPlane:
         path = settings.feed_file
         over_socket = _FeedOverSocket(self._client)
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
-        probes = create_probes(self._conditions, self._metrics, self._render)
+        self._control_client = InternalClient(settings.control_socket)
+        self._control = ControlWatch(self._control_metrics, is_awaited=is_control_awaited)
+        probes = create_probes(self._conditions, self._metrics, self._render, self._control.scrape)
         self._probes = AsgiServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
-        """Opens the engine while the probes answer, then the administrative socket; False when a
-        signal came first.
+        """Opens the engine while the probes answer, then the administrative socket, and feeds the feed
+        file, if there is one; False when a signal came before the engine was open.
 
         A disk without room for what recovery has to write is waited for: what is there is not lost.
         """
@@ -174,27 +128,20 @@ class DataPlane:
                 self._wire_upkeep(limits)
                 self._engine.start()
                 await self._internal.start()
+                await signals.unless_stopped(self._feed_file())
                 return True
         await self._probes.stop()
         return False
 
     def _wire_doors(self, regions: Regions) -> None:
         settings = self._settings
-        table = operations(
-            Authorizer(self._engine, self._namespaces),
-            Matchmaker(self._engine, self._namespaces, regions),
-            Fleet(
-                self._engine,
-                self._namespaces,
-                regions,
-                heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
-                heartbeat_grace_ms=settings.heartbeat_grace_ms,
-            ),
-        )
-        door = _door(settings)
-        app = create_app(table, door, self._metrics, self._limits)
-        self._http = make_server(app, [self._http_socket])
-        self._rpc = RpcServer(table, door, self._metrics, self._limits, str(settings.grpc))
+        topics = Topics()
+        self._to_games = Outbound(AllowedAddresses(settings.verification_allowed_networks))
+        self._to_providers = Outbound(anywhere)
+        table = self._operations(regions, topics)
+        self._doors = Doors(settings, table, topics, self._http_socket, self._metrics, self._limits)
+        for name, work in self._doors.work(self._control_client):
+            self._own(name, work)
         administration = Administration(
             self._namespaces,
             self._engine,
@@ -207,6 +154,8 @@ class DataPlane:
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
+                f"{_INTERNAL}.Feed.Check": self._feed.check_only,
+                f"{_INTERNAL}.Signing.SignToken": Signing(self._namespaces, self._engine).sign,
                 f"{_INTERNAL}.Facts.Read": facts.read,
                 f"{_INTERNAL}.Facts.Counts": facts.counts,
                 f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
@@ -215,6 +164,31 @@ class DataPlane:
             },
             settings.admin_socket,
         )
+
+    def _operations(self, regions: Regions, topics: Topics) -> dict[str, Operation]:
+        """What this plane answers itself."""
+        settings, engine_, namespaces = self._settings, self._engine, self._namespaces
+        entrance = Entrance(
+            engine_,
+            namespaces,
+            regions,
+            Captcha(self._to_providers, engine_.records, settings.captcha.endpoints),
+            Verification(self._to_games),
+        )
+        fleet = Fleet(
+            engine_,
+            namespaces,
+            regions,
+            heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
+            heartbeat_grace_ms=settings.heartbeat_grace_ms,
+        )
+        table = operations(
+            Authorizer(engine_, namespaces, development=engine_),
+            Matchmaker(engine_, namespaces, regions, entrance),
+            fleet,
+            Development(namespaces, engine_.records, engine_.idempotency),
+        )
+        return table | LiveEvents(engine_, regions, topics).operations()
 
     def _wire_upkeep(self, engine_limits: engine.Limits) -> None:
         settings = self._settings
@@ -231,12 +205,14 @@ class DataPlane:
             storage=StorageWatch(settings.data_dir, settings.storage_reserve_bytes),
             loop=LoopWatch(),
             compactor=self._compactor,
+            control=self._control,
         )
         for watch in (
             self._readiness.journal,
             self._readiness.storage,
             self._readiness.loop,
             self._compactor,
+            self._control,
         ):
             self._own(type(watch).__name__, watch.run())
 
@@ -255,9 +231,15 @@ class DataPlane:
         native = self._engine.render_metrics(self._namespaces.labels())
         return native + self._readiness.render()
 
-    async def feed(self) -> None:
-        """Feeds the feed file, if there is one. What cannot be taken now is not waited for: what is
-        held is good, and the rest is tried again meanwhile.
+    async def _control_metrics(self) -> bytes:
+        request = control_pb2.MetricsRequest()
+        answer = await self._control_client.call(f"{_INTERNAL}.Control.Metrics", request)
+        text: bytes = answer.text
+        return text
+
+    async def _feed_file(self) -> None:
+        """What cannot be taken now is not waited for: what is held is good, and the rest is tried
+        again meanwhile.
         """
         if self._static_feed is not None:
             self._own(type(self._static_feed).__name__, self._static_feed.run())
@@ -265,8 +247,7 @@ class DataPlane:
 
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
-        await self._http.start()
-        grpc_port = await self._rpc.start()
+        grpc_port = await self._doors.start()
         self._phase.name = "serving"
         return {
             "http": bound(self._http_socket),
@@ -296,33 +277,22 @@ class DataPlane:
         self._phase.name = "stopping"
         _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
         if was_serving:
-            self._rpc.health.set_serving(False)
+            self._doors.say_stopping()
             await signals.pause(self._settings.lame_duck_ms)
             self._engine.give_up_holds()
-            await self._stop_doors(signals)
+            await self._doors.stop(signals)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._doors.close()
+        await self._to_games.close()
+        await self._to_providers.close()
         await self._client.close()
+        await self._control_client.close()
         await self._internal.stop(0.0)
         await signals.unless_hung(self._engine.close())
         await self._probes.stop()
         _log.info("stopped")
-
-    async def _stop_doors(self, signals: StopSignals) -> None:
-        grace_s = self._settings.stop_grace_ms / 1000
-        doors = [
-            asyncio.create_task(self._http.stop(grace_s)),
-            asyncio.create_task(self._rpc.stop(grace_s)),
-        ]
-        hurry = asyncio.create_task(signals.hurry.wait())
-        finished = asyncio.gather(*doors)
-        either: set[asyncio.Future[Any]] = {finished, hurry}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not finished.done():
-            await asyncio.gather(self._http.stop(0.0), self._rpc.stop(0.0))
-        hurry.cancel()
-        await finished
 
     def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)
@@ -356,23 +326,6 @@ class _FeedOverSocket:
         except Unreachable:
             # The feeder comes again; it knows no transport.
             raise ServiceError("OVERLOADED") from None
-
-
-def _door(settings: Settings) -> DoorSettings:
-    http, messages = settings.http_limits, settings.grpc_limits
-    return DoorSettings(
-        trusted_proxies=settings.trusted_proxies,
-        proxy_protocol=settings.proxy_protocol,
-        cors_origins=settings.cors_origins,
-        body_limit_bytes=http.body_bytes,
-        headers_limit_bytes=http.header_bytes,
-        url_limit_bytes=http.url_bytes,
-        receive_timeout_ms=http.slow_client_ms,
-        keep_alive_timeout_ms=http.keep_alive_ms,
-        backlog=http.backlog,
-        message_limit_bytes=messages.message_bytes,
-        streams_per_connection=messages.streams_per_connection,
-    )
 
 
 def _rates(settings: Settings) -> tuple[Rate, Rate]:

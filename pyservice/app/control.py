@@ -1,0 +1,226 @@
+"""The control plane: its parts, wired. Builds them from settings, starts them in order, and takes them
+down in order.
+
+What a part does is its own matter; how a process meets its signals and its lock is `serving`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from pyservice.app.planes import DataPlaneClient
+from pyservice.control.access import Gate
+from pyservice.control.admittance import Admittance
+from pyservice.control.changes import Changes
+from pyservice.control.configuration import Completeness, Context
+from pyservice.control.counts import PlayerCounts
+from pyservice.control.feeder import Feeder
+from pyservice.control.feeding import Composer
+from pyservice.control.first_start import Owner, ensure_owner
+from pyservice.control.games import Games
+from pyservice.control.groups import Groups
+from pyservice.control.links import Links
+from pyservice.control.namespaces import Namespaces
+from pyservice.control.one_namespace import OneNamespace
+from pyservice.control.operations import Nouns, operations
+from pyservice.control.tokens import Tokens
+from pyservice.control.uploaded import Uploaded
+from pyservice.control.versions import Versions
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits, Rate
+from pyservice.edge.asgi import create_app
+from pyservice.edge.server import listen_unix, make_server
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.listener import bound, listen
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.pb.hosting.v1 import games_pb2
+from pyservice.process import StopSignals
+from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
+from pyservice.settings import Settings, SettingsError
+from pyservice.storage.database import DatabaseUnusable, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.watch import Topics
+
+START_FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable,)
+"""What prevents a start and is told by its message alone."""
+
+_INTERNAL: Final = "hosting.internal.v1"
+_RETRY_MS: Final = 500
+
+_log = get_logger("service")
+
+
+class ControlPlane:
+    """All parts of a control plane process. `recover`, `start` and `stop`, once each."""
+
+    def __init__(self, settings: Settings) -> None:
+        """The folder of the control plane is there: its lock is in it."""
+        self._settings = settings
+        self._folder = settings.data_dir / "control"
+        self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
+        url = settings.database_url
+        self._database = open_database(url.get_secret_value() if url else None, self._folder)
+        self._metrics = RequestMetrics(inner_plane="control")
+        self._topics = Topics()
+        self._ids = RecordIds()
+        self._client = InternalClient(settings.admin_socket)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def recover(self, signals: StopSignals) -> bool:
+        """Brings the database to this version and makes the owner at the first start. A database that is away is
+        waited for; meanwhile the public door says so.
+        """
+        is_told = False
+        while not signals.stop.is_set():
+            try:
+                if await migrate(self._database, is_allowed=self._settings.migrate_at_start):
+                    _log.info("database migrated", database=self._database.name)
+                owner = await ensure_owner(self._database, self._ids, self._folder)
+            except ServiceError as error:
+                if not is_told:
+                    _log.error("database away", error=str(error), retry_ms=_RETRY_MS)
+                is_told = True
+                await signals.wait_stop(_RETRY_MS)
+            else:
+                self._wire(owner)
+                return True
+        await self._database.close()
+        return False
+
+    def _wire(self, owner: Owner) -> None:
+        settings = self._settings
+        self._owner = owner
+        links = _links(settings, bound(self._cdn_socket))
+        data_plane = DataPlaneClient(self._client)
+        self._feeder = Feeder(self._database, Composer(owner.source_epoch, links), data_plane)
+        self._gate = Gate(self._database)
+        nouns = self._nouns(links, data_plane)
+        table = operations(self._gate, nouns)
+        door = DoorSettings(is_behind_door=True)
+        rates = settings.rate_limits.operator
+        limits = Limits(control=Rate(rates.per_second, rates.burst))
+        self._limits = limits
+        app = create_app(table, door, self._metrics, limits)
+        self._http = make_server(app, [listen_unix(settings.control_http_socket)])
+        internal: dict[str, Handler] = {
+            NEXT_CHANGES: next_changes(self._topics),
+            f"{_INTERNAL}.Control.Metrics": self._render,
+        }
+        self._rpc = RpcServer(
+            table,
+            door,
+            self._metrics,
+            limits,
+            f"unix:{settings.control_socket}",
+            internal=internal,
+        )
+
+    def _nouns(self, links: Links, data_plane: DataPlaneClient) -> Nouns:
+        settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
+        changes = Changes(database)
+        counts = PlayerCounts()
+        one = OneNamespace(database, changes, topics, self._feeder)
+        return Nouns(
+            games=Games(
+                database, changes, ids, topics, self._feeder, counts, links, _regions(settings)
+            ),
+            groups=Groups(database, changes, ids, topics, links, self._gate.doubt),
+            namespaces=Namespaces(database, changes, ids, topics, self._feeder, one),
+            admittance=Admittance(database, one),
+            tokens=Tokens(database, changes, ids, self._feeder, data_plane, self._gate.doubt),
+            versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
+        )
+
+    def _context(
+        self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
+    ) -> Context:
+        settings = self._settings
+        return Context(
+            player_limit_max=settings.player_limit_max,
+            regions={region.name_id for region in settings.regions},
+            tiers={tier.tier_name_id for tier in settings.tiers},
+            builds=builds,
+            sites=sites,
+            verification_allowed_networks=settings.verification_allowed_networks,
+            captcha_providers=settings.captcha.endpoints,
+        )
+
+    async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
+        return control_pb2.MetricsResponse(text=self._metrics.render())
+
+    async def start(self) -> dict[str, str]:
+        """Serves; returns what the ready file says of this plane."""
+        await self._http.start()
+        await self._rpc.start()
+        self._own("feeder", self._feeder.run())
+        return {
+            "cdn": bound(self._cdn_socket),
+            "owner_group_id": self._owner.group_id,
+            "cloud_token_file": str(self._owner.token_file),
+        }
+
+    def reload(self, reread: Callable[[], Settings]) -> None:
+        """SIGHUP: rate limits are read again; the rest needs a restart."""
+        try:
+            settings = reread()
+        except SettingsError as error:
+            for problem in error.problems:
+                _log.error("settings not reloaded", problem=str(problem))
+            return
+        rates = settings.rate_limits.operator
+        rate = Rate(rates.per_second, rates.burst)
+        self._limits.change(rate, rate)
+        _log.info("reloaded")
+
+    async def stop(self, signals: StopSignals) -> None:
+        """A second signal hurries."""
+        grace_s = 0.0 if signals.hurry.is_set() else self._settings.stop_grace_ms / 1000
+        _log.info("stopping")
+        await asyncio.gather(self._http.stop(grace_s), self._rpc.stop(grace_s))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+        await self._database.close()
+        self._cdn_socket.close()
+        _log.info("stopped")
+
+    def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_note_end)
+        self._tasks.append(task)
+
+
+def _note_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        _log.error("background task died", task=task.get_name(), exc_info=task.exception())
+
+
+def _links(settings: Settings, cdn_address: str) -> Links:
+    cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
+    public_url = settings.public_url or f"http://{settings.http}"
+    return Links(
+        cdn_url=cdn_url,
+        cdn_domain=settings.domains.cdn,
+        hub_url=(settings.hub_url or public_url).rstrip("/"),
+        picture=lambda upload_id: f"{cdn_url}/.pictures/{upload_id}",
+    )
+
+
+def _regions(settings: Settings) -> list[games_pb2.RegionSummary]:
+    return [
+        games_pb2.RegionSummary(
+            region_id=region.name_id,
+            region_name_id=region.name_id,
+            provider=region.provider_display_name,
+            universal_region="local" if region.name_id == "local" else "unknown",
+            provider_display_name=region.provider_display_name,
+            region_display_name=region.region_display_name,
+        )
+        for region in settings.regions
+    ]

@@ -1,0 +1,130 @@
+"""The public doors: HTTP and gRPC over the same operations. What this plane does not answer itself is passed on to the
+control plane; watches of either plane are held here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, Final
+
+from pyservice.calls import Operation
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
+from pyservice.edge.asgi import create_app
+from pyservice.edge.passing import Passing
+from pyservice.edge.server import make_server
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.process import StopSignals
+from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
+from pyservice.schema.methods import METHODS
+from pyservice.settings import Settings
+from pyservice.watch import Topics, Waiters
+
+_NEWS_WAIT_S: Final = 20.0
+
+
+class Doors:
+    """Both doors. `work` runs as long as they do; `start`, `stop` and `close` once each, in this order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        table: Mapping[str, Operation],
+        topics: Topics,
+        http_socket: socket.socket,
+        metrics: RequestMetrics,
+        limits: Limits,
+    ) -> None:
+        """`topics` are what the operations of the table park requests for."""
+        self._topics = topics
+        self._grace_s = settings.stop_grace_ms / 1000
+        door = _door(settings)
+        passed = METHODS.keys() - table.keys()
+        self._own_waiters = Waiters()
+        self._passed_waiters = Waiters()
+        self._passing = Passing(settings.control_http_socket, self._passed_waiters)
+        self._rpc_passing = RpcPassing(settings.control_socket, self._passed_waiters)
+        app = create_app(
+            table,
+            door,
+            metrics,
+            limits,
+            passing=self._passing,
+            passed=passed,
+            waiters=self._own_waiters,
+        )
+        self._http = make_server(app, [http_socket])
+        self._rpc = RpcServer(
+            table,
+            door,
+            metrics,
+            limits,
+            str(settings.grpc),
+            passing=self._rpc_passing,
+            passed=passed,
+            waiters=self._own_waiters,
+        )
+
+    def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """What has to run beside them, each with a name: news for those who are held."""
+        yield "ChangesPoll", ChangesPoll(control, self._passed_waiters).run()
+        yield "OwnChanges", self._tell_own_changes()
+
+    async def _tell_own_changes(self) -> None:
+        waiters = self._own_waiters
+        while True:
+            run, after = await waiters.question()
+            waiters.take(run, await self._topics.changes_after(run, after, _NEWS_WAIT_S))
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for a change."""
+        return len(self._own_waiters) + len(self._passed_waiters)
+
+    async def start(self) -> int:
+        """Serves; the port of the gRPC door. Raises OSError when it is taken."""
+        await self._http.start()
+        return await self._rpc.start()
+
+    def say_stopping(self) -> None:
+        """Tells clients of the gRPC health service."""
+        self._rpc.health.set_serving(False)
+
+    async def stop(self, signals: StopSignals) -> None:
+        """Takes no more requests and lets the others finish; a second signal hurries."""
+        doors = [
+            asyncio.create_task(self._http.stop(self._grace_s)),
+            asyncio.create_task(self._rpc.stop(self._grace_s)),
+        ]
+        hurry = asyncio.create_task(signals.hurry.wait())
+        finished = asyncio.gather(*doors)
+        either: set[asyncio.Future[Any]] = {finished, hurry}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
+            await asyncio.gather(self._http.stop(0.0), self._rpc.stop(0.0))
+        hurry.cancel()
+        await finished
+
+    async def close(self) -> None:
+        """Sends nothing to the control plane any more."""
+        await self._passing.close()
+        await self._rpc_passing.close()
+
+
+def _door(settings: Settings) -> DoorSettings:
+    http, messages = settings.http_limits, settings.grpc_limits
+    return DoorSettings(
+        trusted_proxies=settings.trusted_proxies,
+        proxy_protocol=settings.proxy_protocol,
+        cors_origins=settings.cors_origins,
+        body_limit_bytes=http.body_bytes,
+        headers_limit_bytes=http.header_bytes,
+        url_limit_bytes=http.url_bytes,
+        receive_timeout_ms=http.slow_client_ms,
+        keep_alive_timeout_ms=http.keep_alive_ms,
+        backlog=http.backlog,
+        message_limit_bytes=messages.message_bytes,
+        streams_per_connection=messages.streams_per_connection,
+    )

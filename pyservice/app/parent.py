@@ -1,0 +1,228 @@
+"""`pyservice serve` without a role: the parent of data and control plane. Starts both, says when the
+service is ready, starts the one that died again, passes signals on, and leaves nobody behind.
+
+It serves nothing itself and holds no state that a restart would miss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice.app import Launch
+from pyservice.app.children import Child
+from pyservice.process import (
+    DirectoryLock,
+    DirectoryUnusable,
+    StopSignals,
+    remove_ready_file,
+    tell_ready,
+)
+
+LOCK_NAME: Final = "SERVE.LOCK"
+
+_PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn",)}
+"""Addresses of each role: a child that is started again keeps them."""
+_SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token_file", "admin")
+_FIRST_WAIT_MS: Final = 100
+_LONGEST_WAIT_MS: Final = 5_000
+_HEALTHY_MS: Final = 60_000
+"""A child that lived so long is started again as soon as the first time."""
+_CONTROL_MS: Final = 10_000
+"""How long the ready file waits for the control plane where players can be served without it."""
+_HURRY_EVERY_MS: Final = 200
+_HURRIES: Final = 25
+"""A child that did not end after so many signals is killed."""
+
+
+def run(launch: Launch, flags: Sequence[str]) -> int:
+    """Serves until a signal; the exit status. What prevents a start is told on standard error."""
+    data_dir = launch.settings.data_dir
+    try:
+        lock = DirectoryLock.take(data_dir, LOCK_NAME)
+        try:
+            if launch.ready_file is not None:
+                remove_ready_file(launch.ready_file)
+            return asyncio.run(_Household(launch, flags).live())
+        finally:
+            lock.release()
+    except (DirectoryUnusable, OSError) as error:
+        print(f"pyservice: {error}", file=sys.stderr)
+        return 1
+
+
+def _holds_nothing(data_dir: Path) -> bool:
+    """Whether a data plane alone could serve nobody: it knows no namespace."""
+    return not any((data_dir / "feed").glob("*.cfg"))
+
+
+class _Household:
+    """Both children and what is known of them. `live` once."""
+
+    def __init__(self, launch: Launch, flags: Sequence[str]) -> None:
+        self._launch = launch
+        self._signals = StopSignals()
+        self._changed = asyncio.Event()
+        self._data = Child("data", flags, self._changed.set)
+        self._control = Child("control", flags, self._changed.set)
+        self._children = (self._data, self._control)
+        self._needs_control = _holds_nothing(launch.settings.data_dir)
+        self._status = 0
+
+    async def live(self) -> int:
+        """Until a signal, or until a child cannot be started; the exit status."""
+        self._signals.install(asyncio.get_running_loop(), self._reload)
+        for child in self._children:
+            child.start()
+        # Not before: it takes long, and the children have begun meanwhile.
+        from pyservice.observability.logging import configure_logging, get_logger
+
+        settings = self._launch.settings
+        configure_logging(level=settings.log_level, format=settings.log_format)
+        self._log = get_logger("serve")
+        keeping = [asyncio.create_task(self._keep(child)) for child in self._children]
+        telling = asyncio.create_task(self._tell())
+        stopping = asyncio.create_task(self._signals.stop.wait())
+        await asyncio.wait({telling, stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+        self._signals.stop.set()
+        await self._end(keeping)
+        await telling
+        return self._status
+
+    def _reload(self) -> None:
+        for child in self._children:
+            child.reload()
+
+    # Keeping them alive
+
+    async def _keep(self, child: Child) -> None:
+        """Starts the child again whenever it ends, until everything has to stop."""
+        loop = asyncio.get_running_loop()
+        wait_ms = _FIRST_WAIT_MS
+        while True:
+            began_s = loop.time()
+            status = await child.ended()
+            if self._signals.stop.is_set():
+                self._note_end(child, status)
+                return
+            if self._is_hopeless(child, status):
+                self._log.error("cannot be started", role=child.role, status=status)
+                self._status = 1
+                self._signals.stop.set()
+                return
+            if (loop.time() - began_s) * 1000 >= _HEALTHY_MS:
+                wait_ms = _FIRST_WAIT_MS
+            child.has_failed = True
+            self._changed.set()
+            self._log.error("ended", role=child.role, status=status, restart_ms=wait_ms)
+            while not await self._start_again(child, wait_ms):
+                wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
+            if self._signals.stop.is_set():
+                return
+            wait_ms = min(wait_ms * 2, _LONGEST_WAIT_MS)
+
+    async def _start_again(self, child: Child, wait_ms: int) -> bool:
+        """After so long. False when the system has no room for another process now."""
+        await self._signals.wait_stop(wait_ms)
+        if self._signals.stop.is_set():
+            return True
+        try:
+            child.start(*self._pinned(child))
+        except OSError as error:
+            self._log.error("not started again", role=child.role, error=str(error))
+            return False
+        self._log.info("started again", role=child.role, pid=child.pid)
+        return True
+
+    def _is_hopeless(self, child: Child, status: int) -> bool:
+        """A child that told why it cannot start, before it ever could, will tell the same again."""
+        is_needed = child is self._data or self._needs_control
+        return child.said is None and status > 0 and is_needed
+
+    @staticmethod
+    def _pinned(child: Child) -> list[str]:
+        """Flags that keep a child where it was found."""
+        said = child.said or {}
+        return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
+
+    def _note_end(self, child: Child, status: int) -> None:
+        # One that had not come so far as to handle the signal ended by it.
+        if status not in (0, -signal.SIGTERM):
+            self._log.error("ended badly", role=child.role, status=status)
+            self._status = 1
+
+    # Ending
+
+    async def _end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        """The data plane first: what it still answers needs the control plane."""
+        hurrying = asyncio.create_task(self._hurry())
+        for child, kept in zip(self._children, keeping, strict=True):
+            child.signal(signal.SIGTERM)
+            await kept
+        hurrying.cancel()
+
+    async def _hurry(self) -> None:
+        """Once somebody is in a hurry, both are, and who is deaf is killed."""
+        await self._signals.hurry.wait()
+        # More than once: signals that come together are one, and the second one hurries.
+        for number in [signal.SIGTERM] * _HURRIES + [signal.SIGKILL]:
+            for child in self._children:
+                child.signal(number)
+            await asyncio.sleep(_HURRY_EVERY_MS / 1000)
+
+    # Being ready
+
+    async def _tell(self) -> None:
+        """Says that the service is ready, and says it anew when what it said has changed."""
+        await self._wait_ready()
+        told: dict[str, Any] = {}
+        while not self._signals.stop.is_set():
+            self._changed.clear()
+            if told != (told := self._ready()):
+                await self._write(told)
+            await self._next_change()
+
+    def _ready(self) -> dict[str, Any]:
+        """What the ready file says. null: the control plane has not said it since this start."""
+        return {**dict.fromkeys(_SAID), **(self._control.said or {}), **(self._data.said or {})}
+
+    async def _write(self, told: dict[str, Any]) -> None:
+        self._log.info("ready", **{name: said for name, said in told.items() if said is not None})
+        path = self._launch.ready_file
+        if path is not None:
+            await tell_ready(path, told, self._signals, self._note_no_room)
+
+    def _note_no_room(self, error: OSError, retry_ms: int) -> None:
+        self._log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)
+
+    async def _wait_ready(self) -> None:
+        """Until the service is ready or has to stop. Where the data plane has somebody to serve, the
+        control plane is waited for only while it may yet come.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = math.inf
+        while not self._signals.stop.is_set():
+            self._changed.clear()
+            if self._data.said is not None and not self._needs_control:
+                give_up_s = min(give_up_s, loop.time() + _CONTROL_MS / 1000)
+            if self._data.said is not None and self._control.said is not None:
+                return
+            if give_up_s < math.inf and (self._control.has_failed or loop.time() >= give_up_s):
+                return
+            await self._next_change(give_up_s - loop.time())
+
+    async def _next_change(self, timeout_s: float = math.inf) -> None:
+        """Until a child became ready or failed, everything has to stop, or so long."""
+        await self._signals.unless_stopped(self._change(timeout_s))
+
+    async def _change(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(
+                self._changed.wait(), None if timeout_s == math.inf else timeout_s
+            )

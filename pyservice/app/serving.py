@@ -1,0 +1,128 @@
+"""The life of a process that serves one plane: its lock, its signals, how it says that it is ready, its
+end. What is served is the plane's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import uvloop
+
+from pyservice.app import Launch
+from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.process import (
+    DirectoryLock,
+    DirectoryUnusable,
+    StopSignals,
+    holder_of,
+    remove_ready_file,
+    tell_ready,
+    wait_for_end,
+)
+from pyservice.settings import Settings
+
+_LATE_MS: Final = 5_000
+"""How much longer than its settings allow a process may take to end in order."""
+
+_log = get_logger("service")
+
+
+class Plane(Protocol):
+    """What a role wires. Each step is taken once, in this order."""
+
+    async def recover(self, signals: StopSignals) -> bool:
+        """Reads back what was kept, and takes what it has to know before it serves. False when a signal
+        came before there was anything to stop.
+        """
+
+    async def start(self) -> dict[str, str]:
+        """Serves; returns what the ready file says, when every operation can be answered."""
+
+    def reload(self, reread: Callable[[], Settings]) -> None:
+        """SIGHUP: reads again what can change without a restart. Does not raise."""
+
+    async def stop(self, signals: StopSignals) -> None:
+        """Takes everything down in order; a second signal hurries."""
+
+
+def run_plane(
+    make: Callable[[Settings], Plane],
+    launch: Launch,
+    lock_dir: Path,
+    failures: tuple[type[Exception], ...] = (),
+    *,
+    outlived_dir: Path | None = None,
+) -> int:
+    """Serves until a signal; the exit status. What prevents a start (OSError, a directory in use, and
+    `failures`) is told on standard error.
+
+    `outlived_dir` is locked by a process that has to end first when both lose their parent.
+    """
+    settings = launch.settings
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    told: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
+    try:
+        if launch.parent is not None and not launch.parent.share_its_end():
+            return 1
+        # A killed parent's children may still be ending.
+        patience_ms = 0 if launch.parent is None else longest_end_ms(settings)
+        lock = DirectoryLock.take(lock_dir, patience_ms=patience_ms)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(make, launch, lock, outlived_dir))
+        finally:
+            lock.release()
+    except told as error:
+        print(f"pyservice: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def longest_end_ms(settings: Settings) -> int:
+    """How long an end in order may take, when no disk hangs."""
+    return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
+
+
+async def _serve(
+    make: Callable[[Settings], Plane],
+    launch: Launch,
+    lock: DirectoryLock,
+    outlived_dir: Path | None,
+) -> None:
+    signals = StopSignals()
+    if launch.ready_file is not None:
+        remove_ready_file(launch.ready_file)
+    plane = make(launch.settings)
+    loop = asyncio.get_running_loop()
+    signals.install(loop, lambda: plane.reload(launch.reread), lock.tell_stopping)
+    if not await plane.recover(signals):
+        return
+    if not signals.stop.is_set():
+        addresses = await plane.start()
+        _log.info("ready", **addresses)
+        await _tell_ready(launch, addresses, signals)
+        await signals.stop.wait()
+    if outlived_dir is not None and launch.parent is not None and not launch.parent.is_alive:
+        await _outlive(outlived_dir, signals, longest_end_ms(launch.settings))
+    await plane.stop(signals)
+
+
+async def _outlive(folder: Path, signals: StopSignals, duration_ms: int) -> None:
+    pid = holder_of(folder)
+    if pid is not None:
+        await wait_for_end(pid, signals, duration_ms)
+
+
+async def _tell_ready(launch: Launch, addresses: Mapping[str, str], signals: StopSignals) -> None:
+    if launch.parent is not None:
+        launch.parent.tell_ready(addresses)
+    if launch.ready_file is not None:
+        await tell_ready(launch.ready_file, addresses, signals, no_room_for_ready_file)
+
+
+def no_room_for_ready_file(error: OSError, retry_ms: int) -> None:
+    _log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)

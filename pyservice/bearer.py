@@ -1,0 +1,32 @@
+"""The form of `Authorization: Bearer <token>` (decisions 3), for both planes. Whose a token is, is theirs."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pyservice.errors import ServiceError
+
+_SCHEME: Final = "bearer "
+_TOKEN_MAX: Final = 160
+_TOKEN_FORM = re.compile(r"(cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]+")
+
+
+def bearer_token(header: str | None) -> tuple[str, str]:
+    """The token of a header and its kind, such as `cloud`. Raises TOKEN_MISSING, TOKEN_INVALID."""
+    if not header:
+        raise ServiceError("TOKEN_MISSING")
+    if header[: len(_SCHEME)].lower() != _SCHEME:
+        raise ServiceError("TOKEN_INVALID", "Send Authorization: Bearer <token>.")
+    token = header[len(_SCHEME) :].strip(" ")
+    form = _TOKEN_FORM.fullmatch(token)
+    if form is None or len(token) > _TOKEN_MAX:
+        raise ServiceError("TOKEN_INVALID")
+    return token, form[1]
+
+
+def forbidden(kind: str, accepted: str) -> ServiceError:
+    """A kind of token that an operation never takes; `accepted` as in `env_ or cloud_`."""
+    return ServiceError(
+        "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
+    )

@@ -1,0 +1,124 @@
+"""Answers of the listener and how they are sent: plain pages, problems, and files in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+)
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+
+from pyservice.errors import ServiceError
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_WITHOUT_BODY: Final = (204, 304)
+_SAYS: Final = {
+    400: "this path cannot be asked for",
+    401: "a user and a password are needed here",
+    404: "there is nothing here",
+    405: "only GET and HEAD are possible here",
+    416: "the file has no such range",
+    503: "too many at once, try again in a few seconds",
+}
+
+
+@dataclass(slots=True)
+class Answer:
+    """Status, headers (names in lower case), and a body that is there or comes in pieces."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | AsyncIterator[bytes] = b""
+    when_over: Callable[[], None] | None = None
+    """Called once, sent or not."""
+
+    def to_bytes(self, *, is_last: bool) -> bytes:
+        """The whole answer as it goes over the wire, for who speaks HTTP himself."""
+        assert isinstance(self.body, bytes)
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        lines.append(f"content-length: {len(self.body)}")
+        if is_last:
+            lines.append("connection: close")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+
+    async def send(self, receive: Receive, send: Send, *, with_body: bool) -> int:
+        """Sends it; how many bytes of body went out. The pieces are closed whatever happens."""
+        body = self.body
+        if isinstance(body, bytes) and self.status not in _WITHOUT_BODY:
+            self.headers.setdefault("content-length", str(len(body)))
+        head = [(name.encode(), value.encode("latin-1")) for name, value in self.headers.items()]
+        try:
+            await send({"type": "http.response.start", "status": self.status, "headers": head})
+            if not with_body or isinstance(body, bytes):
+                body = body if with_body and isinstance(body, bytes) else b""
+                await send({"type": "http.response.body", "body": body})
+                return len(body)
+            return await _send_pieces(body, receive, send)
+        finally:
+            if isinstance(self.body, AsyncGenerator):
+                await self.body.aclose()
+            if self.when_over is not None:
+                self.when_over()
+
+
+async def _send_pieces(pieces: AsyncIterator[bytes], receive: Receive, send: Send) -> int:
+    """Until all is sent, or the client has gone: nothing is read for nobody."""
+    gone = asyncio.ensure_future(_is_gone(receive))
+    sent = 0
+    try:
+        async for piece in pieces:
+            if gone.done():
+                return sent
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            sent += len(piece)
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        gone.cancel()
+    return sent
+
+
+async def _is_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def page(status: int, headers: Mapping[str, str] | None = None) -> Answer:
+    """A plain page that says what is wrong."""
+    text = f"{status} {HTTPStatus(status).phrase}: {_SAYS[status]}\n"
+    return Answer(
+        status,
+        {
+            "content-type": "text/plain; charset=utf-8",
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+            **(headers or {}),
+        },
+        text.encode(),
+    )
+
+
+def problem(error: ServiceError) -> Answer:
+    """An error of the table, as the API tells it (decisions 2)."""
+    ray_id = secrets.token_hex(16)
+    headers = {
+        "content-type": "application/problem+json",
+        "cache-control": "no-store",
+        "x-ray-id": ray_id,
+        **error.headers,
+    }
+    if error.retry_after_s:
+        headers["retry-after"] = str(error.retry_after_s)
+    return Answer(error.http, headers, orjson.dumps(error.problem(ray_id)))

@@ -1,0 +1,151 @@
+"""The ASGI application of the listener: which site, who may see it, which file (decisions 8.9).
+
+Signed object URLs go to `signed`; uploads never come here: the connection takes them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from pyservice.cdn.answers import Answer, Receive, Send, page, problem
+from pyservice.cdn.compression import Compressor
+from pyservice.cdn.content_types import content_type_of, is_html
+from pyservice.cdn.credentials import Busy, Credentials
+from pyservice.cdn.files import File, Files
+from pyservice.cdn.signed import SignedObjects
+from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.storage.objects import Objects
+from pyservice.storage.signatures import PREFIX, UrlSigner
+
+INDEX: Final = "index.html"
+_ALLOW: Final = {"allow": "GET, HEAD"}
+_CHALLENGE: Final = {"www-authenticate": 'Basic realm="site", charset="UTF-8"'}
+_CACHEABLE: Final = "max-age=60"
+
+log = get_logger("pyservice.cdn")
+
+
+@dataclass(slots=True)
+class CdnCounts:
+    """What the listener answered, for metrics; only ever grows."""
+
+    answers: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("2xx", "3xx", "4xx", "5xx"), 0)
+    )
+    bytes: int = 0
+
+
+class _Asked(NamedTuple):
+    """A request as far as the listener reads it."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: Mapping[bytes, bytes]
+
+
+class Cdn:
+    """Serves sites and signed object URLs. `domain` None is local mode: sites by path."""
+
+    def __init__(
+        self, sites: SiteSource, objects: Objects, signer: UrlSigner, domain: str | None
+    ) -> None:
+        self._sites = sites
+        self._domain = domain.lower() if domain else None
+        self._compressor = Compressor()
+        self._credentials = Credentials()
+        self._files = Files(objects, self._compressor)
+        self._signed = SignedObjects(objects, signer, self._files)
+        self.counts = CdnCounts()
+
+    def close(self) -> None:
+        """Ends its threads; after the last answer."""
+        self._compressor.close()
+        self._credentials.close()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request. Of a header that comes several times the first counts."""
+        asked = _Asked(
+            scope["method"],
+            scope["raw_path"].decode("latin-1"),
+            scope["query_string"],
+            dict(reversed(scope["headers"])),
+        )
+        try:
+            answer = await self._answer(asked)
+        except ServiceError as error:
+            answer = problem(error)
+        except FileNotFoundError:
+            # Deleted between being found and being read.
+            answer = page(404)
+        except Exception:
+            log.exception("request failed")
+            answer = problem(ServiceError("INTERNAL"))
+        self.counts.answers[f"{answer.status // 100}xx"] += 1
+        self.counts.bytes += await answer.send(receive, send, with_body=asked.method != "HEAD")
+
+    async def _answer(self, asked: _Asked) -> Answer:
+        if asked.path.startswith(PREFIX):
+            return await self._signed.answer(*asked)
+        if asked.method not in ("GET", "HEAD"):
+            return page(405, _ALLOW)
+        host = asked.headers.get(b"host", b"").decode("latin-1")
+        try:
+            where = address(host, asked.path, self._domain)
+        except BadPath:
+            return page(400)
+        site = await self._sites.find(where.game, where.namespace) if where else None
+        if where is None or site is None:
+            return page(404)
+        if site.users is not None:
+            try:
+                is_let_in = await self._credentials.are_good(
+                    asked.headers.get(b"authorization"), site.users
+                )
+            except Busy:
+                return page(503, {"retry-after": "2"})
+            if not is_let_in:
+                return page(401, _CHALLENGE)
+        return await self._show(site, where.prefix, where.path, asked)
+
+    async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Answer:
+        """The file at a path, or where it is."""
+        name = path.removeprefix("/")
+        if not path or (name and f"{name}/{INDEX}" in site.files and name not in site.files):
+            query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
+            location = f"{quote(prefix + path)}/{query}"
+            return Answer(302, {"location": location, "cache-control": "no-cache"})
+        if not name or name.endswith("/"):
+            name += INDEX
+        file = site.files.get(name)
+        if file is None:
+            return page(404)
+        return await self._files.answer(_as_file(site, name, file), asked.headers)
+
+
+def _as_file(site: Site, name: str, file: SiteFile) -> File:
+    """A file of a site with the headers that go with it."""
+    routed = site.routes.headers(name)
+    content_type = routed.get("content-type") or file.content_type or content_type_of(name)
+    headers = {**routed, "content-type": content_type, "x-content-type-options": "nosniff"}
+    headers["cache-control"] = _cache_control(
+        routed.get("cache-control"), is_html(content_type), site.users is not None
+    )
+    return File(file.key, file.length, file.tag, file.modified_s, headers)
+
+
+def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
+    """A page is asked for again each time: it names the files of its version."""
+    words = {word.strip().lower() for word in (routed or "").split(",")}
+    if is_page and words.isdisjoint({"no-cache", "no-store"}):
+        return "private, no-cache" if is_private else "no-cache"
+    if is_private and words.isdisjoint({"private", "no-store"}):
+        words -= {"public", ""}
+        words = {word for word in words if not word.startswith("s-maxage")}
+        return ", ".join(["private", *(sorted(words) or [_CACHEABLE])])
+    return routed or f"public, {_CACHEABLE}"

@@ -1,0 +1,199 @@
+"""A connection of the listener: uvicorn's HTTP/1.1 with limits, and uploads past ASGI.
+
+ASGI would copy every byte of an upload four times; a PUT of a signed URL goes to `receiving`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from pyservice.cdn.answers import Answer, problem
+from pyservice.cdn.receiving import Reception, Uploads
+from pyservice.cdn.signed import CORS
+from pyservice.errors import ServiceError
+from pyservice.storage.signatures import PREFIX
+
+CONNECTIONS_MAX: Final = 8192
+HEAD_MAX_BYTES: Final = 40 << 10
+"""URL and headers together: 8 and 32 KiB (decisions 1.3)."""
+
+HEAD_TIMEOUT_S: Final = 15.0
+READ_TIMEOUT_S: Final = 30.0
+_LINGER_S: Final = 2.0
+_PREFIX: Final = PREFIX.encode()
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class CdnConnection(HttpToolsProtocol):
+    """One connection. `renew` makes the protocol that goes on after an upload."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        loop: asyncio.AbstractEventLoop,
+        uploads: Uploads | None,
+        renew: Callable[[], CdnConnection],
+    ) -> None:
+        super().__init__(config, state, {}, loop)
+        self._uploads = uploads
+        self._renew = renew
+        self._reception: Reception | None = None
+        self._is_last = False
+        self._is_deaf = False
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._heard_s = loop.time()
+        self._stuck: tuple[int, float] = (0, self._heard_s)
+
+    # Limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+
+    def check(self) -> None:
+        """Closes it when its client does nothing; asked every few seconds."""
+        now_s = self.loop.time()
+        if self.cycle is not None and not self.cycle.response_complete:
+            size = self.transport.get_write_buffer_size()
+            if size != self._stuck[0] or not size:
+                self._stuck = (size, now_s)
+            elif now_s - self._stuck[1] >= READ_TIMEOUT_S:
+                self.transport.abort()
+        elif now_s - self._heard_s >= HEAD_TIMEOUT_S:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        self._heard_s = self.loop.time()
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._reception is not None:
+            self._hand_over(self._reception)
+        elif self._is_in_head and self._head_bytes > HEAD_MAX_BYTES:
+            self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+
+    def on_message_begin(self) -> None:
+        if self._reception is not None:
+            # Sent before its upload was answered: what of it was read here is lost.
+            self._is_last = True
+            return
+        super().on_message_begin()
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        if self._reception is None:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head and self._reception is None:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        if self._is_deaf or self._reception is not None:
+            return
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > HEAD_MAX_BYTES:
+            self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+        elif self._is_upload():
+            try:
+                self._reception = self._begin(self._uploads)
+            except ServiceError as error:
+                if self._uploads is not None:
+                    self._uploads.counts.failed(error.code)
+                self._refuse(error)
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._reception is not None:
+            if not self._is_last:
+                self._reception.feed(body)
+        elif not self._is_deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._reception is None and not self._is_deaf:
+            super().on_message_complete()
+
+    # Uploads
+
+    def _is_upload(self) -> bool:
+        return self.url.startswith(_PREFIX) and self.parser.get_method() == b"PUT"
+
+    def _begin(self, uploads: Uploads | None) -> Reception:
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise ServiceError("OVERLOADED", "Wait for an answer before the next request.")
+        if uploads is None:
+            raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": "GET, HEAD"})
+        self._unset_keepalive_if_required()
+        url = urlsplit(self.url.decode("latin-1"))
+        fields = dict(self.headers)
+        length = fields.get(b"content-length", b"")
+        self._is_last = not self.parser.should_keep_alive()
+        reception = uploads.begin(
+            url.path, url.query.encode("latin-1"), int(length) if length.isdigit() else None
+        )
+        if fields.get(b"expect", b"").lower() == b"100-continue":
+            self.transport.write(_CONTINUE)
+        return reception
+
+    def _hand_over(self, reception: Reception) -> None:
+        self.connections.discard(self)
+        self._is_deaf = True
+        reception.take_over(self.transport, self._answered)
+
+    def _answered(self, answer: Answer) -> None:
+        """The upload is over: what its client asks next goes to a protocol that knows nothing."""
+        if self.transport.is_closing():
+            return
+        is_last = self._is_last or answer.status >= 400
+        self.transport.write(answer.to_bytes(is_last=is_last))
+        if is_last:
+            self._linger()
+            return
+        following = self._renew()
+        self.transport.set_protocol(following)
+        following.connection_made(self.transport)
+        self.transport.resume_reading()
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Answers, and closes when the client has had time to read it."""
+        self._is_deaf = True
+        self.connections.discard(self)
+        answer = problem(error)
+        answer.headers |= CORS
+        self.transport.write(answer.to_bytes(is_last=True))
+        self._linger()
+
+    def _linger(self) -> None:
+        self.transport.set_protocol(_Lingering(self.transport, self.loop))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.resume_reading()
+
+
+class _Lingering(asyncio.Protocol):
+    """Hears what a refused client still sends: closing at once would take the answer from it."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(_LINGER_S, transport.abort)
+
+    def eof_received(self) -> None:
+        """Now it has read."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()

@@ -1,0 +1,106 @@
+"""How a file is answered: conditions, ranges, gzip, pieces. Of sites and signed URLs alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyservice.cdn.answers import Answer, page
+from pyservice.cdn.compression import WHOLE_MAX_BYTES, Compressor, accepts_gzip
+from pyservice.cdn.conditions import (
+    GZIPPED,
+    Unsatisfiable,
+    http_date,
+    is_unchanged,
+    wanted_range,
+)
+from pyservice.cdn.content_types import is_compressible
+from pyservice.storage.objects import Objects
+
+_SMALL_BYTES: Final = 256 << 10
+_WITH_304: Final = frozenset({"cache-control", "etag", "expires", "last-modified", "vary"})
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What is sent: an object, its tag, and the headers that its owner wants (lower case)."""
+
+    key: str
+    length: int
+    tag: str
+    modified_s: float
+    headers: Mapping[str, str]
+    is_in_parts: bool = False
+
+
+class Files:
+    """Answers with objects."""
+
+    def __init__(self, objects: Objects, compressor: Compressor) -> None:
+        self._objects = objects
+        self._compressor = compressor
+
+    async def answer(self, file: File, asked: Mapping[bytes, bytes]) -> Answer:
+        """The answer to GET; of HEAD the body is left out by whoever sends it."""
+        is_packable = (
+            "content-encoding" not in file.headers
+            and is_compressible(file.headers["content-type"])
+            and self._compressor.is_worth(file.length)
+        )
+        headers = {
+            **file.headers,
+            "etag": f'"{file.tag}"',
+            "last-modified": http_date(file.modified_s),
+            "accept-ranges": "bytes",
+        }
+        if is_packable:
+            headers["vary"] = "accept-encoding"
+        if is_unchanged(asked, file.tag, file.modified_s):
+            kept = {name: value for name, value in headers.items() if name in _WITH_304}
+            return Answer(304, kept)
+        try:
+            wanted = wanted_range(asked, file.length, file.tag, file.modified_s)
+        except Unsatisfiable:
+            return page(416, {"content-range": f"bytes */{file.length}"})
+        if wanted is not None:
+            start, end = wanted
+            headers["content-range"] = f"bytes {start}-{end - 1}/{file.length}"
+            headers["content-length"] = str(end - start)
+            return Answer(206, headers, await self._read(file, start, end))
+        if is_packable and accepts_gzip(asked.get(b"accept-encoding")):
+            packed = await self._packed(file, headers)
+            if packed is not None:
+                return packed
+        headers["content-length"] = str(file.length)
+        return Answer(200, headers, await self._read(file, 0, file.length))
+
+    async def _read(self, file: File, start: int, end: int) -> bytes | AsyncIterator[bytes]:
+        """A small piece is read before the answer begins: what fails can still be told."""
+        pieces = self._pieces(file, start, end)
+        if end - start > _SMALL_BYTES:
+            return pieces
+        return b"".join([piece async for piece in pieces])
+
+    def _pieces(self, file: File, start: int, end: int) -> AsyncIterator[bytes]:
+        if file.is_in_parts:
+            return self._objects.read(file.key, start, end)
+        return self._objects.read_whole(file.key, start, end)
+
+    async def _packed(self, file: File, headers: Mapping[str, str]) -> Answer | None:
+        """The compressed form, None when there is no thread for it now."""
+        packed = {**headers, "etag": f'"{file.tag}{GZIPPED}"', "content-encoding": "gzip"}
+        packed["accept-ranges"] = "none"
+        content = self._compressor.remembered(file.tag)
+        if content is not None:
+            return Answer(200, packed, content)
+        if not self._compressor.take():
+            return None
+        if file.length > WHOLE_MAX_BYTES:
+            pieces = self._compressor.pieces(self._pieces(file, 0, file.length))
+            return Answer(200, packed, pieces, when_over=self._compressor.give)
+        try:
+            whole = b"".join([piece async for piece in self._pieces(file, 0, file.length)])
+            return Answer(200, packed, await self._compressor.whole(file.tag, whole))
+        finally:
+            self._compressor.give()

@@ -1,0 +1,75 @@
+"""Headers that a version's routes add to a site's files (decisions 8.9). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyservice.cdn.globs import Glob
+
+FORBIDDEN: Final = frozenset(
+    {
+        # Of one connection, and what frames a message on it: only the server knows them.
+        *("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding"),
+        *("upgrade", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        # What the server answers conditions and ranges by.
+        *("accept-ranges", "content-range", "date", "etag", "last-modified", "vary"),
+        # A cookie in an answer that caches share is everybody's, and in local mode, or by its
+        # Domain, it is every other site's too. What runs in a page can set its own.
+        "set-cookie",
+        # Never taken back.
+        "x-content-type-options",
+    }
+)
+"""Names in lower case that no route can set; they are left out."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_REMEMBERED_MAX: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route: its glob, its priority, and its headers (name, value) in their order."""
+
+    glob: str
+    priority: int
+    headers: Sequence[tuple[str, str]]
+
+
+class Routes:
+    """The routes of a version, made once. Raises ValueError for a glob that is none."""
+
+    def __init__(self, routes: Sequence[Route] = ()) -> None:
+        # Of routes of one priority the first in the configuration wins.
+        ordered = sorted(routes, key=lambda route: -route.priority)
+        self._routes = [(Glob(route.glob), _allowed(route.headers)) for route in ordered]
+        self._remembered: dict[str, dict[str, str]] = {}
+
+    def headers(self, path: str) -> dict[str, str]:
+        """What is added to the file at this path: of every matching route, the highest first."""
+        if not self._routes:
+            return {}
+        found = self._remembered.get(path)
+        if found is None:
+            found = {}
+            for glob, headers in self._routes:
+                if glob.matches(path):
+                    found = headers | found
+            if len(self._remembered) >= _REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[path] = found
+        return found
+
+
+def _allowed(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """By name in lower case; of one name twice in a route the later counts."""
+    return {
+        name.lower(): value
+        for name, value in headers
+        if name.lower() not in FORBIDDEN
+        and _NAME.fullmatch(name.lower())
+        and _VALUE.fullmatch(value)
+    }

@@ -1,0 +1,80 @@
+"""The server around the listener's application: a bound socket, its connections and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from pyservice.cdn.connection import CdnConnection
+from pyservice.cdn.receiving import Uploads
+
+_CHECK_S: Final = 5.0
+
+
+class CdnServer:
+    """Serves on a listening socket. `start` once, `stop` once, both on the loop that serves."""
+
+    def __init__(self, app: Any, listener: socket.socket, uploads: Uploads | None) -> None:
+        self._config = Config(
+            app,
+            loop="none",
+            http=CdnConnection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+        )
+        self._listener = listener
+        self._uploads = uploads
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many are open, uploads not counted."""
+        return len(self._state.connections)
+
+    async def start(self) -> None:
+        """Accepts from now on."""
+        self._config.load()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connection, sock=self._listener)
+        self._timer = loop.call_later(_CHECK_S, self.check)
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Closes the listener, lets answers finish for so long, then cuts what is left."""
+        if self._server is not None:
+            self._server.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=grace_s)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        if self._uploads is not None:
+            await self._uploads.stop(grace_s)
+
+    def check(self) -> None:
+        """Cuts off clients that do nothing, every few seconds."""
+        for connection in list(self._state.connections):
+            if isinstance(connection, CdnConnection):
+                connection.check()
+        if self._uploads is not None:
+            self._uploads.drop_slow()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_CHECK_S, self.check)
+
+    def _connection(self) -> CdnConnection:
+        loop = asyncio.get_running_loop()
+        return CdnConnection(self._config, self._state, loop, self._uploads, self._connection)

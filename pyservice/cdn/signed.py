@@ -1,0 +1,93 @@
+"""Signed object URLs: GET and HEAD of kept objects, and what browsers ask before an upload.
+
+The origin is shared with sites in local mode, so nothing that is served here can run as a page.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+from pyservice.cdn.answers import Answer, problem
+from pyservice.cdn.content_types import DEFAULT
+from pyservice.cdn.files import File, Files
+from pyservice.errors import ServiceError
+from pyservice.storage.objects import Objects, is_key
+from pyservice.storage.signatures import Grant, InvalidSignature, UrlSigner
+
+CORS: Final = {"access-control-allow-origin": "*"}
+"""A signed URL is all the right there is; no cookie or origin adds to it."""
+
+_PREFLIGHT: Final = {
+    **CORS,
+    "access-control-allow-methods": "GET, HEAD, PUT",
+    "access-control-allow-headers": "content-type",
+    "access-control-max-age": "86400",
+}
+_CONTENT_TYPE: Final = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+(?:; ?[a-z0-9-]+=[A-Za-z0-9-]+)?")
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._ -]")
+
+
+class SignedObjects:
+    """Answers signed URLs."""
+
+    def __init__(self, objects: Objects, signer: UrlSigner, files: Files) -> None:
+        self._objects = objects
+        self._signer = signer
+        self._files = files
+
+    async def answer(
+        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes]
+    ) -> Answer:
+        """The answer to anything below `PREFIX` that is no upload."""
+        try:
+            if method == "OPTIONS":
+                return Answer(204, dict(_PREFLIGHT))
+            if method not in ("GET", "HEAD"):
+                raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": "GET, HEAD, PUT"})
+            answer = await self._object(method, path, query, headers)
+        except ServiceError as error:
+            self._objects.counts.failed(error.code)
+            answer = problem(error)
+        answer.headers |= CORS
+        return answer
+
+    async def _object(
+        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes]
+    ) -> Answer:
+        try:
+            grant = self._signer.verify(method, path, query, time.time())
+        except InvalidSignature:
+            raise ServiceError("UPLOAD_URL_INVALID") from None
+        length = await self._objects.stat(grant.key) if is_key(grant.key) else None
+        if length is None:
+            raise ServiceError("NOT_FOUND")
+        self._objects.counts.gets += 1
+        if method == "GET":
+            self._objects.counts.get_bytes += length
+        # Objects never change, so any date in the past is right; the tag is what counts.
+        file = File(grant.key, length, grant.key.replace("/", "-"), 0, _headers(grant), True)
+        return await self._files.answer(file, headers)
+
+
+def _headers(grant: Grant) -> dict[str, str]:
+    content_type = grant.content_type or DEFAULT
+    lasts = "public, max-age=31536000, immutable"
+    headers = {
+        "content-type": content_type if _CONTENT_TYPE.fullmatch(content_type) else DEFAULT,
+        "cache-control": "private, no-cache" if grant.expires_at_s is not None else lasts,
+        "content-security-policy": "default-src 'none'; sandbox",
+        "x-content-type-options": "nosniff",
+    }
+    if grant.filename is not None:
+        headers["content-disposition"] = disposition(grant.filename)
+    return headers
+
+
+def disposition(filename: str) -> str:
+    """A download under this name, in both spellings of RFC 6266."""
+    plain = _NOT_PLAIN.sub("_", filename)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"

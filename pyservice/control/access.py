@@ -1,0 +1,206 @@
+"""Who calls the control plane, and what is theirs to see (decisions 3): scopes of `cloud_` tokens, `env_` tokens.
+
+Owns the check of tokens against the records and the lookup of what a path names, which is 404 for whoever it does not
+belong to. Which operation takes which is in `operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+from pyservice.bearer import bearer_token, forbidden
+from pyservice.calls import Call, Caller, Scope, TokenKind
+from pyservice.control.changes import now_ms
+from pyservice.errors import ServiceError
+from pyservice.storage import games, groups, namespaces, tokens
+from pyservice.storage.database import Database, Record, Transaction
+
+_BELIEVED_S: Final = 0.9
+"""How long a token is taken as it was found: a revocation by somebody else holds within a second."""
+_BELIEVED_MAX: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(Scope):
+    """A scope with the groups that it has now, oldest first."""
+
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloudToken:
+    """A `cloud_` token as it was found in the records."""
+
+    scope: Reach
+    expires_ms: int | None
+    revoke_ms: int | None
+    found_at: float
+
+
+class Gate:
+    """Turns the token of a call into a Caller; one method per group of operations."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock_ms: Callable[[], int] = now_ms,
+        clock_s: Callable[[], float] = monotonic,
+    ) -> None:
+        self._database = database
+        self._now_ms = clock_ms
+        self._now_s = clock_s
+        self._believed: dict[bytes, CloudToken] = {}
+
+    def anybody(self, call: Call) -> Caller:
+        """No token is needed; what is sent is not looked at."""
+        return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+
+    async def cloud(self, call: Call) -> Caller:
+        """A `cloud_` token, whatever its scope. Raises TOKEN_*, FORBIDDEN."""
+        token, kind = bearer_token(call.authorization)
+        if kind != "cloud":
+            raise forbidden(kind, "cloud_")
+        return await self._cloud(token, call)
+
+    async def cloud_of_group(self, call: Call) -> Caller:
+        """Not one of a single game."""
+        caller = await self.cloud(call)
+        if scope_of(caller).game_id is not None:
+            raise ServiceError(
+                "FORBIDDEN", "This token covers one game; the operation needs one of the group."
+            )
+        return caller
+
+    async def cloud_of_identity(self, call: Call) -> Caller:
+        """One for all groups of its identity."""
+        caller = await self.cloud_of_group(call)
+        if scope_of(caller).group_id is not None:
+            raise ServiceError(
+                "FORBIDDEN", "This token covers one group; the operation needs one of an identity."
+            )
+        return caller
+
+    async def environment_or_cloud(self, call: Call) -> Caller:
+        """An `env_` token, or a `cloud_` one."""
+        token, kind = bearer_token(call.authorization)
+        if kind == "cloud":
+            return await self._cloud(token, call)
+        if kind != "env":
+            raise forbidden(kind, "env_ or cloud_")
+        async with self._database.read() as tx:
+            found = await tokens.environment_by_hash(tx, _hash(token))
+        if found is None:
+            raise ServiceError("TOKEN_INVALID")
+        self._require_good(found.revoke_ms, found.expires_ms)
+        namespace_id = UUID(found.namespace_id).bytes
+        token_id = UUID(found.token_id).bytes
+        return Caller(TokenKind.ENVIRONMENT, namespace_id, b"", namespace_id + token_id, call)
+
+    async def check(self, token: str) -> CloudToken:
+        """A `cloud_` token that is good now. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
+        token_hash = _hash(token)
+        believed = self._believed.get(token_hash)
+        if believed is None or self._now_s() - believed.found_at > _BELIEVED_S:
+            believed = await self._find(token_hash)
+        self._require_good(believed.revoke_ms, believed.expires_ms)
+        return believed
+
+    def doubt(self) -> None:
+        """Records of tokens changed: nothing is believed any more."""
+        self._believed.clear()
+
+    async def _find(self, token_hash: bytes) -> CloudToken:
+        async with self._database.read() as tx:
+            row = await tokens.cloud_by_hash(tx, token_hash)
+            of_identity = [] if row is None else await groups.ids_of_identity(tx, row.identity_id)
+        if row is None:
+            self._believed.pop(token_hash, None)
+            raise ServiceError("TOKEN_INVALID")
+        if row.group_id is not None:
+            # Whoever left a group has no use of the tokens that were made for it.
+            if row.group_id not in of_identity:
+                raise ServiceError(
+                    "TOKEN_REVOKED", "The token's identity is not in its group any more."
+                )
+            of_identity = [row.group_id]
+        scope = Reach(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(of_identity))
+        found = CloudToken(scope, row.expires_ms, row.revoke_ms, self._now_s())
+        if len(self._believed) >= _BELIEVED_MAX:
+            self._believed.clear()
+        self._believed[token_hash] = found
+        return found
+
+    async def _cloud(self, token: str, call: Call) -> Caller:
+        scope = (await self.check(token)).scope
+        return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
+
+    def _require_good(self, revoke_ms: int | None, expires_ms: int | None) -> None:
+        if revoke_ms is not None:
+            raise ServiceError("TOKEN_REVOKED")
+        if expires_ms is not None and expires_ms <= self._now_ms():
+            raise ServiceError("TOKEN_EXPIRED")
+
+
+def _hash(token: str) -> bytes:
+    # What is looked up is a hash of the secret: its timing tells nothing about a token.
+    return sha256(token.encode()).digest()
+
+
+def scope_of(caller: Caller) -> Reach:
+    """The scope of a caller with a `cloud_` token."""
+    if not isinstance(caller.scope, Reach):
+        raise TypeError("this operation is for cloud_ tokens")
+    return caller.scope
+
+
+# What is there for a caller -----------------------------------------------------------------------
+
+
+async def group(tx: Transaction, caller: Caller, group_id: str) -> Record:
+    """The group of a path. Raises GROUP_NOT_FOUND."""
+    found = await groups.find(tx, group_id)
+    if found is None or group_id not in scope_of(caller).groups:
+        raise ServiceError("GROUP_NOT_FOUND")
+    return found
+
+
+async def game(tx: Transaction, caller: Caller, text: str) -> Record:
+    """The game of a path, by id or name_id. Raises GAME_NOT_FOUND."""
+    found = await games.find(tx, text)
+    if found is None or not await _covers_game(tx, caller, found):
+        raise ServiceError("GAME_NOT_FOUND")
+    return found
+
+
+async def namespace(
+    tx: Transaction, caller: Caller, game_text: str, text: str
+) -> tuple[Record, Record]:
+    """Game and namespace of a path. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+    of_game = await game(tx, caller, game_text)
+    found = await namespaces.find(tx, of_game.game_id, text)
+    if found is None or not _covers_namespace(caller, found):
+        raise ServiceError("NAMESPACE_NOT_FOUND")
+    return of_game, found
+
+
+def covers(scope: Reach, game_id: str, group_id: str) -> bool:
+    """Whether a game of a group is within the scope."""
+    return scope.game_id in (None, game_id) and group_id in scope.groups
+
+
+async def _covers_game(tx: Transaction, caller: Caller, found: Record) -> bool:
+    if caller.kind is TokenKind.ENVIRONMENT:
+        of_token = await namespaces.get(tx, str(UUID(bytes=caller.namespace_id)))
+        return of_token is not None and of_token.game_id == found.game_id
+    return covers(scope_of(caller), found.game_id, found.group_id)
+
+
+def _covers_namespace(caller: Caller, found: Record) -> bool:
+    if caller.kind is TokenKind.ENVIRONMENT:
+        return UUID(found.namespace_id).bytes == caller.namespace_id
+    return True

@@ -1,0 +1,158 @@
+"""Who comes to a namespace without a token of ours: domains whose pages are let in, and users of its site (decisions 3
+and 8.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final
+
+import bcrypt
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.changes import now_ms
+from pyservice.control.names import refuse
+from pyservice.control.one_namespace import OneNamespace
+from pyservice.errors import FieldProblem, field_problem
+from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
+from pyservice.storage import namespaces
+from pyservice.storage.database import Database, Record, Transaction
+
+_PASSWORD_MAX_BYTES: Final = 72
+"""What bcrypt looks at."""
+_HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_USER = re.compile(r"[!-9;-~]{1,128}")
+
+
+class Admittance:
+    """The operations on domains and users of a namespace."""
+
+    def __init__(
+        self,
+        database: Database,
+        one: OneNamespace,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._one = one
+        self._now_ms = clock_ms
+
+    # Domains --------------------------------------------------------------------------------------
+
+    async def set_domain_public_auth(
+        self, request: pb.SetDomainPublicAuthRequest, caller: Caller
+    ) -> pb.SetDomainPublicAuthResponse:
+        """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+
+        async def change(
+            tx: Transaction, game: Record, row: Record
+        ) -> pb.SetDomainPublicAuthResponse:
+            values = {"enable_domain_public_auth": request.enabled}
+            await namespaces.change(tx, row.namespace_id, values)
+            return pb.SetDomainPublicAuthResponse()
+
+        return await self._one.settle(caller, request, pb.SetDomainPublicAuthResponse, change)
+
+    async def add_domain(
+        self, request: pb.AddDomainRequest, caller: Caller
+    ) -> pb.AddDomainResponse:
+        """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+
+        async def change(tx: Transaction, game: Record, row: Record) -> pb.AddDomainResponse:
+            domain = request.domain.lower().rstrip(".")
+            if not _is_host(domain):
+                sentence = "must be a host name or an IP address, without scheme and port"
+                refuse([field_problem(["domain"], "invalid", sentence)])
+            owner = await namespaces.owner_of_domain(tx, domain)
+            if owner not in (None, row.namespace_id):
+                sentence = "belongs to another namespace"
+                refuse([field_problem(["domain"], "not-unique", sentence)])
+            if owner is None:
+                await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
+                await namespaces.change(tx, row.namespace_id, {})
+            return pb.AddDomainResponse()
+
+        return await self._one.settle(caller, request, pb.AddDomainResponse, change)
+
+    async def remove_domain(
+        self, request: pb.RemoveDomainRequest, caller: Caller
+    ) -> pb.RemoveDomainResponse:
+        """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+
+        async def change(tx: Transaction, game: Record, row: Record) -> pb.RemoveDomainResponse:
+            domain = request.domain.lower().rstrip(".")
+            if await namespaces.remove_domain(tx, row.namespace_id, domain):
+                await namespaces.change(tx, row.namespace_id, {})
+            return pb.RemoveDomainResponse()
+
+        return await self._one.settle(caller, request, pb.RemoveDomainResponse, change)
+
+    # Users of the site ----------------------------------------------------------------------------
+
+    async def set_cdn_auth(
+        self, request: pb.SetCdnAuthRequest, caller: Caller
+    ) -> pb.SetCdnAuthResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+
+        async def change(tx: Transaction, game: Record, row: Record) -> pb.SetCdnAuthResponse:
+            values = {"cdn_auth_type": request.auth_type}
+            await namespaces.change(tx, row.namespace_id, values, is_fed=False)
+            return pb.SetCdnAuthResponse()
+
+        return await self._one.change(caller, request, pb.SetCdnAuthResponse, change)
+
+    async def set_user(
+        self, request: pb.SetAuthUserRequest, caller: Caller
+    ) -> pb.SetAuthUserResponse:
+        """Decisions 8.1; the password is kept as a bcrypt hash. Raises GAME_, NAMESPACE_NOT_FOUND,
+        VALIDATION_FAILED.
+        """
+        async with self._database.read() as tx:
+            await access.namespace(tx, caller, request.game_id, request.namespace_id)
+        refuse(_user_problems(request))
+        hashed = await asyncio.to_thread(bcrypt.hashpw, request.password.encode(), bcrypt.gensalt())
+
+        async def change(tx: Transaction, game: Record, row: Record) -> pb.SetAuthUserResponse:
+            await namespaces.set_user(tx, row.namespace_id, request.user, hashed.decode())
+            return pb.SetAuthUserResponse()
+
+        return await self._one.change(caller, request, pb.SetAuthUserResponse, change)
+
+    async def remove_user(
+        self, request: pb.RemoveAuthUserRequest, caller: Caller
+    ) -> pb.RemoveAuthUserResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+
+        async def change(tx: Transaction, game: Record, row: Record) -> pb.RemoveAuthUserResponse:
+            await namespaces.remove_user(tx, row.namespace_id, request.user)
+            return pb.RemoveAuthUserResponse()
+
+        return await self._one.change(caller, request, pb.RemoveAuthUserResponse, change)
+
+
+def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:
+    problems = []
+    if _USER.fullmatch(request.user) is None:
+        sentence = "must be 1 to 128 visible ASCII characters without a colon"
+        problems.append(field_problem(["user"], "invalid", sentence))
+    length = len(request.password.encode())
+    sentence = f"must have 1 to {_PASSWORD_MAX_BYTES} bytes"
+    if not length:
+        problems.append(field_problem(["password"], "too-short", sentence))
+    elif length > _PASSWORD_MAX_BYTES or "\0" in request.password:
+        word = "too-long" if length > _PASSWORD_MAX_BYTES else "invalid"
+        problems.append(field_problem(["password"], word, sentence))
+    return problems
+
+
+def _is_host(text: str) -> bool:
+    """A host name in lower case, or an IP literal as it stands in an Origin, without brackets."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
+    return True

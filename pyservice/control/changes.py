@@ -1,0 +1,160 @@
+"""Changes of records on behalf of a caller: one transaction, and its answer remembered in it (decisions 1.8).
+
+Owns idempotency of the control plane: the same caller with the same key gets the same answer, a duplicate in flight
+shares its outcome, a failure is tried afresh. What changes is the handler's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.storage import numbers
+from pyservice.storage.database import Conflict, Database, Transaction
+
+Answer = TypeVar("Answer", bound=Message)
+
+REMEMBERED_MS: Final = 24 * 3_600_000
+_ATTEMPTS: Final = 5
+
+_log = get_logger("control")
+
+
+def now_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Changes:
+    """Makes changes; one per process."""
+
+    def __init__(self, database: Database, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._database = database
+        self._now_ms = clock_ms
+        self._in_flight: dict[bytes, tuple[bytes, asyncio.Task[Any]]] = {}
+
+    async def make(
+        self,
+        caller: Caller,
+        request: Message,
+        answer_type: type[Answer],
+        change: Callable[[Transaction], Awaitable[Answer]],
+    ) -> Answer:
+        """Runs `change` in a transaction and commits; the answer is told when that is durable.
+
+        A client that goes away changes nothing about it. Raises what `change` raises (nothing is
+        changed then), and IDEMPOTENCY_KEY_REUSED.
+        """
+        key = _caller_key(caller)
+        if key is None:
+            return await _to_the_end(asyncio.ensure_future(self._change(change)))
+        message_hash = _message_hash(request)
+        running = self._in_flight.get(key)
+        if running is None:
+            task = asyncio.ensure_future(self._once(key, message_hash, answer_type, change))
+            self._in_flight[key] = (message_hash, task)
+            task.add_done_callback(lambda _: self._in_flight.pop(key, None))
+        else:
+            if running[0] != message_hash:
+                raise ServiceError("IDEMPOTENCY_KEY_REUSED")
+            task = running[1]
+        answer: Answer = await _to_the_end(task)
+        return answer
+
+    async def forget(self, caller: Caller) -> None:
+        """What came after the change failed: a repetition is to be tried afresh."""
+        key = _caller_key(caller)
+        if key is not None:
+            async with self._database.write() as tx:
+                await numbers.forget(tx, key)
+
+    async def forget_old(self) -> int:
+        """Drops answers that need not be remembered any more; how many."""
+        async with self._database.write() as tx:
+            return await numbers.forget_before(tx, self._now_ms() - REMEMBERED_MS)
+
+    async def _change(self, change: Callable[[Transaction], Awaitable[Answer]]) -> Answer:
+        async def attempt() -> Answer:
+            async with self._database.write() as tx:
+                return await change(tx)
+
+        return await _again_on_conflict(attempt)
+
+    async def _once(
+        self,
+        key: bytes,
+        message_hash: bytes,
+        answer_type: type[Answer],
+        change: Callable[[Transaction], Awaitable[Answer]],
+    ) -> Answer:
+        return await _again_on_conflict(
+            lambda: self._attempt_once(key, message_hash, answer_type, change)
+        )
+
+    async def _attempt_once(
+        self,
+        key: bytes,
+        message_hash: bytes,
+        answer_type: type[Answer],
+        change: Callable[[Transaction], Awaitable[Answer]],
+    ) -> Answer:
+        async with self._database.write() as tx:
+            before = await numbers.remembered(tx, key)
+            if before is not None and before.create_ms > self._now_ms() - REMEMBERED_MS:
+                if before.message_hash != message_hash:
+                    raise ServiceError("IDEMPOTENCY_KEY_REUSED")
+                return answer_type.FromString(before.answer)
+            if before is not None:
+                await numbers.forget(tx, key)
+            answer = await change(tx)
+            content = answer.SerializeToString(deterministic=True)
+            await numbers.remember(tx, key, message_hash, content, self._now_ms())
+            return answer
+
+
+async def _again_on_conflict(attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Somebody else was faster with the same name or key: what is there now decides anew."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await attempt()
+        except Conflict:
+            continue
+    try:
+        return await attempt()
+    except Conflict:
+        _log.exception("change given up")
+        raise ServiceError("OVERLOADED") from None
+
+
+async def _to_the_end(task: asyncio.Future[Answer]) -> Answer:
+    """Waits for it. That nobody waits any more does not stop it."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            # Its error, if any, was told to nobody; that must not be an unhandled one.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
+
+
+def _caller_key(caller: Caller) -> bytes | None:
+    key = caller.call.idempotency_key
+    if key is None:
+        return None
+    kind = caller.kind.value.encode()
+    return hashlib.sha256(b"\0".join((kind, caller.identity.hex().encode(), key.encode()))).digest()
+
+
+def _message_hash(request: Message) -> bytes:
+    name = str(type(request).DESCRIPTOR.full_name)
+    return hashlib.sha256(
+        name.encode() + b"\0" + request.SerializeToString(deterministic=True)
+    ).digest()

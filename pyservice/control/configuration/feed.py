@@ -1,0 +1,107 @@
+"""A configuration as the data plane is fed of it: `config.matchmaker` without what only the command-line
+tool reads. Nothing is resolved here: that is `dataplane.configuration`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
+
+# Fields with one name and one type on both sides.
+_LEVEL: Final = ("max_players", "max_players_direct", "max_players_party", "tier")
+_MODE: Final = (
+    *_LEVEL,
+    "allow_dynamic_max_players",
+    "listable",
+    "taggable",
+    "player_token_ttl",
+    "heartbeat_timeout",
+    "heartbeat_grace_ms",
+    "max_drain_ms",
+)
+_ACTION: Final = ("enabled", "enable_private", "enable_public")
+_CAPTCHA: Final = ("requests_before_reverify", "verification_ttl")
+_DOCKER: Final = ("image_id", "network_mode")
+_PORT: Final = ("port", "protocol", "proxy", "dev_port", "dev_protocol")
+_RANGES: Final = ("port_range", "dev_port_range")
+_ENDS: Final = ("min", "max")
+
+
+def to_feed(config: pb.CloudConfig) -> fed.MatchmakerConfig:
+    """What the data plane gets of a configuration; without a matchmaker, a message without modes."""
+    source = config.matchmaker
+    target = fed.MatchmakerConfig()
+    _copy(source, target, (*_LEVEL, "dev_hostname"))
+    _copy_captcha(source.captcha, target)
+    _copy_level(source, target)
+    for name, mode in source.game_modes.entries.items():
+        _copy_mode(mode, target.game_modes[name])
+    return target
+
+
+def _copy(source: Any, target: Any, fields: tuple[str, ...]) -> None:
+    """Scalars, set where they are set."""
+    for field in fields:
+        if source.HasField(field):
+            setattr(target, field, getattr(source, field))
+
+
+def _copy_captcha(source: pb.VersionCaptcha, target: fed.MatchmakerConfig) -> None:
+    """Without a provider there is nothing to ask for, and nothing is fed."""
+    for name in ("captcha_a", "captcha_b"):
+        if source.HasField(name):
+            keys = getattr(source, name)
+            getattr(target.captcha, name).CopyFrom(
+                fed.CaptchaProvider(secret_key=keys.secret_key, site_key=keys.site_key)
+            )
+    if target.HasField("captcha"):
+        _copy(source, target.captcha, _CAPTCHA)
+
+
+def _copy_mode(source: pb.VersionGameMode, target: fed.GameMode) -> None:
+    _copy(source, target, _MODE)
+    _copy_level(source, target)
+    if source.HasField("actions"):
+        target.actions.SetInParent()
+    for name in ("create", "find", "join"):
+        if not source.actions.HasField(name):
+            continue
+        action, copied = getattr(source.actions, name), getattr(target.actions, name)
+        copied.SetInParent()
+        _copy(action, copied, _ACTION if name == "create" else _ACTION[:1])
+        if action.HasField("verification"):
+            copied.verification.url = action.verification.url
+            copied.verification.headers.update(action.verification.headers.entries)
+
+
+def _copy_level(
+    source: pb.VersionMatchmaker | pb.VersionGameMode, target: fed.MatchmakerConfig | fed.GameMode
+) -> None:
+    """The parts that the matchmaker level and a mode have in common."""
+    _copy_idle_lobbies(source, target)
+    for name, region in source.regions.entries.items():
+        copied = target.regions[name]
+        _copy(region, copied, ("tier",))
+        _copy_idle_lobbies(region, copied)
+    if source.HasField("docker"):
+        _copy_docker(source.docker, target.docker)
+
+
+def _copy_idle_lobbies(source: Any, target: Any) -> None:
+    if source.HasField("idle_lobbies"):
+        _copy(source.idle_lobbies, target.idle_lobbies, _ENDS)
+
+
+def _copy_docker(source: pb.VersionDocker, target: fed.DockerConfig) -> None:
+    target.SetInParent()
+    _copy(source, target, _DOCKER)
+    target.args.extend(source.args.entries)
+    target.env.update(source.env.entries)
+    for name, port in source.ports.entries.items():
+        copied = target.ports[name]
+        _copy(port, copied, _PORT)
+        for field in _RANGES:
+            if port.HasField(field):
+                _copy(getattr(port, field), getattr(copied, field), _ENDS)

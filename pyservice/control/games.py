@@ -1,0 +1,247 @@
+"""Games: validate, create, list and get (contract games.*; decisions 4 and 8.1).
+
+A new game has namespaces `prod` and `staging` that run its empty version `0.0.1`. Pictures are `uploads`' matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from pyservice.calls import Caller, Park
+from pyservice.control import access
+from pyservice.control.access import scope_of
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.configuration import encode
+from pyservice.control.links import Links
+from pyservice.control.names import (
+    derived_name_id,
+    display_name_problems,
+    name_id_problems,
+    refuse,
+    told,
+    with_suffix,
+)
+from pyservice.control.summaries import (
+    game_summary,
+    group_summary,
+    namespace_summary,
+    version_summary,
+)
+from pyservice.control.timestamps import rfc3339
+from pyservice.errors import FieldProblem, field_problem
+from pyservice.ids import GAME_NAME_MAX, RecordIds
+from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
+from pyservice.pb.hosting.v1 import games_pb2 as pb
+from pyservice.storage import games, groups, namespaces
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.watch import Topics
+
+FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
+FIRST_VERSION: Final = "0.0.1"
+NEW_LIMITS: Final = (512, 256)
+"""lobby_count_max and max_players of a new namespace (decisions 4)."""
+_EMPTY: Final = encode(versions_pb2.CloudConfig())
+_NAMES_TRIED: Final = 64
+
+
+class PlayerCounts(Protocol):
+    """How many are connected, at most a second old."""
+
+    def players(self, namespace_ids: Iterable[str]) -> int: ...
+
+
+class Feeder(Protocol):
+    """Gets new configuration to the data plane, soon."""
+
+    def changed(self, *namespace_ids: str) -> None: ...
+
+
+def identity_topic(identity_id: str) -> str:
+    """Changes when the identity joins or leaves a group."""
+    return f"identity:{identity_id}"
+
+
+def group_topic(group_id: str) -> str:
+    """Changes when something that `getGames` tells of a group or its games does."""
+    return f"group:{group_id}"
+
+
+def game_topic(game_id: str) -> str:
+    """Changes when something that `getGame` tells does."""
+    return f"game:{game_id}"
+
+
+class Games:
+    """The operations on games."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        topics: Topics,
+        feeder: Feeder,
+        counts: PlayerCounts,
+        links: Links,
+        regions: Sequence[pb.RegionSummary],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._topics = topics
+        self._feeder = feeder
+        self._counts = counts
+        self._links = links
+        self._regions = regions
+        self._now_ms = clock_ms
+
+    async def validate(
+        self, request: pb.ValidateGameRequest, caller: Caller
+    ) -> pb.ValidateGameResponse:
+        """Contract games.validateGame."""
+        async with self._database.read() as tx:
+            problems = await _problems(tx, request)
+        return pb.ValidateGameResponse(errors=told(problems))
+
+    async def create(self, request: pb.CreateGameRequest, caller: Caller) -> pb.CreateGameResponse:
+        """Contract games.createGame. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
+        namespace_ids: list[str] = []
+
+        async def change(tx: Transaction) -> pb.CreateGameResponse:
+            await access.group(tx, caller, request.developer_group_id)
+            refuse(await _problems(tx, request))
+            game_id = await self._add(tx, request, namespace_ids)
+            return pb.CreateGameResponse(game_id=game_id)
+
+        answer = await self._changes.make(caller, request, pb.CreateGameResponse, change)
+        self._feeder.changed(*namespace_ids)
+        self._topics.bump(group_topic(request.developer_group_id))
+        return answer
+
+    async def _add(
+        self, tx: Transaction, request: pb.CreateGameRequest, namespace_ids: list[str]
+    ) -> str:
+        """Adds the game and what a new one has; its id. Appends the namespaces' ids."""
+        now = self._now_ms()
+        game_id, version_id = self._ids.new(), self._ids.new()
+        name_id = request.name_id if request.HasField("name_id") else None
+        if name_id is None:
+            name_id = await _free_name_id(tx, request.display_name)
+        await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
+        await games.add_version(tx, version_id, game_id, FIRST_VERSION, _EMPTY, b"{}", now)
+        for namespace_name, display_name in FIRST_NAMESPACES:
+            namespace_id = self._ids.new()
+            await namespaces.add(
+                tx,
+                namespace_id,
+                game_id,
+                namespace_name,
+                display_name,
+                version_id,
+                NEW_LIMITS,
+                now,
+                self._ids.new(),
+            )
+            namespace_ids.append(namespace_id)
+        return game_id
+
+    async def list_(
+        self, request: pb.GetGamesRequest, caller: Caller
+    ) -> pb.GetGamesResponse | Park:
+        """Contract games.getGames; a token of one game sees that game and its group."""
+        scope = scope_of(caller)
+        group_ids = scope.groups
+        # Groups that are joined later change the identity's own topic.
+        topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
+        index = self._topics.index_of(*topics)
+        parked = self._topics.park_or_none(request.watch_index, caller.call, *topics)
+        if parked is not None:
+            return parked
+        answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=index))
+        # A transaction of its own: what it sees is not older than the index.
+        async with self._database.read() as tx:
+            for group_id in group_ids:
+                await self._add_group(tx, answer, group_id, scope.identity_id, scope.game_id)
+        return answer
+
+    async def _add_group(
+        self,
+        tx: Transaction,
+        answer: pb.GetGamesResponse,
+        group_id: str,
+        identity_id: str,
+        only_game_id: str | None,
+    ) -> None:
+        row = await groups.find(tx, group_id)
+        if row is None:
+            return
+        is_member = await groups.is_member(tx, group_id, identity_id)
+        answer.groups.append(group_summary(row, self._links, is_member=is_member))
+        for game in await games.of_group(tx, group_id):
+            if only_game_id in (None, game.game_id):
+                count = await self._player_count(tx, game.game_id)
+                answer.games.append(game_summary(game, row, self._links, count))
+
+    async def get(self, request: pb.GetGameRequest, caller: Caller) -> pb.GetGameResponse | Park:
+        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            topic = game_topic((await access.game(tx, caller, request.game_id)).game_id)
+        index = self._topics.index_of(topic)
+        parked = self._topics.park_or_none(request.watch_index, caller.call, topic)
+        if parked is not None:
+            return parked
+        # A transaction of its own: what it sees is not older than the index.
+        async with self._database.read() as tx:
+            game = await self._game(tx, await access.game(tx, caller, request.game_id))
+        return pb.GetGameResponse(game=game, watch=envelope_pb2.Watch(index=index))
+
+    async def _game(self, tx: Transaction, row: Record) -> pb.Game:
+        of_game = await namespaces.of_game(tx, row.game_id)
+        return pb.Game(
+            game_id=row.game_id,
+            create_ts=rfc3339(row.create_ms),
+            name_id=row.name_id,
+            display_name=row.display_name,
+            developer_group_id=row.group_id,
+            total_player_count=self._counts.players(one.namespace_id for one in of_game),
+            logo_url=self._links.picture(row.logo_upload_id) if row.logo_upload_id else None,
+            banner_url=self._links.picture(row.banner_upload_id) if row.banner_upload_id else None,
+            namespaces=[namespace_summary(one) for one in of_game],
+            versions=[version_summary(one) for one in await games.versions_of(tx, row.game_id)],
+            available_regions=self._regions,
+        )
+
+    async def _player_count(self, tx: Transaction, game_id: str) -> int:
+        of_game = await namespaces.of_game(tx, game_id)
+        return self._counts.players(one.namespace_id for one in of_game)
+
+
+async def _problems(
+    tx: Transaction, request: pb.ValidateGameRequest | pb.CreateGameRequest
+) -> list[FieldProblem]:
+    """What is wrong with input for a new game."""
+    problems = list(display_name_problems(request.display_name, "display_name"))
+    if request.HasField("name_id"):
+        found = list(name_id_problems(request.name_id, GAME_NAME_MAX, "name_id"))
+        if not found and await games.taken_names(tx, [request.name_id]):
+            found = [field_problem(["name_id"], "not-unique", "is taken by another game")]
+        problems += found
+    return problems
+
+
+async def _free_name_id(tx: Transaction, display_name: str) -> str:
+    """Made from the display name, with a suffix when it is taken."""
+    name = derived_name_id(display_name, GAME_NAME_MAX)
+    number = 1
+    while True:
+        names = [
+            name if candidate == 1 else with_suffix(name, candidate, GAME_NAME_MAX)
+            for candidate in range(number, number + _NAMES_TRIED)
+        ]
+        taken = await games.taken_names(tx, names)
+        free = next((candidate for candidate in names if candidate not in taken), None)
+        if free is not None:
+            return free
+        number += _NAMES_TRIED

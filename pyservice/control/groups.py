@@ -1,0 +1,100 @@
+"""Groups of developers and their billing (contract groups.billing.get; decisions 8.4, 8.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyservice.calls import Caller, Park
+from pyservice.control import access
+from pyservice.control.access import scope_of
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.games import identity_topic
+from pyservice.control.links import Links
+from pyservice.control.names import display_name_problems, refuse
+from pyservice.control.summaries import group_summary
+from pyservice.control.timestamps import rfc3339
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import envelope_pb2
+from pyservice.pb.hosting.v1 import groups_pb2 as pb
+from pyservice.storage import groups
+from pyservice.storage.database import Database, Transaction
+from pyservice.watch import Topics
+
+
+def billing_topic(group_id: str) -> str:
+    """Changes when a time of the group's billing does."""
+    return f"billing:{group_id}"
+
+
+class Groups:
+    """The operations on groups."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        topics: Topics,
+        links: Links,
+        doubt: Callable[[], None],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """`doubt` is called after a change of members: what is believed of tokens may be wrong."""
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._topics = topics
+        self._links = links
+        self._doubt = doubt
+        self._now_ms = clock_ms
+
+    async def create(
+        self, request: pb.CreateGroupRequest, caller: Caller
+    ) -> pb.CreateGroupResponse:
+        """Decisions 8.4. Raises VALIDATION_FAILED."""
+        identity_id = scope_of(caller).identity_id
+
+        async def change(tx: Transaction) -> pb.CreateGroupResponse:
+            refuse(list(display_name_problems(request.display_name, "display_name")))
+            group_id = self._ids.new()
+            await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
+            return pb.CreateGroupResponse(group_id=group_id)
+
+        answer = await self._changes.make(caller, request, pb.CreateGroupResponse, change)
+        # The caller's own token reaches the new group at once.
+        self._doubt()
+        self._topics.bump(identity_topic(identity_id))
+        return answer
+
+    async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
+        """Decisions 8.4. Raises GROUP_NOT_FOUND."""
+        async with self._database.read() as tx:
+            row = await access.group(tx, caller, request.group_id)
+            identity_id = scope_of(caller).identity_id
+            is_member = await groups.is_member(tx, row.group_id, identity_id)
+        return pb.GetGroupResponse(group=group_summary(row, self._links, is_member=is_member))
+
+    async def billing(
+        self, request: pb.GetGroupBillingRequest, caller: Caller
+    ) -> pb.GetGroupBillingResponse | Park:
+        """Contract groups.billing.get, watchable. Raises GROUP_NOT_FOUND."""
+        topic = billing_topic(request.group_id)
+        index = self._topics.index_of(topic)
+        parked = self._topics.park_or_none(request.watch_index, caller.call, topic)
+        async with self._database.read() as tx:
+            row = await access.group(tx, caller, request.group_id)
+        if parked is not None:
+            return parked
+
+        def told(milliseconds: int | None) -> str | None:
+            return None if milliseconds is None else rfc3339(milliseconds)
+
+        return pb.GetGroupBillingResponse(
+            group=pb.GroupBilling(
+                payment_failed_ts=told(row.payment_failed_ms),
+                payment_method_attached_ts=told(row.payment_method_attached_ms),
+                payment_method_valid_ts=told(row.payment_method_valid_ms),
+                payment_succeeded_ts=told(row.payment_succeeded_ms),
+            ),
+            watch=envelope_pb2.Watch(index=index),
+        )

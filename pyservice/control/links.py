@@ -1,0 +1,34 @@
+"""Addresses in answers: of sites, profile pages and pictures. From settings alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """`cdn_domain` None: local mode, where everything of the CDN is below `cdn_url`."""
+
+    cdn_url: str
+    cdn_domain: str | None
+    hub_url: str
+    picture: Callable[[str], str]
+    """Upload id to the address of the picture that was uploaded with it."""
+
+    def game(self, name_id: str) -> str:
+        """Where the site of its `prod` is (decisions 8.4)."""
+        if self.cdn_domain is None:
+            return f"{self.cdn_url}/{name_id}/prod/"
+        return f"https://{name_id}.{self.cdn_domain}"
+
+    def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
+        """Hosts under which a namespace's site is served (decisions 8.9); none in local mode."""
+        if self.cdn_domain is None:
+            return []
+        hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]
+        return [*hosts, f"{game_name_id}.{self.cdn_domain}"] if name_id == "prod" else hosts
+
+    def profile(self, group_id: str) -> str:
+        """Profile page of a group."""
+        return f"{self.hub_url}/groups/{group_id}"

@@ -1,0 +1,67 @@
+"""The rules of names (decisions 4), as problems that the validate operations list and the others refuse."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.ids import is_name_id
+from pyservice.pb.hosting.v1 import envelope_pb2
+
+DISPLAY_NAME_MAX: Final = 128
+
+
+def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
+    """1 to 128 characters, no control characters, no leading, trailing or doubled space."""
+    if not text:
+        yield field_problem(location, "too-short", "must have 1 to 128 characters")
+    elif len(text) > DISPLAY_NAME_MAX:
+        yield field_problem(location, "too-long", "must have 1 to 128 characters")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        yield field_problem(location, "invalid", "must not have control characters")
+    elif text != text.strip() or "  " in text:
+        yield field_problem(
+            location, "invalid", "must not have leading, trailing or doubled spaces"
+        )
+
+
+def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldProblem]:
+    """Of a-z, 0-9 and single dashes inside, not a UUID."""
+    if not text:
+        yield field_problem(location, "too-short", f"must have 1 to {longest} characters")
+    elif len(text) > longest:
+        yield field_problem(location, "too-long", f"must have 1 to {longest} characters")
+    elif not is_name_id(text, longest):
+        yield field_problem(
+            location, "invalid", "must be of a-z, 0-9 and single dashes inside, and not a UUID"
+        )
+
+
+def derived_name_id(display_name: str, longest: int) -> str:
+    """A name_id made from a display name; `game` when nothing of it can be used."""
+    plain = unicodedata.normalize("NFKD", display_name).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:longest].strip("-")
+    return name if is_name_id(name, longest) else "game"
+
+
+def with_suffix(name: str, number: int, longest: int) -> str:
+    """`name-2` and so on, within the length."""
+    suffix = f"-{number}"
+    return name[: longest - len(suffix)].rstrip("-") + suffix
+
+
+def told(problems: list[FieldProblem]) -> list[envelope_pb2.FieldProblem]:
+    """What a validate operation answers."""
+    return [
+        envelope_pb2.FieldProblem(path=problem.path, message=problem.message)
+        for problem in problems
+    ]
+
+
+def refuse(problems: list[FieldProblem]) -> None:
+    """Raises VALIDATION_FAILED when there are any."""
+    if problems:
+        raise ServiceError("VALIDATION_FAILED", errors=problems)

@@ -1,0 +1,259 @@
+"""Namespaces: validate, create, get, list, set the version and the limits, history (contract games.namespaces.*;
+decisions 8.1).
+
+Who may come to a namespace is `admittance`'s; how a change gets to the data plane is `one_namespace`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
+from pyservice.control.names import display_name_problems, name_id_problems, refuse, told
+from pyservice.control.one_namespace import Feeder, OneNamespace
+from pyservice.control.summaries import namespace_summary
+from pyservice.control.timestamps import milliseconds, rfc3339
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.ids import NAMESPACE_NAME_MAX, RecordIds
+from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
+from pyservice.storage import games, namespaces
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.watch import Topics
+
+_HISTORY_PAGE: Final = 64
+_LIMIT_MAX: Final = 0xFFFF_FFFF
+
+
+class Namespaces:
+    """The operations on namespaces."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        topics: Topics,
+        feeder: Feeder,
+        one: OneNamespace,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._topics = topics
+        self._feeder = feeder
+        self._one = one
+        self._now_ms = clock_ms
+
+    async def validate(
+        self, request: pb.ValidateNamespaceRequest, caller: Caller
+    ) -> pb.ValidateNamespaceResponse:
+        """Contract games.namespaces.validateGameNamespace. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            problems = await _problems(tx, game.game_id, request)
+        return pb.ValidateNamespaceResponse(errors=told(problems))
+
+    async def create(
+        self, request: pb.CreateNamespaceRequest, caller: Caller
+    ) -> pb.CreateNamespaceResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
+        topics: list[str] = []
+
+        async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
+            game = await access.game(tx, caller, request.game_id)
+            refuse(await _problems(tx, game.game_id, request))
+            await _require_version(tx, game.game_id, request.version_id)
+            namespace_id = self._ids.new()
+            await namespaces.add(
+                tx,
+                namespace_id,
+                game.game_id,
+                request.name_id,
+                request.display_name,
+                request.version_id,
+                NEW_LIMITS,
+                self._now_ms(),
+                self._ids.new(),
+            )
+            topics[:] = game_topic(game.game_id), group_topic(game.group_id)
+            return pb.CreateNamespaceResponse(namespace_id=namespace_id)
+
+        answer = await self._changes.make(caller, request, pb.CreateNamespaceResponse, change)
+        self._feeder.changed(answer.namespace_id)
+        self._topics.bump(*topics)
+        return answer
+
+    async def list_(
+        self, request: pb.ListNamespacesRequest, caller: Caller
+    ) -> pb.ListNamespacesResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            rows = await namespaces.of_game(tx, game.game_id)
+        return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
+
+    async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            domains = await namespaces.domains_of(tx, row.namespace_id)
+            users = await namespaces.users_of(tx, row.namespace_id)
+        cdn = pb.CdnNamespaceConfig(
+            enable_domain_public_auth=row.enable_domain_public_auth,
+            domains=[_domain(domain) for domain in domains],
+            auth_type=row.cdn_auth_type,
+            auth_user_list=[pb.AuthUser(user=user.user) for user in users],
+        )
+        namespace = pb.Namespace(
+            namespace_id=row.namespace_id,
+            create_ts=rfc3339(row.create_ms),
+            display_name=row.display_name,
+            version_id=row.version_id,
+            name_id=row.name_id,
+            config=pb.NamespaceConfig(
+                cdn=cdn,
+                matchmaker=_limits(row),
+                kv=pb.EmptyConfig(),
+                identity=pb.EmptyConfig(),
+            ),
+        )
+        return pb.GetNamespaceResponse(namespace=namespace)
+
+    async def set_version(
+        self, request: pb.UpdateNamespaceVersionRequest, caller: Caller
+    ) -> pb.UpdateNamespaceVersionResponse:
+        """Contract games.namespaces.updateGameNamespaceVersion. Raises GAME_, NAMESPACE_, VERSION_NOT_FOUND,
+        VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
+        """
+        async with self._database.read() as tx:
+            game, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            await _require_version(tx, game.game_id, request.version_id)
+        if row.version_id != request.version_id:
+            await self._feeder.check(row.namespace_id, request.version_id)
+
+        async def change(
+            tx: Transaction, game: Record, row: Record
+        ) -> pb.UpdateNamespaceVersionResponse:
+            await _require_version(tx, game.game_id, request.version_id)
+            if row.version_id != request.version_id:
+                values = {"version_id": request.version_id}
+                await namespaces.change(tx, row.namespace_id, values)
+                await namespaces.add_history(
+                    tx, self._ids.new(), row.namespace_id, request.version_id, self._now_ms()
+                )
+            return pb.UpdateNamespaceVersionResponse()
+
+        return await self._one.settle(caller, request, pb.UpdateNamespaceVersionResponse, change)
+
+    async def history(
+        self, request: pb.GetVersionHistoryRequest, caller: Caller
+    ) -> pb.GetVersionHistoryResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
+        before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
+        return pb.GetVersionHistoryResponse(
+            versions=[
+                pb.NamespaceVersion(
+                    namespace_id=entry.namespace_id,
+                    version_id=entry.version_id,
+                    deploy_ts=rfc3339(entry.deploy_ms),
+                )
+                for entry in entries
+            ]
+        )
+
+    # Limits ---------------------------------------------------------------------------------------
+
+    async def validate_limits(
+        self, request: pb.ValidateMatchmakerConfigRequest, caller: Caller
+    ) -> pb.ValidateMatchmakerConfigResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        async with self._database.read() as tx:
+            await access.namespace(tx, caller, request.game_id, request.namespace_id)
+        problems = _limit_problems(request)
+        return pb.ValidateMatchmakerConfigResponse(errors=told(problems))
+
+    async def set_limits(
+        self, request: pb.UpdateMatchmakerConfigRequest, caller: Caller
+    ) -> pb.UpdateMatchmakerConfigResponse:
+        """Contract games.namespaces.updateGameNamespaceMatchmakerConfig. Raises GAME_, NAMESPACE_NOT_FOUND,
+        VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
+        """
+
+        async def change(
+            tx: Transaction, game: Record, row: Record
+        ) -> pb.UpdateMatchmakerConfigResponse:
+            refuse(_limit_problems(request))
+            values = {
+                "lobby_count_max": request.lobby_count_max,
+                "max_players": request.max_players,
+            }
+            await namespaces.change(tx, row.namespace_id, values)
+            return pb.UpdateMatchmakerConfigResponse()
+
+        return await self._one.settle(caller, request, pb.UpdateMatchmakerConfigResponse, change)
+
+
+def _before_ms(anchor: str) -> int:
+    try:
+        return milliseconds(anchor)
+    except ValueError:
+        problem = field_problem(["anchor"], "invalid", "must be the deploy_ts of an entry")
+        raise ServiceError("QUERY_INVALID", errors=[problem]) from None
+
+
+async def _problems(
+    tx: Transaction,
+    game_id: str,
+    request: pb.ValidateNamespaceRequest | pb.CreateNamespaceRequest,
+) -> list[FieldProblem]:
+    """What is wrong with input for a new namespace."""
+    problems = list(display_name_problems(request.display_name, "display_name"))
+    found = list(name_id_problems(request.name_id, NAMESPACE_NAME_MAX, "name_id"))
+    if not found and await namespaces.find(tx, game_id, request.name_id) is not None:
+        found = [field_problem(["name_id"], "not-unique", "is taken by another of the game")]
+    return problems + found
+
+
+async def _require_version(tx: Transaction, game_id: str, version_id: str) -> None:
+    if not await games.is_version_of(tx, game_id, version_id):
+        raise ServiceError("VERSION_NOT_FOUND")
+
+
+def _limit_problems(
+    request: pb.UpdateMatchmakerConfigRequest | pb.ValidateMatchmakerConfigRequest,
+) -> list[FieldProblem]:
+    return [
+        field_problem([name], "too-low", f"must be 1 to {_LIMIT_MAX}")
+        for name in ("lobby_count_max", "max_players")
+        if getattr(request, name) < 1
+    ]
+
+
+def _domain(row: Record) -> pb.Domain:
+    return pb.Domain(
+        domain=row.domain,
+        create_ts=rfc3339(row.create_ms),
+        verification_status="active",
+        verification_method=pb.EmptyConfig(),
+    )
+
+
+def _limits(row: Record) -> pb.MatchmakerNamespaceConfig:
+    number = row.max_players
+    return pb.MatchmakerNamespaceConfig(
+        lobby_count_max=row.lobby_count_max,
+        max_players_per_client=number,
+        max_players_per_client_vpn=number,
+        max_players_per_client_proxy=number,
+        max_players_per_client_tor=number,
+        max_players_per_client_hosting=number,
+    )

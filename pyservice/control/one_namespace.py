@@ -1,0 +1,84 @@
+"""A change of one namespace: the records first, then the data plane, whose acknowledgement the answer stands for.
+
+Owns this order. What changes is the handlers' in `namespaces`, `admittance` and `tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.changes import Changes
+from pyservice.control.games import game_topic
+from pyservice.errors import ServiceError
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.watch import Topics
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class Feeder(Protocol):
+    """Gets configuration to the data plane."""
+
+    def changed(self, *namespace_ids: str) -> None: ...
+    async def settled(self, namespace_id: str) -> None: ...
+    async def check(self, namespace_id: str, version_id: str) -> None: ...
+
+
+def site_topic(namespace_id: str) -> str:
+    """Changes when what the CDN serves of a namespace may have."""
+    return f"site:{namespace_id}"
+
+
+class OneNamespace:
+    """Changes the namespace that a request's path names."""
+
+    def __init__(
+        self, database: Database, changes: Changes, topics: Topics, feeder: Feeder
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._topics = topics
+        self._feeder = feeder
+
+    async def settle(
+        self,
+        caller: Caller,
+        request: Any,
+        answer_type: type[Answer],
+        change: Callable[[Transaction, Record, Record], Awaitable[Answer]],
+    ) -> Answer:
+        """Changes it and waits for the data plane."""
+        answer = await self.change(caller, request, answer_type, change)
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+        try:
+            await self._feeder.settled(row.namespace_id)
+        except ServiceError as error:
+            if error.code == "VALIDATION_FAILED":
+                await self._changes.forget(caller)
+            raise
+        return answer
+
+    async def change(
+        self,
+        caller: Caller,
+        request: Any,
+        answer_type: type[Answer],
+        change: Callable[[Transaction, Record, Record], Awaitable[Answer]],
+    ) -> Answer:
+        """Changes the namespace of the request's path."""
+        topics: list[str] = []
+
+        async def found(tx: Transaction) -> Answer:
+            game, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            topics[:] = (game_topic(game.game_id), site_topic(row.namespace_id))
+            return await change(tx, game, row)
+
+        answer = await self._changes.make(caller, request, answer_type, found)
+        self._topics.bump(*topics)
+        return answer

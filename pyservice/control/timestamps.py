@@ -1,0 +1,18 @@
+"""Times in answers (decisions 1.6): RFC 3339, UTC, milliseconds, `Z`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def rfc3339(milliseconds: int) -> str:
+    """Milliseconds since the Unix epoch as text."""
+    seconds, rest = divmod(milliseconds, 1000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
+
+
+def milliseconds(text: str) -> int:
+    """What `rfc3339` made. Raises ValueError for a date that does not exist."""
+    moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,334 @@
+"""Tokens: made, listed, revoked, inspected (decisions 3). `cloud_` and `env_` are random and kept as hashes; `pub_` and
+`dev_` are signed by the data plane, which holds the keys.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.access import scope_of
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.timestamps import rfc3339
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.ids import RecordIds, is_name_id
+from pyservice.pb.hosting.internal.v1 import configuration_pb2
+from pyservice.pb.hosting.v1 import tokens_pb2 as pb
+from pyservice.storage import namespaces, tokens
+from pyservice.storage.database import Database, Record, Transaction
+
+DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
+_SECRET_BYTES: Final = 32
+_PORT_NAME_MAX: Final = 26
+_PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
+
+Made = TypeVar("Made", bound=Message)
+
+
+class Secret(NamedTuple):
+    """A new random token, and what is kept of it."""
+
+    token: str
+    sha256: bytes
+
+
+def new_secret(kind: str) -> Secret:
+    """`cloud` or `env`."""
+    text = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
+    token = f"{kind}_{text}"
+    return Secret(token, sha256(token.encode()).digest())
+
+
+class Feeder(Protocol):
+    """Gets configuration to the data plane."""
+
+    async def settled(self, namespace_id: str) -> None: ...
+
+
+class Signer(Protocol):
+    """The data plane's signatures. Raises CONTROL_PLANE_UNAVAILABLE when it is away."""
+
+    async def public_token(self, namespace_id: str, token_id: str) -> str: ...
+    async def development_token(self, namespace_id: str, token_id: str, expires_ms: int) -> str: ...
+
+
+class Tokens:
+    """The operations on tokens."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        feeder: Feeder,
+        signer: Signer,
+        doubt: Callable[[], None],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """`doubt` is called after a revocation: what is believed of tokens may be wrong."""
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._feeder = feeder
+        self._signer = signer
+        self._doubt = doubt
+        self._now_ms = clock_ms
+
+    # Of a namespace -------------------------------------------------------------------------------
+
+    async def create_service(
+        self, request: pb.CreateServiceTokenRequest, caller: Caller
+    ) -> pb.CreateServiceTokenResponse:
+        """An env_ token. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.environment_id)
+        token, token_id = await self.make_environment_token(row.namespace_id)
+        return pb.CreateServiceTokenResponse(token=token, token_id=token_id)
+
+    async def make_environment_token(self, namespace_id: str) -> tuple[str, str]:
+        """Token and id, good now. Raises CONTROL_PLANE_UNAVAILABLE."""
+        secret, token_id = new_secret("env"), self._ids.new()
+        async with self._database.write() as tx:
+            await tokens.add_of_namespace(
+                tx, token_id, namespace_id, "env", self._now_ms(), sha256=secret.sha256
+            )
+            await _raise_revision(tx, namespace_id)
+        await self._feeder.settled(namespace_id)
+        return secret.token, token_id
+
+    async def create_public(
+        self, request: pb.CreatePublicTokenRequest, caller: Caller
+    ) -> pb.CreatePublicTokenResponse:
+        """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+
+        async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            token_id = await self.add_public(tx, row.namespace_id)
+            return pb.CreatePublicTokenResponse(token_id=token_id)
+
+        answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+        # Not kept: the same id is signed to the same token.
+        token = await self.sign_public(row.namespace_id, answer.token_id)
+        return pb.CreatePublicTokenResponse(token=token, token_id=answer.token_id)
+
+    async def add_public(self, tx: Transaction, namespace_id: str) -> str:
+        """Adds the record; its id."""
+        token_id = self._ids.new()
+        await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
+        return token_id
+
+    async def sign_public(self, namespace_id: str, token_id: str) -> str:
+        """The token, when the data plane knows the namespace."""
+        await self._feeder.settled(namespace_id)
+        return await self._signer.public_token(namespace_id, token_id)
+
+    async def create_development(
+        self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
+    ) -> pb.CreateDevelopmentTokenResponse:
+        """A dev_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+
+        async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            problems = _development_problems(request)
+            if problems:
+                raise ServiceError("VALIDATION_FAILED", errors=problems)
+            token_id, now = self._ids.new(), self._now_ms()
+            expires_ms = now + DEVELOPMENT_MS
+            await tokens.add_of_namespace(
+                tx,
+                token_id,
+                row.namespace_id,
+                "dev",
+                now,
+                answers=_mock_answers(request, token_id, expires_ms).SerializeToString(),
+                expires_ms=expires_ms,
+            )
+            await _raise_revision(tx, row.namespace_id)
+            return pb.CreateDevelopmentTokenResponse(
+                token_id=token_id, expires_ts=rfc3339(expires_ms)
+            )
+
+        answer = await self._changes.make(
+            caller, request, pb.CreateDevelopmentTokenResponse, change
+        )
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
+        if kept is None:
+            raise ServiceError("TOKEN_NOT_FOUND")
+        await self._feeder.settled(row.namespace_id)
+        token = await self._signer.development_token(
+            row.namespace_id, answer.token_id, kept.expires_ms
+        )
+        return pb.CreateDevelopmentTokenResponse(
+            token=token, token_id=answer.token_id, expires_ts=answer.expires_ts
+        )
+
+    async def list_of_namespace(
+        self, request: pb.ListNamespaceTokensRequest, caller: Caller
+    ) -> pb.ListNamespaceTokensResponse:
+        """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+        async with self._database.read() as tx:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            rows = await tokens.of_namespace(tx, row.namespace_id)
+        return pb.ListNamespaceTokensResponse(tokens=[_record(row, row.kind) for row in rows])
+
+    async def revoke_of_namespace(
+        self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
+    ) -> pb.RevokeNamespaceTokenResponse:
+        """Good until now. Raises GAME_, NAMESPACE_, TOKEN_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        namespace_ids: list[str] = []
+
+        async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
+            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            namespace_ids[:] = [row.namespace_id]
+            found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
+            if found is None:
+                raise ServiceError("TOKEN_NOT_FOUND")
+            if found.revoke_ms is None:
+                await tokens.revoke_of_namespace(tx, request.token_id, self._now_ms())
+                await _raise_revision(tx, row.namespace_id)
+            return pb.RevokeNamespaceTokenResponse()
+
+        answer = await self._changes.make(caller, request, pb.RevokeNamespaceTokenResponse, change)
+        if not namespace_ids:
+            async with self._database.read() as tx:
+                _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            namespace_ids = [row.namespace_id]
+        await self._feeder.settled(namespace_ids[0])
+        return answer
+
+    # cloud_ ---------------------------------------------------------------------------------------
+
+    async def create_of_game(
+        self, request: pb.CreateGameTokenRequest, caller: Caller
+    ) -> pb.CreateGameTokenResponse:
+        """A cloud_ token of one game. Raises GAME_NOT_FOUND."""
+        async with self._database.write() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            made = await self.add_cloud(
+                tx, scope_of(caller).identity_id, game.group_id, game.game_id
+            )
+        return pb.CreateGameTokenResponse(token=made[0], token_id=made[1])
+
+    async def add_cloud(
+        self, tx: Transaction, identity_id: str, group_id: str | None, game_id: str | None
+    ) -> tuple[str, str]:
+        """Token and id of a new cloud_ token."""
+        secret, token_id = new_secret("cloud"), self._ids.new()
+        await tokens.add_cloud(
+            tx, token_id, secret.sha256, identity_id, group_id, game_id, self._now_ms()
+        )
+        return secret.token, token_id
+
+    async def list_of_group(
+        self, request: pb.ListGroupTokensRequest, caller: Caller
+    ) -> pb.ListGroupTokensResponse:
+        """Raises GROUP_NOT_FOUND."""
+        async with self._database.read() as tx:
+            await access.group(tx, caller, request.group_id)
+            rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
+        records = [_record(row, "cloud", row.game_id) for row in rows]
+        return pb.ListGroupTokensResponse(tokens=records)
+
+    async def revoke_of_group(
+        self, request: pb.RevokeGroupTokenRequest, caller: Caller
+    ) -> pb.RevokeGroupTokenResponse:
+        """Raises GROUP_NOT_FOUND, TOKEN_NOT_FOUND."""
+
+        async def change(tx: Transaction) -> pb.RevokeGroupTokenResponse:
+            await access.group(tx, caller, request.group_id)
+            rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
+            if request.token_id not in {row.token_id for row in rows}:
+                raise ServiceError("TOKEN_NOT_FOUND")
+            await tokens.revoke_cloud(tx, request.token_id, self._now_ms())
+            return pb.RevokeGroupTokenResponse()
+
+        answer = await self._changes.make(caller, request, pb.RevokeGroupTokenResponse, change)
+        self._doubt()
+        return answer
+
+    async def inspect(
+        self, request: pb.InspectTokenRequest, caller: Caller
+    ) -> pb.InspectTokenResponse:
+        """Whose the caller's token is."""
+        scope = scope_of(caller)
+        async with self._database.read() as tx:
+            row = await tokens.cloud_by_id(tx, scope.token_id)
+        expires_ms = None if row is None else row.expires_ms
+        return pb.InspectTokenResponse(
+            token_id=scope.token_id,
+            identity_id=scope.identity_id,
+            group_id=scope.group_id,
+            game_id=scope.game_id,
+            expires_ts=None if expires_ms is None else rfc3339(expires_ms),
+        )
+
+
+def _all_groups_of(caller: Caller) -> str:
+    """The identity whose tokens for all its groups are the caller's to manage: a token of one group has none."""
+    scope = scope_of(caller)
+    return scope.identity_id if scope.group_id is None else ""
+
+
+async def _raise_revision(tx: Transaction, namespace_id: str) -> None:
+    await namespaces.change(tx, namespace_id, {})
+
+
+def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecord:
+    return pb.TokenRecord(
+        token_id=row.token_id,
+        kind=kind,
+        create_ts=rfc3339(row.create_ms),
+        expires_ts=None if row.expires_ms is None else rfc3339(row.expires_ms),
+        revoke_ts=None if row.revoke_ms is None else rfc3339(row.revoke_ms),
+        game_id=game_id,
+    )
+
+
+def _development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[FieldProblem]:
+    problems: list[FieldProblem] = []
+    for name, port in sorted(request.ports.items()):
+        path = ["ports", name]
+        if not is_name_id(name, _PORT_NAME_MAX):
+            sentence = "must be 1 to 26 of a-z, 0-9 and single dashes inside"
+            problems.append(field_problem(path, "invalid", sentence))
+        if port.protocol not in _PROTOCOLS:
+            sentence = f"must be one of {', '.join(_PROTOCOLS)}"
+            problems.append(field_problem([*path, "protocol"], "not-allowed", sentence))
+        if port.HasField("port") and port.HasField("port_range"):
+            sentence = "must not stand beside port"
+            problems.append(field_problem([*path, "port_range"], "not-allowed", sentence))
+        if port.HasField("port_range") and port.port_range.min > port.port_range.max:
+            sentence = "must be at least min"
+            problems.append(field_problem([*path, "port_range", "max"], "too-low", sentence))
+    return problems
+
+
+def _mock_answers(
+    request: pb.CreateDevelopmentTokenRequest, token_id: str, expires_ms: int
+) -> configuration_pb2.DevelopmentToken:
+    """What the data plane answers to the token."""
+    answers = configuration_pb2.DevelopmentToken(
+        token_id=token_id,
+        expires_ms=expires_ms,
+        hostname=request.hostname if request.HasField("hostname") else None,
+    )
+    for name, port in request.ports.items():
+        made: Any = answers.ports[name]
+        made.protocol = port.protocol
+        if port.HasField("port"):
+            made.port = port.port
+        if port.HasField("port_range"):
+            made.port_range.min = port.port_range.min
+            made.port_range.max = port.port_range.max
+    return answers

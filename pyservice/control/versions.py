@@ -1,0 +1,164 @@
+"""Versions: create, validate, reserve a name, get, list (contract games.versions.*; decisions 4 and 8.1).
+
+What a configuration may have is `configuration`'s. A version never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.access import scope_of
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.configuration import (
+    Completeness,
+    Context,
+    encode,
+    image_ids,
+    json_of,
+    problems_of,
+    site_ids,
+    version_answer,
+)
+from pyservice.control.games import game_topic, group_topic
+from pyservice.control.names import display_name_problems, refuse, told
+from pyservice.control.summaries import version_summary
+from pyservice.control.timestamps import rfc3339
+from pyservice.errors import FieldProblem, ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.storage import games
+from pyservice.storage.database import Database, Transaction
+from pyservice.watch import Topics
+
+Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
+
+
+class Judge(Protocol):
+    """The operator's side of what a configuration may have."""
+
+    def __call__(
+        self, builds: Mapping[str, Completeness], sites: Mapping[str, Completeness]
+    ) -> Context: ...
+
+
+class Uploaded(Protocol):
+    """Which builds and sites of a game there are, of those asked for."""
+
+    async def builds(
+        self, tx: Transaction, game_id: str, ids: set[str]
+    ) -> dict[str, Completeness]: ...
+    async def sites(
+        self, tx: Transaction, game_id: str, ids: set[str]
+    ) -> dict[str, Completeness]: ...
+
+
+class Versions:
+    """The operations on versions."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        topics: Topics,
+        uploaded: Uploaded,
+        judge: Judge,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._topics = topics
+        self._uploaded = uploaded
+        self._judge = judge
+        self._now_ms = clock_ms
+
+    async def create(
+        self, request: pb.CreateVersionRequest, caller: Caller
+    ) -> pb.CreateVersionResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
+        topics: list[str] = []
+
+        async def change(tx: Transaction) -> pb.CreateVersionResponse:
+            game = await access.game(tx, caller, request.game_id)
+            refuse(await self._problems(tx, game.game_id, request))
+            version_id = self._ids.new()
+            await games.add_version(
+                tx,
+                version_id,
+                game.game_id,
+                request.display_name,
+                encode(request.config),
+                json_of(request.config),
+                self._now_ms(),
+                site_id=next(iter(site_ids(request.config)), None),
+                build_ids=image_ids(request.config),
+            )
+            topics[:] = game_topic(game.game_id), group_topic(game.group_id)
+            return pb.CreateVersionResponse(version_id=version_id)
+
+        answer = await self._changes.make(caller, request, pb.CreateVersionResponse, change)
+        self._topics.bump(*topics)
+        return answer
+
+    async def validate(
+        self, request: pb.ValidateVersionRequest, caller: Caller
+    ) -> pb.ValidateVersionResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            problems = await self._problems(tx, game.game_id, request)
+        return pb.ValidateVersionResponse(errors=told(problems))
+
+    async def reserve_name(
+        self, request: pb.ReserveVersionNameRequest, caller: Caller
+    ) -> pb.ReserveVersionNameResponse:
+        """Decisions 8.1: never twice the same, and none that a version has. Raises GAME_NOT_FOUND."""
+
+        async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
+            game = await access.game(tx, caller, request.game_id)
+            while True:
+                # The first version has the number 1.
+                number = await games.reserve_version_name(tx, game.game_id) + 1
+                name = f"0.0.{number}"
+                if not await games.has_version_named(tx, game.game_id, name):
+                    return pb.ReserveVersionNameResponse(version_display_name=name)
+
+        return await self._changes.make(caller, request, pb.ReserveVersionNameResponse, change)
+
+    async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
+        """Contract games.versions.getGameVersionById. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
+        async with self._database.read() as tx:
+            row = await games.find_version_with_game(tx, request.game_id, request.version_id)
+            if row is None or not access.covers(scope_of(caller), row.game_id, row.group_id):
+                await access.game(tx, caller, request.game_id)
+                raise ServiceError("VERSION_NOT_FOUND")
+        return version_answer(
+            row.config,
+            row.config_json,
+            rfc3339(row.create_ms),
+            row.display_name,
+            row.version_id,
+        )
+
+    async def list_(
+        self, request: pb.ListVersionsRequest, caller: Caller
+    ) -> pb.ListVersionsResponse:
+        """Decisions 8.1. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            rows = await games.versions_of(tx, game.game_id)
+        return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
+
+    async def _problems(self, tx: Transaction, game_id: str, request: Input) -> list[FieldProblem]:
+        builds = await self._uploaded.builds(tx, game_id, image_ids(request.config))
+        sites = await self._uploaded.sites(tx, game_id, site_ids(request.config))
+        return [
+            *display_name_problems(request.display_name, "display_name"),
+            *problems_of(request.config, self._judge(builds, sites)),
+        ]

@@ -1,0 +1,280 @@
+"""Mock answers for dev_ tokens: a developer's own machine stands in for a lobby (decisions 3).
+
+Owns what the mock lobby looks like. No place is reserved, no captcha or verification is asked, and
+nothing is kept but which mock player tokens were used, which is an interface here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final, Protocol, TypeVar
+
+from pyservice.calls import Caller
+from pyservice.dataplane.answers import put_address
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.internal.v1 import configuration_pb2
+from pyservice.pb.hosting.v1 import lobby_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+
+LOBBY_ID: Final = "00000000-0000-0000-0000-000000000000"
+REGION_ID: Final = "dev-lcl"
+REGION_NAME: Final = "Local"
+_HOSTNAME: Final = "127.0.0.1"
+_PROTOCOL: Final = "https"
+_TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
+
+Answer = TypeVar("Answer", pb.FindLobbyResponse, pb.JoinLobbyResponse)
+
+
+class MockTokens(Protocol):
+    """Player tokens that stand for nobody. A dev_ token is named by namespace and its id."""
+
+    def mock_player_token(
+        self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
+    ) -> str:
+        """A new token; for the same 16 bytes the same, for an hour."""
+
+    async def consume_mock(
+        self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
+    ) -> None:
+        """Uses it up, durably. Raises PLAYER_TOKEN_INVALID (it is not one of this dev_ token),
+        PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, STORAGE_FULL.
+        """
+
+
+Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
+"""32 bytes for identity, idempotency key, operation and message; None without a key."""
+
+
+class Development:
+    """The operations of clients and lobby servers, as a caller with a dev_ token gets them."""
+
+    def __init__(
+        self, namespaces: Namespaces, tokens: MockTokens, idempotency: Idempotency
+    ) -> None:
+        self._namespaces = namespaces
+        self._idempotency = idempotency
+        self._tokens = tokens
+
+    # Matchmaker clients
+
+    async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
+        """The mock lobby, with the ports of the first mode. Raises MATCHMAKER_GAME_MODE_NOT_FOUND
+        where the ports come from the version.
+        """
+        ports = self._ports(caller, list(request.game_modes))
+        tokens = self._player_tokens("find", request, caller)
+        return _fill(pb.FindLobbyResponse(), ports, tokens)
+
+    async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
+        """The mock lobby whatever lobby was asked for, with the ports of all modes."""
+        ports = self._ports(caller, None)
+        tokens = self._player_tokens("join", request, caller)
+        return _fill(pb.JoinLobbyResponse(), ports, tokens)
+
+    async def list_lobbies(
+        self, request: pb.ListLobbiesRequest, caller: Caller
+    ) -> pb.ListLobbiesResponse:
+        """The mock lobby, of the first listable mode."""
+        modes = self._namespaces.resolved(caller.namespace_id).modes
+        listable = sorted(name for name, mode in modes.items() if mode.is_listable)
+        answer = pb.ListLobbiesResponse(
+            game_modes=[lobby_pb2.GameModeInfo(game_mode_id=name) for name in listable],
+            regions=[_region()],
+        )
+        if listable:
+            mode = modes[listable[0]]
+            answer.lobbies.add(
+                lobby_id=LOBBY_ID,
+                game_mode_id=mode.name,
+                region_id=REGION_ID,
+                max_players_normal=mode.max_players,
+                max_players_direct=mode.max_players_direct,
+                max_players_party=mode.max_players_party,
+            )
+        return answer
+
+    async def list_regions(
+        self, request: pb.ListRegionsRequest, caller: Caller
+    ) -> pb.ListRegionsResponse:
+        """The developer's machine alone."""
+        return pb.ListRegionsResponse(regions=[_region()])
+
+    async def statistics(
+        self, request: pb.GetPlayerStatisticsRequest, caller: Caller
+    ) -> pb.GetPlayerStatisticsResponse:
+        """Nobody plays."""
+        answer = pb.GetPlayerStatisticsResponse()
+        for name in self._namespaces.resolved(caller.namespace_id).modes:
+            answer.game_modes[name].SetInParent()
+        return answer
+
+    # Lobby servers
+
+    async def connected(
+        self, request: pb.PlayerConnectedRequest, caller: Caller
+    ) -> pb.PlayerConnectedResponse:
+        """A mock player token of this dev_ token is good once. Raises what `consume_mock` does."""
+        await self._tokens.consume_mock(
+            caller.namespace_id, _token_id(caller), request.player_token, caller.call.deadline
+        )
+        return pb.PlayerConnectedResponse()
+
+    async def disconnected(
+        self, request: pb.PlayerDisconnectedRequest, caller: Caller
+    ) -> pb.PlayerDisconnectedResponse:
+        """Success."""
+        return pb.PlayerDisconnectedResponse()
+
+    async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
+        """Success."""
+        return pb.LobbyReadyResponse()
+
+    async def set_closed(
+        self, request: pb.SetLobbyClosedRequest, caller: Caller
+    ) -> pb.SetLobbyClosedResponse:
+        """Success."""
+        return pb.SetLobbyClosedResponse()
+
+    async def set_state(
+        self, request: pb.SetLobbyStateRequest, caller: Caller
+    ) -> pb.SetLobbyStateResponse:
+        """Success; nothing is kept."""
+        return pb.SetLobbyStateResponse()
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
+        """Success."""
+        return pb.HeartbeatResponse()
+
+    def _player_tokens(
+        self, operation: str, request: pb.FindLobbyRequest | pb.JoinLobbyRequest, caller: Caller
+    ) -> list[str]:
+        """One per player; a repetition under the same idempotency key gets the same."""
+        message = request.SerializeToString(deterministic=True)
+        key = caller.call.idempotency_key
+        seed = self._idempotency(caller.identity, key, operation, message)
+        return [
+            self._tokens.mock_player_token(
+                caller.namespace_id,
+                _token_id(caller),
+                seed and blake2b(number.to_bytes(1), key=seed, digest_size=16).digest(),
+            )
+            for number in range(request.party_size or 1)
+        ]
+
+    def _ports(self, caller: Caller, modes: list[str] | None) -> dict[str, lobby_pb2.Port]:
+        """Those of the token, else those of the version: of the first of the modes, which are all
+        to be known, or of every mode when none is named.
+        """
+        configuration = self._namespaces.configuration(caller.namespace_id)
+        if configuration is None:
+            raise ServiceError("TOKEN_REVOKED", "The namespace of the token was removed.")
+        matchmaker = _current(configuration)
+        made = _made(configuration, _token_id(caller))
+        hostname = made.hostname or matchmaker.dev_hostname or _HOSTNAME
+        if made.ports:
+            return {name: _given_port(port, hostname) for name, port in made.ports.items()}
+        for name in modes or ():
+            if name not in matchmaker.game_modes:
+                label = f"{configuration.game.name_id}/{configuration.name_id}"
+                raise ServiceError(
+                    "MATCHMAKER_GAME_MODE_NOT_FOUND",
+                    f"The version that {label} runs has no game mode {name}.",
+                )
+        ports: dict[str, lobby_pb2.Port] = {}
+        for name in modes[:1] if modes else sorted(matchmaker.game_modes):
+            for port_name, port in _ports_of(matchmaker, name):
+                ports.setdefault(port_name, _configured_port(port, hostname))
+        return ports
+
+
+def _fill(answer: Answer, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]) -> Answer:
+    answer.lobby.lobby_id = LOBBY_ID
+    answer.lobby.region.region_id = REGION_ID
+    answer.lobby.region.display_name = REGION_NAME
+    for name, port in ports.items():
+        answer.ports[name].CopyFrom(port)
+        answer.lobby.ports[name].CopyFrom(port)
+    answer.lobby.player.token = tokens[0]
+    answer.player.token = tokens[0]
+    if len(tokens) > 1:
+        for token in tokens:
+            answer.players.add().token = token
+    return answer
+
+
+def _token_id(caller: Caller) -> bytes:
+    return caller.identity[len(caller.namespace_id) :]
+
+
+def _current(
+    configuration: configuration_pb2.NamespaceConfiguration,
+) -> configuration_pb2.MatchmakerConfig:
+    for version in configuration.versions:
+        if version.version_id == configuration.current_version_id:
+            return version.matchmaker
+    return configuration_pb2.MatchmakerConfig()
+
+
+def _made(
+    configuration: configuration_pb2.NamespaceConfiguration, token_id: bytes
+) -> configuration_pb2.DevelopmentToken:
+    """What was said when the token was made."""
+    text = format_uuid(token_id)
+    for token in configuration.development_tokens:
+        if token.token_id == text:
+            return token
+    return configuration_pb2.DevelopmentToken()
+
+
+def _ports_of(
+    matchmaker: configuration_pb2.MatchmakerConfig, mode_name: str
+) -> Iterator[tuple[str, configuration_pb2.PortConfig]]:
+    mode = matchmaker.game_modes[mode_name]
+    docker = mode.docker if mode.HasField("docker") else matchmaker.docker
+    yield from sorted(docker.ports.items())
+
+
+def _given_port(port: configuration_pb2.DevelopmentPort, hostname: str) -> lobby_pb2.Port:
+    number = port.port if port.HasField("port") else None
+    span = port.port_range if port.HasField("port_range") else None
+    return _port(hostname, number, span, port.protocol)
+
+
+def _configured_port(port: configuration_pb2.PortConfig, hostname: str) -> lobby_pb2.Port:
+    protocol = port.dev_protocol or port.protocol or _PROTOCOL
+    if port.HasField("dev_port"):
+        return _port(hostname, port.dev_port, None, protocol)
+    if port.HasField("dev_port_range"):
+        return _port(hostname, None, port.dev_port_range, protocol)
+    if port.HasField("port_range"):
+        return _port(hostname, None, port.port_range, protocol)
+    return _port(hostname, port.port if port.HasField("port") else None, None, protocol)
+
+
+def _port(
+    hostname: str,
+    number: int | None,
+    span: configuration_pb2.PortConfigRange | None,
+    protocol: str,
+) -> lobby_pb2.Port:
+    made = lobby_pb2.Port(hostname=hostname, is_tls=protocol in _TLS_PROTOCOLS)
+    if span is not None:
+        made.port_range.min = span.min
+        made.port_range.max = span.max
+    else:
+        put_address(made, hostname, number or (443 if made.is_tls else 80))
+    return made
+
+
+def _region() -> lobby_pb2.RegionInfo:
+    return lobby_pb2.RegionInfo(
+        region_id=REGION_ID,
+        provider_display_name=REGION_NAME,
+        region_display_name=REGION_NAME,
+        datacenter_coord=lobby_pb2.Coordinates(latitude=0.0, longitude=0.0),
+        datacenter_distance_from_client=lobby_pb2.Distance(kilometers=0.0, miles=0.0),
+    )

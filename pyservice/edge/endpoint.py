@@ -1,0 +1,201 @@
+"""An operation at the HTTP door, and a request on its way to it: the checks that need a caller, then the
+operation itself.
+
+Owns no table and no header of the wire; `asgi` finds the endpoint and reads the facts of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller, Operation, Park
+from pyservice.doors import DoorSettings, admit, check_idempotency_key
+from pyservice.doors.limits import Gate
+from pyservice.edge import relayed
+from pyservice.edge.codec import decoder, encoder
+from pyservice.edge.exchanges import JSON, Answer, Headers, Request, problem
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import CANCELLED, OK, Meter
+from pyservice.schema.methods import METHODS
+from pyservice.schema.validation import refuse_invalid
+from pyservice.watch import Waiters, run_parked
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+Count = Callable[[Meter, str, float], None]
+"""Counts an answered request: its operation's meter, its code, when it came."""
+
+log = get_logger("pyservice.edge")
+
+
+class Endpoint:
+    """One operation at this door: everything about it that does not depend on the request."""
+
+    __slots__ = (
+        "authorize",
+        "body_limit_bytes",
+        "decode",
+        "encode",
+        "gate",
+        "is_behind_door",
+        "meter",
+        "method",
+        "run",
+        "slug",
+        "takes_body",
+        "takes_key",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        operation: Operation,
+        meter: Meter,
+        gate: Gate | None,
+        door: DoorSettings,
+        waiters: Waiters | None,
+    ) -> None:
+        """`waiters` hold what the operation parks, unless the door in front does."""
+        method = METHODS[operation.method]
+        self.authorize = operation.authorize
+        self.run = operation.run
+        self.decode = decoder(method)
+        self.encode = encoder(method)
+        self.method = method
+        self.meter = meter
+        self.gate = gate
+        self.slug = method.slug
+        self.takes_body = bool(method.body_field)
+        self.takes_key = method.http_method not in _SAFE_METHODS
+        self.body_limit_bytes = method.body_limit_bytes or door.body_limit_bytes
+        self.is_behind_door = door.is_behind_door
+        self.waiters = waiters
+
+    def checked(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
+        """The message of a request whose caller is known: rate, header rules, body, rules.
+
+        Raises ServiceError.
+        """
+        if self.gate is not None and not (self.is_behind_door and relayed.HELD in request.headers):
+            admit(self.gate, caller, self.meter)
+        if self.takes_body:
+            media_type = request.headers.get(b"content-type", JSON)
+            if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:
+                raise ServiceError("MEDIA_TYPE_UNSUPPORTED")
+        if request.failure is not None:
+            raise request.failure
+        key = caller.call.idempotency_key
+        if key is not None:
+            check_idempotency_key(key)
+        message, unread = self.decode(request.body, request.query, parameters)
+        refuse_invalid(self.method, message, unread)
+        return message
+
+
+class Exchange:
+    """A request that passed every check, with its operation still to run."""
+
+    __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_started")
+
+    def __init__(
+        self,
+        count: Count,
+        endpoint: Endpoint,
+        message: Message,
+        caller: Caller,
+        headers: Headers | None,
+        started: float,
+    ) -> None:
+        self._count = count
+        self._endpoint = endpoint
+        self._message = message
+        self._caller = caller
+        self._ray_id = caller.call.ray_id
+        self._headers = headers
+        self._started = started
+
+    async def finish(self) -> Answer:
+        """Run the operation. Cancelling this tells the handler that its client went away."""
+        endpoint = self._endpoint
+        try:
+            response = await endpoint.run(self._message, self._caller)
+            if isinstance(response, Park):
+                if endpoint.is_behind_door:
+                    return self._parked(response)
+                response = await run_parked(
+                    endpoint.run, self._message, self._caller, response, endpoint.waiters
+                )
+            body = endpoint.encode(response)
+        except ServiceError as error:
+            return self.refuse(error)
+        except Exception:
+            log.exception("operation failed", operation=endpoint.slug, ray_id=self._ray_id)
+            return self.refuse(ServiceError("INTERNAL"))
+        self._count(endpoint.meter, OK, self._started)
+        return Answer(200, body, self._ray_id, JSON, self._headers)
+
+    def _parked(self, park: Park) -> Answer:
+        """What the door in front holds the request by."""
+        self._count(self._endpoint.meter, OK, self._started)
+        return Answer(200, b"", self._ray_id, JSON, [relayed.park_field(park)])
+
+    def refuse(self, error: ServiceError) -> Answer:
+        """The answer to a request that fails with this error."""
+        self._count(self._endpoint.meter, error.code, self._started)
+        return problem(error, self._ray_id, self._headers)
+
+    def abandon(self) -> None:
+        """Nobody is there to be answered."""
+        self._count(self._endpoint.meter, CANCELLED, self._started)
+
+
+class UnknownCaller:
+    """A request whose caller has to be asked for elsewhere; the checks behind that wait for it."""
+
+    __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_ray_id", "_request", "_started")
+
+    def __init__(
+        self,
+        count: Count,
+        endpoint: Endpoint,
+        request: Request,
+        asking: Awaitable[Caller],
+        ray_id: str,
+        headers: Headers | None,
+        started: float,
+    ) -> None:
+        """`asking` is what `authorize` gave; `request.found` has the parameters of the path."""
+        self._count = count
+        self._endpoint = endpoint
+        self._request = request
+        self._asking = asking
+        self._ray_id = ray_id
+        self._headers = headers
+        self._started = started
+
+    async def finish(self) -> Answer:
+        """Learn who calls, check the rest and run the operation."""
+        endpoint, request = self._endpoint, self._request
+        try:
+            caller = await self._asking
+            message = endpoint.checked(request, caller, request.found[1])
+        except ServiceError as error:
+            return self.refuse(error)
+        except Exception:
+            log.exception("request failed", operation=endpoint.slug, ray_id=self._ray_id)
+            return self.refuse(ServiceError("INTERNAL"))
+        exchange = Exchange(self._count, endpoint, message, caller, self._headers, self._started)
+        return await exchange.finish()
+
+    def refuse(self, error: ServiceError) -> Answer:
+        """The answer to a request that fails with this error."""
+        self._count(self._endpoint.meter, error.code, self._started)
+        return problem(error, self._ray_id, self._headers)
+
+    def abandon(self) -> None:
+        """Nobody is there to be answered."""
+        self._count(self._endpoint.meter, CANCELLED, self._started)

@@ -1,0 +1,142 @@
+"""Operations that another process answers: requests are passed on to it, and its answers back.
+
+The public door has checked route, CORS and sizes; token, rate, rules and handler are the other
+side's, which is an `Edge` too. Owns how many are passed on at once, and what it means when nobody
+answers. Connections are `upstream`'s, headers `relayed`'s, parked requests `held`'s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pyservice.edge import relayed
+from pyservice.edge.exchanges import Answer, Request
+from pyservice.edge.held import Held, HeldRequests, Sender
+from pyservice.edge.relayed import Wish
+from pyservice.edge.upstream import NoAnswer, Reply, Upstream
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import Meter
+from pyservice.schema.methods import Method
+from pyservice.watch import Waiters
+
+AT_ONCE: Final = 256
+"""Requests of clients that are with the other side at one time; one more is OVERLOADED."""
+ANSWER_TIMEOUT_MS: Final = 60_000
+
+_REPEAT: Final = (
+    "It is not known whether the request was carried out: repeat it. With the same Idempotency-Key"
+    " that is safe, nothing is done twice."
+)
+
+log = get_logger("pyservice.edge")
+
+
+class PassedEndpoint:
+    """An operation that is passed on: everything about it that does not depend on the request."""
+
+    __slots__ = ("body_limit_bytes", "is_safe", "meter", "slug", "takes_body")
+
+    def __init__(self, method: Method, meter: Meter, body_limit_bytes: int) -> None:
+        self.meter = meter
+        self.slug = method.slug
+        self.is_safe = method.http_method == "GET"
+        self.takes_body = bool(method.body_field)
+        self.body_limit_bytes = method.body_limit_bytes or body_limit_bytes
+
+
+class Passing:
+    """The way to the other side, for one door. `close` it when the door has stopped."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        waiters: Waiters,
+        *,
+        at_once: int = AT_ONCE,
+        answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
+    ) -> None:
+        self._upstream = Upstream(socket_path, answer_timeout_ms)
+        self._at_once = at_once
+        self._running = 0
+        self._is_away = False
+        self.held = HeldRequests(self._ask, waiters)
+
+    async def ask_first(self, head: bytes, body: bytes, *, is_safe: bool) -> Reply:
+        """Pass a client's request on. Raises ServiceError."""
+        if self._running >= self._at_once:
+            raise ServiceError("OVERLOADED")
+        self._running += 1
+        try:
+            return await self._ask(head, body, is_safe=is_safe)
+        finally:
+            self._running -= 1
+
+    async def _ask(self, head: bytes, body: bytes = b"", *, is_safe: bool = True) -> Reply:
+        try:
+            reply = await self._upstream.ask(head, body, is_safe=is_safe)
+        except TimeoutError:
+            raise ServiceError("DEADLINE_EXCEEDED") from None
+        except NoAnswer as failure:
+            if not self._is_away:
+                log.warning("control plane does not answer", reason=str(failure))
+            self._is_away = True
+            detail = _REPEAT if failure.was_sent and not is_safe else None
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", detail) from None
+        if self._is_away:
+            log.info("control plane answers again")
+        self._is_away = False
+        return reply
+
+    async def close(self) -> None:
+        """Send nothing any more."""
+        await self.held.close()
+        self._upstream.close()
+
+
+class PassedExchange:
+    """A request that passed the door's checks. Has the form of `asgi.Exchange`."""
+
+    __slots__ = ("_endpoint", "_park", "_passing", "_request", "_sender")
+
+    def __init__(
+        self, passing: Passing, endpoint: PassedEndpoint, request: Request, sender: Sender
+    ) -> None:
+        self._passing = passing
+        self._endpoint = endpoint
+        self._request = request
+        self._sender = sender
+
+    async def finish(self) -> Answer | Held:
+        """The other side's answer, or a request to be held. Cancelling it tells the other side."""
+        request, endpoint, sender = self._request, self._endpoint, self._sender
+        fields = request.headers
+        target = b"%b?%b" % (request.path, request.query) if request.query else request.path
+        wish = Wish(request.method, target, fields.get(relayed.AUTHORIZATION))
+        body = request.body if endpoint.takes_body else b""
+        length_bytes = len(body) if endpoint.takes_body else None
+        trace = relayed.traceparent(sender.ray_id, fields.get(b"traceparent"))
+        head = relayed.head(wish, sender.client, trace, relayed.passed(fields), length_bytes)
+        try:
+            reply = await self._passing.ask_first(head, body, is_safe=endpoint.is_safe)
+            park = relayed.park_of(reply)
+        except ServiceError as error:
+            return sender.refuse(error)
+        except Exception:
+            log.exception("passing on failed", operation=endpoint.slug, ray_id=sender.ray_id)
+            return sender.refuse(ServiceError("INTERNAL"))
+        if park is None:
+            return sender.answer(reply)
+        # What a parked request does not need is not kept for as long as it waits.
+        request.headers, request.body, request.found = {}, b"", None
+        request.path = request.query = b""
+        return Held(self._passing.held, sender, wish, park)
+
+    def refuse(self, error: ServiceError) -> Answer:
+        """The answer to a request that fails with this error."""
+        return self._sender.refuse(error)
+
+    def abandon(self) -> None:
+        """Nobody is there to be answered."""
+        self._sender.abandon()

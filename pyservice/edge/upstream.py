@@ -1,0 +1,211 @@
+"""HTTP/1.1 to another process of ours over a unix socket: connections that are kept, one request on each.
+
+Owns connections and what is an answer. What is asked, how many ask at once and what a failure means
+is `passing`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+import httptools
+
+from pyservice.edge.exchanges import STATUS_LINES, Headers
+
+_IDLE_MAX: Final = 64
+# Shorter than the other side keeps a connection: what was sent on one that it closes just then would
+# have an unknown end.
+_IDLE_MAX_S: Final = 20.0
+_ANSWER_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+class Reply(NamedTuple):
+    """An answer. Names of `fields` are in lower case; `body` is whole."""
+
+    status: int
+    fields: dict[bytes, bytes]
+    body: bytes
+
+    def others(self, without: frozenset[bytes]) -> Headers:
+        """The headers but these."""
+        return [field for field in self.fields.items() if field[0] not in without]
+
+
+class NoAnswer(Exception):
+    """There is none. `was_sent`: the request may have been taken, and even carried out."""
+
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
+        super().__init__(reason)
+        self.was_sent = was_sent
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; `asking` is the request that waits on it."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._parser = httptools.HttpResponseParser(self)
+        self._fields: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._length_bytes = 0
+        self._asking: asyncio.Future[Reply] | None = None
+        self._transport: asyncio.Transport
+        self.idle_since = 0.0
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    def ask(self, head: bytes, body: bytes) -> asyncio.Future[Reply]:
+        self._asking = asyncio.get_running_loop().create_future()
+        if body:
+            # Two writes: a large body is not copied behind its head.
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+        return self._asking
+
+    def abort(self) -> None:
+        """The other side is to see that nobody waits."""
+        self._asking = None
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Those of uvloop have the methods of asyncio.Transport and are none.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"what came is no answer: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("the connection was closed before an answer")
+        self._upstream.forget(self)
+
+    def _fail(self, reason: str) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None and not asking.done():
+            asking.set_exception(NoAnswer(reason, was_sent=True))
+        self._transport.abort()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self._fields = {}
+        self._body = []
+        self._length_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        fields = self._fields
+        fields[name] = fields[name] + b", " + value if name in fields else value
+
+    def on_body(self, body: bytes) -> None:
+        self._length_bytes += len(body)
+        if self._length_bytes > _ANSWER_MAX_BYTES:
+            self._fail("the answer is too long")
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        if self._asking is None or status not in STATUS_LINES:
+            self._fail(f"an answer that nobody asked for, or of status {status}")
+            return
+        asking, self._asking = self._asking, None
+        pieces = self._body
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body = []
+        is_kept = self._parser.should_keep_alive()
+        if not asking.done():
+            asking.set_result(Reply(status, self._fields, body))
+        if is_kept:
+            self._upstream.keep(self)
+        else:
+            self._transport.close()
+
+
+class Upstream:
+    """The HTTP server behind a unix socket. It need not be there; it is looked for at each request."""
+
+    def __init__(self, path: Path, answer_timeout_ms: int = 60_000) -> None:
+        self._path = str(path)
+        self._answer_timeout_s = answer_timeout_ms / 1000
+        self._idle: list[_Connection] = []
+        self._all: set[_Connection] = set()
+
+    async def ask(self, head: bytes, body: bytes, *, is_safe: bool) -> Reply:
+        """The answer to a request; `head` ends with the empty line. Raises NoAnswer, TimeoutError.
+
+        A request that is safe to repeat and gets no answer is sent once more, on a new connection.
+        Cancelling it closes the connection, by which the other side is told.
+        """
+        async with asyncio.timeout(self._answer_timeout_s):
+            try:
+                return await self._ask(self._kept() or await self._connect(), head, body)
+            except NoAnswer as failure:
+                if failure.was_sent and not is_safe:
+                    raise
+            return await self._ask(await self._connect(), head, body)
+
+    async def _ask(self, connection: _Connection, head: bytes, body: bytes) -> Reply:
+        try:
+            return await connection.ask(head, body)
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_unix_connection(
+                lambda: _Connection(self), path=self._path
+            )
+        except OSError as error:
+            raise NoAnswer(f"cannot connect: {error}", was_sent=False) from None
+        self._all.add(connection)
+        return connection
+
+    def _kept(self) -> _Connection | None:
+        """The connection that was used last; those that waited too long are closed."""
+        if not self._idle:
+            return None
+        oldest_s = asyncio.get_running_loop().time() - _IDLE_MAX_S
+        connection = self._idle.pop()
+        if connection.idle_since >= oldest_s and connection.is_usable:
+            return connection
+        connection.close()
+        for older in self._idle:
+            older.close()
+        self._idle.clear()
+        return None
+
+    def keep(self, connection: _Connection) -> None:
+        """A connection is free again."""
+        if len(self._idle) >= _IDLE_MAX:
+            connection.close()
+            return
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection is gone."""
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close everything; who still waits gets NoAnswer."""
+        for connection in tuple(self._all):
+            connection.close()

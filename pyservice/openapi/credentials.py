@@ -1,0 +1,83 @@
+"""What shows who calls an operation (decisions 3), as the document tells it: security schemes.
+
+Only told here: what is accepted is the authorization's decision, and a test holds both together.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from google.protobuf.descriptor_pool import Default
+
+from pyservice.pb.hosting.v1 import options_pb2
+from pyservice.schema.methods import Method, option
+
+
+class Kind(Enum):
+    """Kinds of credentials; the value is the prefix of a token, or the name of what is no token."""
+
+    NONE = "none"
+    ORIGIN = "origin"
+    PUBLIC = "pub"
+    ENVIRONMENT = "env"
+    DEVELOPMENT = "dev"
+    LOBBY = "lobby"
+    CLOUD = "cloud"
+    CHANNEL = "channel"
+
+
+_OF_PROTO: Final = {
+    number: Kind[name.removeprefix("CREDENTIAL_")]
+    for name, number in options_pb2.Credential.items()
+    if number != options_pb2.CREDENTIAL_UNSPECIFIED
+}
+
+
+def kinds_of(method: Method) -> frozenset[Kind]:
+    """What a caller of the operation may show; empty when its proto does not say."""
+    descriptor = Default().FindMethodByName(method.name)
+    said = option(descriptor, options_pb2.operation).credentials
+    return frozenset(_OF_PROTO[number] for number in said if number in _OF_PROTO)
+
+
+_TOKENS: Final = {
+    Kind.PUBLIC: "A token of the game clients of one namespace.",
+    Kind.ENVIRONMENT: "A token of a back end of one namespace.",
+    Kind.DEVELOPMENT: "A token of a developer's machine: answers are mock answers.",
+    Kind.LOBBY: "The token of one lobby server.",
+    Kind.CLOUD: "A token of a developer or of CI, whose scope covers what the path names.",
+}
+
+
+def schemes() -> dict[str, Any]:
+    """The security schemes of the document by name."""
+    found: dict[str, Any] = {
+        kind.value: {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": f"{kind.value}_…",
+            "description": text,
+        }
+        for kind, text in _TOKENS.items()
+    }
+    found[Kind.CHANNEL.value] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The secret of an event channel, 22 to 64 characters that its holder chose.",
+    }
+    found[Kind.ORIGIN.value] = {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Origin",
+        "description": "A page of a domain of the namespace needs no token; its browser sends this.",
+    }
+    return found
+
+
+def security(method: Method) -> list[dict[str, list[str]]]:
+    """Any one of these; an operation for anybody has an empty list."""
+    kinds = kinds_of(method)
+    if Kind.NONE in kinds:
+        return []
+    return [{kind.value: []} for kind in Kind if kind in kinds]

@@ -1,0 +1,197 @@
+from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from google.api import annotations_pb2 as _annotations_pb2
+from pyservice.pb.hosting.v1 import options_pb2 as _options_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CreateServiceTokenRequest(_message.Message):
+    __slots__ = ("game_id", "environment_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    environment_id: str
+    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ...) -> None: ...
+
+class CreateServiceTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id", "expires_ts")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    expires_ts: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
+
+class CreatePublicTokenRequest(_message.Message):
+    __slots__ = ("game_id", "namespace_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    namespace_id: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ...) -> None: ...
+
+class CreatePublicTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id", "expires_ts")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    expires_ts: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
+
+class CreateDevelopmentTokenRequest(_message.Message):
+    __slots__ = ("game_id", "namespace_id", "hostname", "ports", "lobby_ports")
+    class PortsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: DevelopmentPort
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[DevelopmentPort, _Mapping]] = ...) -> None: ...
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    LOBBY_PORTS_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    namespace_id: str
+    hostname: str
+    ports: _containers.MessageMap[str, DevelopmentPort]
+    lobby_ports: bytes
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., hostname: _Optional[str] = ..., ports: _Optional[_Mapping[str, DevelopmentPort]] = ..., lobby_ports: _Optional[bytes] = ...) -> None: ...
+
+class DevelopmentPort(_message.Message):
+    __slots__ = ("port", "port_range", "protocol")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PORT_RANGE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    port_range: DevelopmentPortRange
+    protocol: str
+    def __init__(self, port: _Optional[int] = ..., port_range: _Optional[_Union[DevelopmentPortRange, _Mapping]] = ..., protocol: _Optional[str] = ...) -> None: ...
+
+class DevelopmentPortRange(_message.Message):
+    __slots__ = ("min", "max")
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    min: int
+    max: int
+    def __init__(self, min: _Optional[int] = ..., max: _Optional[int] = ...) -> None: ...
+
+class CreateDevelopmentTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id", "expires_ts")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    expires_ts: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
+
+class ListNamespaceTokensRequest(_message.Message):
+    __slots__ = ("game_id", "namespace_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    namespace_id: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ...) -> None: ...
+
+class ListNamespaceTokensResponse(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenRecord]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ...) -> None: ...
+
+class TokenRecord(_message.Message):
+    __slots__ = ("token_id", "kind", "create_ts", "expires_ts", "revoke_ts", "game_id")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_TS_FIELD_NUMBER: _ClassVar[int]
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    kind: str
+    create_ts: str
+    expires_ts: str
+    revoke_ts: str
+    game_id: str
+    def __init__(self, token_id: _Optional[str] = ..., kind: _Optional[str] = ..., create_ts: _Optional[str] = ..., expires_ts: _Optional[str] = ..., revoke_ts: _Optional[str] = ..., game_id: _Optional[str] = ...) -> None: ...
+
+class RevokeNamespaceTokenRequest(_message.Message):
+    __slots__ = ("game_id", "namespace_id", "token_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    namespace_id: str
+    token_id: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+
+class RevokeNamespaceTokenResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateGameTokenRequest(_message.Message):
+    __slots__ = ("game_id",)
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+
+class CreateGameTokenResponse(_message.Message):
+    __slots__ = ("token", "token_id", "expires_ts")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    token_id: str
+    expires_ts: str
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
+
+class ListGroupTokensRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class ListGroupTokensResponse(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenRecord]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ...) -> None: ...
+
+class RevokeGroupTokenRequest(_message.Message):
+    __slots__ = ("group_id", "token_id")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    token_id: str
+    def __init__(self, group_id: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+
+class RevokeGroupTokenResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InspectTokenRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InspectTokenResponse(_message.Message):
+    __slots__ = ("token_id", "identity_id", "group_id", "game_id", "expires_ts")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    identity_id: str
+    group_id: str
+    game_id: str
+    expires_ts: str
+    def __init__(self, token_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,157 @@
+"""gRPC calls that another process answers: bytes and metadata go to it, and its answer or status back.
+
+The door behind is an `RpcServer` too and does every check; here are the client's address, the ray id,
+sizes, the deadline, and the time that parked calls wait. How many are passed on at once is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from pyservice.calls import Park
+from pyservice.doors import behind
+from pyservice.doors.addresses import Address
+from pyservice.errors import ServiceError
+from pyservice.rpc.internal import unix_address
+from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
+from pyservice.watch import Waiters
+
+AT_ONCE: Final = 256
+"""Calls that are with the other side at one time; one more is OVERLOADED. Waiting ones are not."""
+ANSWER_TIMEOUT_MS: Final = 60_000
+_WOKEN_AT_ONCE: Final = 32
+"""Parked calls that are sent again at one time; the others wait for their turn."""
+_READY_S: Final = 2.0
+
+_PASSED: Final = ("authorization", "idempotency-key", "user-agent")
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_metadata_size", 256 * 1024),
+    ("grpc.absolute_max_metadata_size", 256 * 1024),
+    # The other side may be started at any time: it is tried again at once, not in two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Failed(Exception):
+    """The other side's own word: `code` of the error table, and the status as it came."""
+
+    def __init__(self, code: str, failure: grpc.aio.AioRpcError, trailers: Metadata) -> None:
+        super().__init__(code)
+        self.code = code
+        self.status = failure.code()
+        self.detail = failure.details() or ""
+        self.trailers = trailers
+
+
+class Asked(NamedTuple):
+    """One call as it is passed on."""
+
+    path: str
+    data: bytes
+    fields: dict[str, Any]
+    """Metadata of the client's call."""
+    client: Address
+    ray_id: str
+
+
+class RpcPassing:
+    """The way to the other side, for one door. Make it on its loop; `close` it after the door."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        waiters: Waiters,
+        *,
+        at_once: int = AT_ONCE,
+        answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
+    ) -> None:
+        self._channel = grpc.aio.insecure_channel(unix_address(socket_path), options=_OPTIONS)
+        self._waiters = waiters
+        self._at_once = at_once
+        self._answer_timeout_s = answer_timeout_ms / 1000
+        self._running = 0
+        self._woken = asyncio.Semaphore(_WOKEN_AT_ONCE)
+
+    async def answer(self, asked: Asked, time_left_s: float | None) -> bytes:
+        """The answer's bytes, after waiting for a change where the other side parks the call.
+
+        Raises ServiceError of this side, Failed with the other's.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if time_left_s is None else loop.time() + time_left_s
+        metadata = _metadata(asked)
+        if self._running >= self._at_once:
+            raise ServiceError("OVERLOADED")
+        self._running += 1
+        try:
+            answer = await self._ask(asked, metadata, deadline)
+        finally:
+            self._running -= 1
+        until = 0.0
+        while isinstance(answer, Park):
+            is_over, until = await self._waiters.wait(answer, until)
+            again = (*metadata, (behind.HELD, behind.OVER if is_over else behind.WOKEN))
+            async with self._woken:
+                await self._look()
+                answer = await self._ask(asked, again, deadline)
+        return answer
+
+    async def _look(self) -> None:
+        """Who woke a call may be there before this channel has seen it: give it a moment."""
+        if self._channel.get_state(try_to_connect=True) != grpc.ChannelConnectivity.READY:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._channel.channel_ready(), _READY_S)
+
+    async def _ask(self, asked: Asked, metadata: Metadata, deadline: float | None) -> bytes | Park:
+        timeout_s = self._answer_timeout_s
+        if deadline is not None:
+            timeout_s = min(timeout_s, deadline - asyncio.get_running_loop().time())
+        try:
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+            method = self._channel.unary_unary(asked.path)
+            call = method(asked.data, metadata=metadata, timeout=timeout_s)
+            answer = await call
+            for key, value in await call.trailing_metadata() or ():
+                if key == behind.PARK:
+                    return behind.read_park(str(value))
+            return answer
+        except grpc.aio.AioRpcError as failure:
+            raise _failure(failure) from None
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def _metadata(asked: Asked) -> Metadata:
+    fields = asked.fields
+    return (
+        *((name, fields[name]) for name in _PASSED if name in fields),
+        (behind.CLIENT, str(asked.client)),
+        ("traceparent", behind.traceparent(asked.ray_id, fields.get("traceparent"))),
+    )
+
+
+def _failure(failure: grpc.aio.AioRpcError) -> Exception:
+    """Its own word when it is one of our errors; else what it means that there is none."""
+    error = read_error(failure)
+    if error is not None:
+        trailers = tuple(
+            (key, value)
+            for key, value in failure.trailing_metadata() or ()
+            if key in (RAY_ID, DETAILS)
+        )
+        return Failed(error.code, failure, trailers)
+    if failure.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServiceError("DEADLINE_EXCEEDED")
+    return ServiceError("CONTROL_PLANE_UNAVAILABLE")

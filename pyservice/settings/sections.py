@@ -1,0 +1,232 @@
+"""The parts of the settings: forms of values, and sections. Which there are is `model`'s."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
+
+_NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+_DOMAIN: Final = r"^[a-z0-9-]+(\.[a-z0-9-]+)*$"
+
+
+class ListenAddress(NamedTuple):
+    """Where a listener is bound. Port 0: the system picks."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _listen_address(value: object) -> object:
+    if isinstance(value, ListenAddress):
+        return value
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+)):(\d{1,5})", str(value))
+    if match is None or int(match[3]) > 65535:
+        raise ValueError("must be host:port, such as 127.0.0.1:8080 or [::1]:0")
+    return ListenAddress(match[1] or match[2], int(match[3]))
+
+
+def from_text(value: object) -> object:
+    """In the environment a list is JSON, or words separated by commas."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"is not JSON: {error}") from None
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def _origin(value: object) -> object:
+    text = str(value).rstrip("/")
+    if text != "*" and not re.fullmatch(r"https?://[^\s/?#]+", text):
+        raise ValueError("must be an origin such as https://console.example.com")
+    return text
+
+
+def _network(value: object) -> object:
+    try:
+        return ipaddress.ip_network(str(value))
+    except ValueError as error:
+        raise ValueError(f"must be an address or a network such as 10.0.0.0/8: {error}") from None
+
+
+def _endpoint(value: object) -> object:
+    text = str(value)
+    if not re.fullmatch(r"https?://[^\s/?#@]+([/?][^\s#]*)?", text):
+        raise ValueError("must be a URL such as https://captcha.example.com/verify")
+    return text
+
+
+Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+Network = Annotated[IpNetwork, PlainValidator(_network)]
+Origin = Annotated[str, BeforeValidator(_origin)]
+Endpoint = Annotated[str, BeforeValidator(_endpoint)]
+BuildKind = Literal["archive", "docker_image", "oci_bundle"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Region(_Section):
+    """A region that the operator runs (decisions 5.7). Their order is the operator's order."""
+
+    name_id: str = Field(pattern=_NAME_ID, max_length=32)
+    provider_display_name: str = Field(default="Self-hosted", min_length=1, max_length=128)
+    region_display_name: str = Field(min_length=1, max_length=128)
+    latitude: float = Field(default=0.0, ge=-90, le=90, allow_inf_nan=False)
+    longitude: float = Field(default=0.0, ge=-180, le=180, allow_inf_nan=False)
+
+
+def distinct_regions(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+    """Raises ValueError when a name is there twice."""
+    names = [region.name_id for region in regions]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"name_id {name} is there more than once")
+    return regions
+
+
+class RateLimit(_Section):
+    """A token bucket. `per_second` 0 switches it off."""
+
+    per_second: float = Field(ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(ge=1, le=1_000_000)
+
+
+class ClientRateLimit(RateLimit):
+    """Operations of game clients, per client address; per token for env_."""
+
+    per_second: float = Field(default=20, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=100, ge=1, le=1_000_000)
+
+
+class OperatorRateLimit(RateLimit):
+    """Control plane, attach and detach, per token."""
+
+    per_second: float = Field(default=50, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=200, ge=1, le=1_000_000)
+
+
+class RateLimits(_Section):
+    """Decisions 9, "Rate limits"."""
+
+    client: ClientRateLimit = ClientRateLimit()
+    operator: OperatorRateLimit = OperatorRateLimit()
+
+
+class HttpLimits(_Section):
+    """Decisions 1.3 for the HTTP door."""
+
+    body_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
+    header_bytes: int = Field(default=32 << 10, ge=1024, le=1 << 20)
+    url_bytes: int = Field(default=8 << 10, ge=256, le=1 << 20)
+    slow_client_ms: int = Field(default=15_000, ge=100, le=600_000)
+    """How long a client may take to send headers and body."""
+    keep_alive_ms: int = Field(default=75_000, ge=0, le=3_600_000)
+    backlog: int = Field(default=2048, ge=1, le=65_535)
+
+
+class GrpcLimits(_Section):
+    """The same for the gRPC door."""
+
+    message_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
+    streams_per_connection: int = Field(default=1024, ge=1, le=100_000)
+
+
+class CaptchaSettings(_Section):
+    """Where captcha providers are asked. A version that has one that is not set is refused."""
+
+    captcha_a_url: Endpoint | None = None
+    captcha_b_url: Endpoint | None = None
+
+    @property
+    def endpoints(self) -> dict[Literal["captcha_a", "captcha_b"], str]:
+        """The URLs that are set, by provider."""
+        endpoints: dict[Literal["captcha_a", "captcha_b"], str] = {}
+        if self.captcha_a_url is not None:
+            endpoints["captcha_a"] = self.captcha_a_url
+        if self.captcha_b_url is not None:
+            endpoints["captcha_b"] = self.captcha_b_url
+        return endpoints
+
+
+class Tier(_Section):
+    """What a lobby or server may use (contract, region tier)."""
+
+    tier_name_id: str = Field(pattern=_NAME_ID, max_length=64)
+    bandwidth: int = Field(ge=0, le=0xFFFF_FFFF)
+    """MB."""
+    cpu: int = Field(ge=1, le=0xFFFF_FFFF)
+    """MHz."""
+    disk: int = Field(ge=0, le=0xFFFF_FFFF)
+    """MB."""
+    memory: int = Field(ge=1, le=0xFFFF_FFFF)
+    """MB."""
+    service_cores_numerator: int = Field(ge=1, le=0xFFFF)
+    service_cores_denominator: int = Field(ge=1, le=0xFFFF)
+
+
+def _basic_tier(numerator: int, denominator: int) -> Tier:
+    def part(whole: int) -> int:
+        return whole * numerator // denominator
+
+    return Tier(
+        tier_name_id=f"basic-{numerator}d{denominator}",
+        bandwidth=part(2_000_000),
+        cpu=part(3_000),
+        disk=part(8_192),
+        memory=part(2_048),
+        service_cores_numerator=numerator,
+        service_cores_denominator=denominator,
+    )
+
+
+BASIC_TIERS: Final = tuple(
+    _basic_tier(numerator, denominator)
+    for numerator, denominator in ((4, 1), (2, 1), (1, 1), (1, 2), (1, 4), (1, 8), (1, 16))
+)
+
+
+class Domains(_Section):
+    """Domains under which the service is reached. Without them it is in local mode."""
+
+    main: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
+    cdn: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
+    job: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
+    open_backend: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
+
+
+class S3Settings(_Section):
+    """A bucket for uploads, in place of the folder of the control plane."""
+
+    bucket: str = Field(min_length=1, max_length=63)
+    endpoint: Endpoint | None = None
+    region: str = "us-east-1"
+    access_key_id: str = Field(min_length=1)
+    secret_access_key: SecretStr
+    prefix: str = ""
+
+
+class RuntimeSettings(_Section):
+    """What runs game servers."""
+
+    kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
+    """Kinds of builds that are taken."""
+
+
+class JournalSettings(_Section):
+    """Files of the journal."""
+
+    segment_bytes: int = Field(default=64 << 20, ge=1 << 20, le=1 << 30, multiple_of=4096)
+    boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")

@@ -1,0 +1,141 @@
+"""Games and their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import bindparam, insert, or_, select, update
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import games, version_builds, versions
+
+_BY_TEXT = select(games).where(
+    or_(games.c.game_id == bindparam("text"), games.c.name_id == bindparam("text"))
+)
+_OF_GROUP = select(games).where(games.c.group_id == bindparam("group_id")).order_by(games.c.game_id)
+_VERSION_WITH_GAME = (
+    select(versions, games.c.group_id)
+    .join(games, games.c.game_id == versions.c.game_id)
+    .where(
+        versions.c.version_id == bindparam("version_id"),
+        or_(games.c.game_id == bindparam("game"), games.c.name_id == bindparam("game")),
+    )
+)
+_VERSION_IS_OF = select(versions.c.version_id, versions.c.site_id).where(
+    versions.c.version_id == bindparam("version_id"), versions.c.game_id == bindparam("game_id")
+)
+_SUMMARIES = (
+    select(versions.c.version_id, versions.c.create_ms, versions.c.display_name)
+    .where(versions.c.game_id == bindparam("game_id"))
+    .order_by(versions.c.version_id.desc())
+)
+_TAKEN = select(games.c.name_id).where(games.c.name_id.in_(bindparam("names", expanding=True)))
+_ADD = insert(games)
+_ADD_VERSION = insert(versions)
+_ADD_BUILDS = insert(version_builds)
+_RESERVE = (
+    update(games)
+    .where(games.c.game_id == bindparam("game"))
+    .values(reserved_version_names=games.c.reserved_version_names + 1)
+    .returning(games.c.reserved_version_names)
+)
+_NAMED = select(versions.c.version_id).where(
+    versions.c.game_id == bindparam("game_id"),
+    versions.c.display_name == bindparam("display_name"),
+)
+
+
+async def find(tx: Transaction, text: str) -> Record | None:
+    """Columns of `games`, by id or name_id."""
+    return await tx.first(_BY_TEXT, {"text": text})
+
+
+async def of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
+    """Oldest first."""
+    return await tx.all(_OF_GROUP, {"group_id": group_id})
+
+
+async def taken_names(tx: Transaction, names: Iterable[str]) -> set[str]:
+    """Which of these name_ids a game has."""
+    return {row.name_id for row in await tx.all(_TAKEN, {"names": list(names)})}
+
+
+async def add(
+    tx: Transaction, game_id: str, name_id: str, display_name: str, group_id: str, now_ms: int
+) -> None:
+    """Raises Conflict when the name_id is taken."""
+    await tx.run(
+        _ADD,
+        {
+            "game_id": game_id,
+            "name_id": name_id,
+            "display_name": display_name,
+            "group_id": group_id,
+            "create_ms": now_ms,
+        },
+    )
+
+
+async def set_picture(tx: Transaction, game_id: str, column: str, upload_id: str) -> None:
+    """`column` is `logo_upload_id` or `banner_upload_id`."""
+    await tx.run(update(games).where(games.c.game_id == game_id).values({column: upload_id}))
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+async def add_version(
+    tx: Transaction,
+    version_id: str,
+    game_id: str,
+    display_name: str,
+    config: bytes,
+    config_json: bytes,
+    now_ms: int,
+    *,
+    site_id: str | None = None,
+    build_ids: Iterable[str] = (),
+) -> None:
+    await tx.run(
+        _ADD_VERSION,
+        {
+            "version_id": version_id,
+            "game_id": game_id,
+            "display_name": display_name,
+            "create_ms": now_ms,
+            "config": config,
+            "config_json": config_json,
+            "site_id": site_id,
+        },
+    )
+    named = [{"version_id": version_id, "build_id": build_id} for build_id in sorted(build_ids)]
+    if named:
+        await tx.run(_ADD_BUILDS, named)
+
+
+async def find_version_with_game(tx: Transaction, game: str, version_id: str) -> Record | None:
+    """Columns of `versions` and the game's `group_id`; the game by id or name_id."""
+    return await tx.first(_VERSION_WITH_GAME, {"game": game, "version_id": version_id})
+
+
+async def is_version_of(tx: Transaction, game_id: str, version_id: str) -> bool:
+    found = await tx.first(_VERSION_IS_OF, {"game_id": game_id, "version_id": version_id})
+    return found is not None
+
+
+async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
+    """`version_id`, `create_ms`, `display_name`, newest first."""
+    return await tx.all(_SUMMARIES, {"game_id": game_id})
+
+
+async def reserve_version_name(tx: Transaction, game_id: str) -> int:
+    """A number that this game was never given before."""
+    row = await tx.first(_RESERVE, {"game": game_id})
+    if row is None:
+        raise LookupError(game_id)
+    number: int = row.reserved_version_names
+    return number
+
+
+async def has_version_named(tx: Transaction, game_id: str, display_name: str) -> bool:
+    return await tx.first(_NAMED, {"game_id": game_id, "display_name": display_name}) is not None

@@ -1,0 +1,113 @@
+"""Identities, groups and their members, and the times of their billing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import bindparam, func, insert, select, update
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import groups, identities, members
+
+BILLING_TIMES: Final = (
+    "payment_failed_ms",
+    "payment_method_attached_ms",
+    "payment_method_valid_ms",
+    "payment_succeeded_ms",
+)
+"""Columns of a group's billing."""
+
+_MEMBER_COUNT = (
+    select(func.count())
+    .select_from(members)
+    .where(members.c.group_id == groups.c.group_id)
+    .correlate(groups)
+    .scalar_subquery()
+    .label("member_count")
+)
+_BY_ID = select(groups, _MEMBER_COUNT).where(groups.c.group_id == bindparam("group_id"))
+_OF_IDENTITY = (
+    select(groups, _MEMBER_COUNT)
+    .join(members, members.c.group_id == groups.c.group_id)
+    .where(members.c.identity_id == bindparam("identity_id"))
+    .order_by(groups.c.group_id)
+)
+_IDS_OF_IDENTITY = (
+    select(members.c.group_id)
+    .where(members.c.identity_id == bindparam("identity_id"))
+    .order_by(members.c.group_id)
+)
+_MEMBER = select(members.c.create_ms).where(
+    members.c.group_id == bindparam("group_id"), members.c.identity_id == bindparam("identity_id")
+)
+
+
+async def add_identity(tx: Transaction, identity_id: str, display_name: str, now_ms: int) -> None:
+    await tx.run(
+        insert(identities),
+        {"identity_id": identity_id, "display_name": display_name, "create_ms": now_ms},
+    )
+
+
+async def add(
+    tx: Transaction, group_id: str, display_name: str, owner_identity_id: str, now_ms: int
+) -> None:
+    """A closed group whose owner is its first member."""
+    await tx.run(
+        insert(groups),
+        {
+            "group_id": group_id,
+            "display_name": display_name,
+            "bio": "",
+            "publicity": "closed",
+            "owner_identity_id": owner_identity_id,
+            "create_ms": now_ms,
+        },
+    )
+    await add_member(tx, group_id, owner_identity_id, now_ms)
+
+
+async def add_member(tx: Transaction, group_id: str, identity_id: str, now_ms: int) -> None:
+    """Raises Conflict when it is one already, or when one of the two is not there."""
+    await tx.run(
+        insert(members), {"group_id": group_id, "identity_id": identity_id, "create_ms": now_ms}
+    )
+
+
+async def remove_member(tx: Transaction, group_id: str, identity_id: str) -> bool:
+    """Whether it was one."""
+    statement = members.delete().where(
+        members.c.group_id == group_id, members.c.identity_id == identity_id
+    )
+    return await tx.run(statement) > 0
+
+
+async def find(tx: Transaction, group_id: str) -> Record | None:
+    """Columns of `groups` and `member_count`."""
+    return await tx.first(_BY_ID, {"group_id": group_id})
+
+
+async def of_identity(tx: Transaction, identity_id: str) -> Sequence[Record]:
+    """The groups of which it is a member, as `find` gives them."""
+    return await tx.all(_OF_IDENTITY, {"identity_id": identity_id})
+
+
+async def ids_of_identity(tx: Transaction, identity_id: str) -> list[str]:
+    return [row.group_id for row in await tx.all(_IDS_OF_IDENTITY, {"identity_id": identity_id})]
+
+
+async def is_member(tx: Transaction, group_id: str, identity_id: str) -> bool:
+    found = await tx.first(_MEMBER, {"group_id": group_id, "identity_id": identity_id})
+    return found is not None
+
+
+async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int]) -> bool:
+    """Sets columns of BILLING_TIMES; whether the group is there."""
+    statement = update(groups).where(groups.c.group_id == group_id).values(**times)
+    return await tx.run(statement) > 0
+
+
+async def first(tx: Transaction) -> Record | None:
+    """The oldest group: the owner's."""
+    return await tx.first(select(groups).order_by(groups.c.group_id).limit(1))

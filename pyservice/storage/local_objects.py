@@ -1,0 +1,254 @@
+"""Objects in a folder: what is uploaded is streamed into a file of its own and renamed when whole.
+
+Three folders side by side: `incoming` (what is being written; emptied at the start), `pending` and
+`kept`. Every call that changes something has synced file and folder when it returns. Reads and
+writes of files are in threads. The HTTP side of an upload is `cdn.receiving`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyservice.durable import sync_folder, write_file
+from pyservice.errors import ServiceError
+from pyservice.storage.incoming import Incoming, is_full
+from pyservice.storage.objects import Part, Pending
+from pyservice.storage.signatures import Grant, UrlSigner
+
+READ_BYTES: Final = 256 << 10
+_HASH_BYTES: Final = 1 << 20
+_PORTION: Final = 1000
+_ATTEMPTS: Final = 8
+_Result = TypeVar("_Result")
+
+
+class Folder:
+    """The `Blobs` of a folder. One process at a time has it: the data directory is locked."""
+
+    largest_put_bytes: Final = 1 << 50
+
+    def __init__(
+        self, folder: Path, signer: UrlSigner, base_url: str, reserve_bytes: int, threads: int = 8
+    ) -> None:
+        self._folder = folder
+        self._signer = signer
+        self._base_url = base_url.rstrip("/")
+        self._reserve_bytes = reserve_bytes
+        self._receiving: set[Incoming] = set()
+        # A slow sync of an upload must not hold up who reads.
+        self._readers = ThreadPoolExecutor(threads, thread_name_prefix="objects-read")
+        self._writers = ThreadPoolExecutor(threads, thread_name_prefix="objects-write")
+        for name in ("incoming", "pending", "kept"):
+            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for leftover in (folder / "incoming").iterdir():
+            leftover.unlink()
+        sync_folder(folder)
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._readers.shutdown()
+        self._writers.shutdown()
+
+    async def put_url(self, key: str, part: Part, expires_s: int) -> str:
+        """A URL of the service's own listener, with the length in its signature."""
+        expires_at_s = int(time.time()) + expires_s
+        grant = Grant("PUT", key, expires_at_s, part.content_length, part.byte_offset)
+        return self._base_url + self._signer.target(grant)
+
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """See `Blobs`."""
+        return await self._run(lambda: [_length(self._folder / name) for name in names])
+
+    async def keep(self, names: Sequence[tuple[str, str]]) -> None:
+        """See `Blobs`: all renames first, then each folder is synced once."""
+        await self._run(lambda: self._rename(names), self._writers)
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """See `Blobs`. Folders that are empty then go too."""
+        await self._run(lambda: self._remove(names), self._writers)
+
+    async def write(self, name: str, content: bytes) -> None:
+        """See `Blobs`."""
+
+        def write() -> None:
+            path = self._folder / name
+            self._make_folder(path.parent)
+            write_file(path, content)
+
+        self._admit(len(content))
+        await self._run(write, self._writers)
+
+    async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """See `Blobs`."""
+        file, block = await self._run(lambda: _open_at(self._folder / name, start, end))
+        with file:
+            while block:
+                yield block
+                start += len(block)
+                if start >= end:
+                    return
+                size = min(READ_BYTES, end - start)
+                block = await self._run(lambda size=size: file.read(size))  # type: ignore[misc]
+
+    async def digest(self, pieces: Sequence[tuple[str, int]]) -> str:
+        """See `Blobs`."""
+        return await self._run(lambda: _digest([self._folder / name for name, _ in pieces]))
+
+    async def names(self, folder: str) -> list[str]:
+        """See `Blobs`."""
+        return await self._run(lambda: list(self._walk(folder)))
+
+    async def pending(self) -> AsyncIterator[list[Pending]]:
+        """See `Blobs`."""
+        names = await self.names("pending")
+        for first in range(0, len(names), _PORTION):
+            portion = names[first : first + _PORTION]
+            yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
+
+    def receive(self, grant: Grant) -> Incoming:
+        """Begins to receive what a URL allows; nothing is on the disk yet.
+
+        Raises STORAGE_FULL at the reserve, UPLOAD_ALREADY_COMPLETE once the object is kept.
+        """
+        self._refuse_kept(grant)
+        self._admit(grant.length)
+
+        def place(path: Path) -> None:
+            self._refuse_kept(grant)
+            self._move(path, self._folder / f"pending/{grant.key}.{grant.offset}", is_synced=True)
+
+        path = self._folder / "incoming" / secrets.token_hex(16)
+        incoming = Incoming(path, grant.length, self._writers, place, self._receiving.discard)
+        self._receiving.add(incoming)
+        return incoming
+
+    def _refuse_kept(self, grant: Grant) -> None:
+        for name in (grant.key, f"{grant.key}.{grant.offset}"):
+            if (self._folder / "kept" / name).exists():
+                raise ServiceError("UPLOAD_ALREADY_COMPLETE")
+
+    # What the threads do
+
+    async def _run(
+        self, act: Callable[[], _Result], threads: ThreadPoolExecutor | None = None
+    ) -> _Result:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(threads or self._readers, act)
+        except OSError as error:
+            if is_full(error):
+                raise ServiceError("STORAGE_FULL") from error
+            raise
+
+    def _admit(self, length: int) -> None:
+        """Uploads stop at the reserve, so that the journal is the last to go (decisions 9)."""
+        about = os.statvfs(self._folder)
+        promised_bytes = sum(incoming.missing_bytes for incoming in self._receiving)
+        free_bytes = about.f_bavail * about.f_frsize - promised_bytes
+        if free_bytes - length < self._reserve_bytes:
+            raise ServiceError("STORAGE_FULL")
+
+    def _make_folder(self, folder: Path) -> None:
+        """Makes a folder below ours so that a crash leaves its name where it is synced."""
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            sync_folder(folder.parent)
+
+    def _move(self, source: Path, target: Path, *, is_synced: bool) -> None:
+        """Renames, whoever else renames or tidies up at this moment."""
+        for _ in range(_ATTEMPTS):
+            self._make_folder(target.parent)
+            try:
+                os.replace(source, target)
+                if is_synced:
+                    with contextlib.suppress(FileNotFoundError):  # completed in this moment
+                        sync_folder(target.parent)
+                return
+            except FileNotFoundError:
+                # The folder was tidied away just now, or a second completion was quicker.
+                if not source.exists() and target.exists():
+                    return
+        raise FileNotFoundError(source)
+
+    def _rename(self, names: Sequence[tuple[str, str]]) -> None:
+        for before, after in names:
+            self._move(self._folder / before, self._folder / after, is_synced=False)
+        for folder in {(self._folder / after).parent for _, after in names}:
+            sync_folder(folder)
+        for folder in {(self._folder / before).parent for before, _ in names}:
+            self._drop_empty(folder)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        folders = set()
+        for name in names:
+            path = self._folder / name
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                folders.add(path.parent)
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError):
+                sync_folder(folder)
+            self._drop_empty(folder)
+
+    def _drop_empty(self, folder: Path) -> None:
+        """Removes folders with nothing in them, up to ours."""
+        while folder.parent != self._folder and folder != self._folder:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+    def _walk(self, folder: str) -> Iterator[str]:
+        for where, _, files in os.walk(self._folder / folder):
+            inside = Path(where).relative_to(self._folder).as_posix()
+            # A leading dot is a file that `write_file` is at.
+            yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
+
+    def _dated(self, names: Sequence[str]) -> list[Pending]:
+        dated = []
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                dated.append(Pending(name, (self._folder / name).stat().st_mtime))
+        return dated
+
+
+def _length(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _open_at(path: Path, start: int, end: int) -> tuple[io.FileIO, bytes]:
+    """The file and its first block: a small file is one step."""
+    file = io.FileIO(path, "r")
+    try:
+        if start:
+            file.seek(start)
+        return file, file.read(min(READ_BYTES, max(end - start, 0)))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    state = hashlib.sha256()
+    block = memoryview(bytearray(_HASH_BYTES))
+    for path in paths:
+        with io.FileIO(path, "r") as file:
+            while size := file.readinto(block):
+                state.update(block[:size])
+    return state.hexdigest()

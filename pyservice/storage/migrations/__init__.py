@@ -1,0 +1,77 @@
+"""Brings a database to the tables of this version, one revision after the other, all in one transaction.
+
+The revisions are in `versions/`, one file each; a file that was released is never changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, inspect, text
+
+from pyservice.storage.database import Database, DatabaseUnusable
+
+HEAD: Final = "0001"
+"""The revision of this version's tables."""
+
+_FOLDER: Final = Path(__file__).parent
+
+
+async def migrate(database: Database, *, is_allowed: bool) -> bool:
+    """Brings the database to `HEAD`; whether it had to. Raises DatabaseUnusable when that is not allowed, or when the
+    database is newer than this version.
+    """
+
+    def work(connection: Connection) -> bool:
+        return _migrate(connection, is_allowed=is_allowed)
+
+    return await database.run_sync(work)
+
+
+def _migrate(connection: Connection, *, is_allowed: bool) -> bool:
+    current = current_revision(connection)
+    if current == HEAD:
+        return False
+    if current is not None and not is_allowed:
+        raise DatabaseUnusable(
+            f"the database is at revision {current}, this version needs {HEAD}: make a backup, then run "
+            "pyservice migrate (or set migrate_at_start)"
+        )
+    upgrade(connection, current, HEAD)
+    return True
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The revision of the tables, None for an empty database."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def upgrade(connection: Connection, current: str | None, target: str) -> None:
+    """Applies what is between two revisions. Raises DatabaseUnusable for one that nobody here knows."""
+    # Imported where it is needed: a start on a current database has no time for it.
+    from alembic.config import Config
+    from alembic.runtime.environment import EnvironmentContext
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+
+    script = ScriptDirectory(str(_FOLDER))
+    try:
+        if current is not None:
+            script.get_revision(current)
+        with EnvironmentContext(
+            Config(),
+            script,
+            fn=lambda revision, _context: script._upgrade_revs(target, revision),
+            destination_rev=target,
+        ) as environment:
+            environment.configure(connection=connection, transactional_ddl=True)
+            with environment.begin_transaction():
+                environment.run_migrations()
+    except CommandError as error:
+        raise DatabaseUnusable(
+            f"the database is at revision {current}, which this version does not know "
+            f"({error}): run the version that made it, or a newer one"
+        ) from None

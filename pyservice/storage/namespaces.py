@@ -1,0 +1,259 @@
+"""Namespaces with their settings, domains, users of their sites and the versions that they ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import (
+    auth_users,
+    domains,
+    games,
+    lobbies,
+    namespaces,
+    version_history,
+    versions,
+)
+
+_BY_TEXT = select(namespaces).where(
+    namespaces.c.game_id == bindparam("game_id"),
+    or_(namespaces.c.namespace_id == bindparam("text"), namespaces.c.name_id == bindparam("text")),
+)
+_BY_ID = select(namespaces).where(namespaces.c.namespace_id == bindparam("namespace_id"))
+_OF_GAME = (
+    select(namespaces)
+    .where(namespaces.c.game_id == bindparam("game_id"))
+    .order_by(namespaces.c.namespace_id)
+)
+_ADD = insert(namespaces)
+_ADD_HISTORY = insert(version_history)
+_NEWEST = (
+    select(version_history.c.deploy_ms)
+    .where(version_history.c.namespace_id == bindparam("namespace_id"))
+    .order_by(version_history.c.deploy_ms.desc())
+    .limit(1)
+)
+_DOMAINS = (
+    select(domains)
+    .where(domains.c.namespace_id == bindparam("namespace_id"))
+    .order_by(domains.c.create_ms, domains.c.domain)
+)
+_USERS = (
+    select(auth_users)
+    .where(auth_users.c.namespace_id == bindparam("namespace_id"))
+    .order_by(auth_users.c.user)
+)
+_WITH_GAME = (
+    select(
+        namespaces,
+        games.c.name_id.label("game_name_id"),
+        games.c.display_name.label("game_display_name"),
+    )
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(namespaces.c.namespace_id == bindparam("namespace_id"))
+)
+_RUNNING_VERSIONS = (
+    select(versions.c.version_id, versions.c.display_name, versions.c.config)
+    .where(
+        or_(
+            versions.c.version_id == bindparam("current"),
+            versions.c.version_id.in_(
+                select(lobbies.c.version_id)
+                .where(
+                    lobbies.c.namespace_id == bindparam("namespace_id"), lobbies.c.stop_ms.is_(None)
+                )
+                .distinct()
+            ),
+        )
+    )
+    .order_by(versions.c.version_id)
+)
+_REVISIONS = select(namespaces.c.namespace_id, namespaces.c.revision).order_by(
+    namespaces.c.namespace_id
+)
+
+
+async def find(tx: Transaction, game_id: str, text: str) -> Record | None:
+    """Columns of `namespaces`, by id or name_id within a game."""
+    return await tx.first(_BY_TEXT, {"game_id": game_id, "text": text})
+
+
+async def get(tx: Transaction, namespace_id: str) -> Record | None:
+    """Columns of `namespaces`."""
+    return await tx.first(_BY_ID, {"namespace_id": namespace_id})
+
+
+async def with_game(tx: Transaction, namespace_id: str) -> Record | None:
+    """Columns of `namespaces`, `game_name_id`, `game_display_name`."""
+    return await tx.first(_WITH_GAME, {"namespace_id": namespace_id})
+
+
+async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
+    """Oldest first."""
+    return await tx.all(_OF_GAME, {"game_id": game_id})
+
+
+async def add(
+    tx: Transaction,
+    namespace_id: str,
+    game_id: str,
+    name_id: str,
+    display_name: str,
+    version_id: str,
+    limits: tuple[int, int],
+    now_ms: int,
+    entry_id: str,
+) -> None:
+    """`limits` are lobby_count_max and max_players. Raises Conflict when the name_id is taken."""
+    await tx.run(
+        _ADD,
+        {
+            "namespace_id": namespace_id,
+            "game_id": game_id,
+            "name_id": name_id,
+            "display_name": display_name,
+            "create_ms": now_ms,
+            "version_id": version_id,
+            "lobby_count_max": limits[0],
+            "max_players": limits[1],
+            "enable_domain_public_auth": True,
+            "cdn_auth_type": "none",
+            "revision": 1,
+        },
+    )
+    await add_history(tx, entry_id, namespace_id, version_id, now_ms)
+
+
+async def change(
+    tx: Transaction, namespace_id: str, values: Mapping[str, Any], *, is_fed: bool = True
+) -> None:
+    """Sets columns; `is_fed`: the data plane has to know. The row stays locked to the end of the transaction."""
+    statement = update(namespaces).where(namespaces.c.namespace_id == namespace_id)
+    if is_fed:
+        statement = statement.values(revision=namespaces.c.revision + 1)
+    await tx.run(statement.values(**values))
+
+
+# Versions that it ran -----------------------------------------------------------------------------
+
+
+async def add_history(
+    tx: Transaction, entry_id: str, namespace_id: str, version_id: str, now_ms: int
+) -> None:
+    """Times of a namespace grow strictly, so that pages can begin at one."""
+    newest = await tx.first(_NEWEST, {"namespace_id": namespace_id})
+    if newest is not None:
+        now_ms = max(now_ms, newest.deploy_ms + 1)
+    await tx.run(
+        _ADD_HISTORY,
+        {
+            "entry_id": entry_id,
+            "namespace_id": namespace_id,
+            "version_id": version_id,
+            "deploy_ms": now_ms,
+        },
+    )
+
+
+async def history(
+    tx: Transaction, namespace_id: str, before_ms: int | None, limit: int
+) -> Sequence[Record]:
+    """Newest first, those deployed before. No two of a namespace have the same time."""
+    statement = select(version_history).where(version_history.c.namespace_id == namespace_id)
+    if before_ms is not None:
+        statement = statement.where(version_history.c.deploy_ms < before_ms)
+    return await tx.all(statement.order_by(version_history.c.deploy_ms.desc()).limit(limit))
+
+
+# Domains and users --------------------------------------------------------------------------------
+
+
+async def domains_of(tx: Transaction, namespace_id: str) -> Sequence[Record]:
+    """Oldest first."""
+    return await tx.all(_DOMAINS, {"namespace_id": namespace_id})
+
+
+async def owner_of_domain(tx: Transaction, domain: str) -> str | None:
+    """The namespace that it belongs to."""
+    found = await tx.first(select(domains.c.namespace_id).where(domains.c.domain == domain))
+    return None if found is None else found.namespace_id
+
+
+async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:
+    """Raises Conflict when it belongs to a namespace."""
+    values = {"domain": domain, "namespace_id": namespace_id, "create_ms": now_ms}
+    await tx.run(insert(domains), values)
+
+
+async def remove_domain(tx: Transaction, namespace_id: str, domain: str) -> bool:
+    """Whether it was there."""
+    condition = and_(domains.c.domain == domain, domains.c.namespace_id == namespace_id)
+    return await tx.run(delete(domains).where(condition)) > 0
+
+
+async def users_of(tx: Transaction, namespace_id: str) -> Sequence[Record]:
+    """`user` and `password_hash`, by name."""
+    return await tx.all(_USERS, {"namespace_id": namespace_id})
+
+
+async def set_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
+    """Adds a user or changes the password."""
+    condition = and_(auth_users.c.namespace_id == namespace_id, auth_users.c.user == user)
+    changed = await tx.run(update(auth_users).where(condition).values(password_hash=password_hash))
+    if not changed:
+        values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
+        await tx.run(insert(auth_users), values)
+
+
+async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
+    """Whether it was there."""
+    condition = and_(auth_users.c.namespace_id == namespace_id, auth_users.c.user == user)
+    return await tx.run(delete(auth_users).where(condition)) > 0
+
+
+# What the data plane is fed -----------------------------------------------------------------------
+
+
+async def running_versions(
+    tx: Transaction, namespace_id: str, current_version_id: str
+) -> Sequence[Record]:
+    """`version_id`, `display_name`, `config` of the current version and of those with a live lobby."""
+    return await tx.all(
+        _RUNNING_VERSIONS, {"namespace_id": namespace_id, "current": current_version_id}
+    )
+
+
+async def revisions(tx: Transaction) -> Sequence[Record]:
+    """`namespace_id` and `revision` of all."""
+    return await tx.all(_REVISIONS)
+
+
+async def take_back_version(
+    tx: Transaction, namespace_id: str, refused_version_id: str, version_id: str, entry: str
+) -> bool:
+    """Back to the version that the data plane runs, when the refused one is still wanted; whether it was."""
+    statement = (
+        update(namespaces)
+        .where(
+            namespaces.c.namespace_id == namespace_id,
+            namespaces.c.version_id == refused_version_id,
+        )
+        .values(version_id=version_id, revision=namespaces.c.revision + 1)
+    )
+    if not await tx.run(statement):
+        return False
+    await tx.run(delete(version_history).where(version_history.c.entry_id == entry))
+    return True
+
+
+async def raise_revision(tx: Transaction, namespace_id: str, above: int) -> None:
+    """The data plane holds a greater one, as after a backup was restored."""
+    statement = (
+        update(namespaces)
+        .where(namespaces.c.namespace_id == namespace_id, namespaces.c.revision <= above)
+        .values(revision=above + 1)
+    )
+    await tx.run(statement)

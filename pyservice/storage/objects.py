@@ -1,0 +1,323 @@
+"""Objects: files that were uploaded or made, by key; parts, completion, digests, signed URLs.
+
+An object is `pending` while its parts are being uploaded and `kept` from its completion on; then
+nothing changes it any more. Where the bytes are is the business of a `Blobs` (a folder, an S3
+bucket); which upload, build or site an object belongs to is the caller's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from pyservice.errors import ServiceError
+from pyservice.storage.signatures import Grant, UrlSigner
+
+PART_BYTES: Final = 64 << 20
+"""Size of the parts of a multipart upload (decisions 8.8); the last one has the rest."""
+
+MULTIPART_FROM_BYTES: Final = 100 << 20
+PUT_EXPIRES_S: Final = 3600
+PART_EXPIRES_S: Final = 6 * 3600
+
+_SEGMENT: Final = r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?"
+_KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{1,3}}")
+_MANIFESTS_MAX: Final = 256
+
+
+class Part(NamedTuple):
+    """A piece of an object: where it begins in it and its size, in bytes."""
+
+    byte_offset: int
+    content_length: int
+
+
+class Prepared(NamedTuple):
+    """An object to be completed, and the parts that it has to have."""
+
+    key: str
+    parts: Sequence[Part]
+
+
+class Pending(NamedTuple):
+    """What was uploaded and never completed, seconds since the Unix epoch."""
+
+    name: str
+    modified_s: float
+
+
+@dataclass(slots=True)
+class ObjectCounts:
+    """What happened to objects, for metrics; only ever grows."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    gets: int = 0
+    get_bytes: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    """By code of `proto/errors.toml`."""
+
+    def failed(self, code: str) -> None:
+        """Counts one more failure."""
+        self.failures[code] = self.failures.get(code, 0) + 1
+
+
+class Blobs(Protocol):
+    """Bytes by name in some place. Names are `pending/…` and `kept/…`.
+
+    Each operation is durable when it returns, and raises ServiceError STORAGE_FULL or
+    CONTROL_PLANE_UNAVAILABLE when the place is full or away.
+    """
+
+    @property
+    def largest_put_bytes(self) -> int:
+        """What one PUT may have at most."""
+
+    async def put_url(self, key: str, part: Part, expires_s: int) -> str:
+        """A URL that takes this part by PUT."""
+
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """Bytes of each blob, None where there is none."""
+
+    async def keep(self, names: Sequence[tuple[str, str]]) -> None:
+        """Renames (from, to), each whole or not at all; durable when all are."""
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Removes blobs; what is not there is no error."""
+
+    async def write(self, name: str, content: bytes) -> None:
+        """Makes or replaces a blob."""
+
+    def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """Streams bytes [start, end). Raises FileNotFoundError."""
+
+    async def digest(self, pieces: Sequence[tuple[str, int]]) -> str:
+        """SHA-256 in hex over whole blobs (name, length) in a row. Raises FileNotFoundError."""
+
+    async def names(self, folder: str) -> list[str]:
+        """All names below `folder/`."""
+
+    def pending(self) -> AsyncIterator[list[Pending]]:
+        """All that is pending, in portions."""
+
+
+def file_key(upload_id: str, path: str) -> str:
+    """The key of a file of an upload. Names of users never reach a disk or a bucket."""
+    return f"{upload_id}/{hashlib.sha256(path.encode()).hexdigest()[:40]}"
+
+
+def plan_parts(content_length: int, is_multipart: bool) -> list[Part]:
+    """The parts in which a file is uploaded: one, or pieces of 64 MiB from 100 MiB on when asked."""
+    if not is_multipart or content_length < MULTIPART_FROM_BYTES:
+        return [Part(0, content_length)]
+    starts = range(0, content_length, PART_BYTES)
+    return [Part(start, min(PART_BYTES, content_length - start)) for start in starts]
+
+
+class Objects:
+    """Objects in a place. Every key is `[a-z0-9_-]` in up to four segments: a ValueError else."""
+
+    def __init__(self, blobs: Blobs, signer: UrlSigner, base_url: str) -> None:
+        self._blobs = blobs
+        self._signer = signer
+        self._base_url = base_url.rstrip("/")
+        self._manifests: dict[str, list[tuple[str, int]]] = {}
+        self.counts = ObjectCounts()
+
+    @property
+    def largest_put_bytes(self) -> int:
+        """What one PUT may have at most: a longer object has to come in parts."""
+        return self._blobs.largest_put_bytes
+
+    async def presign_put(
+        self, key: str, content_length: int, expires_s: int, byte_offset: int = 0
+    ) -> str:
+        """A URL that takes exactly these bytes of the object by PUT (decisions 8.8).
+
+        Raises UPLOAD_TOO_LARGE when the place takes no single PUT of this length.
+        """
+        _check(key)
+        if content_length > self._blobs.largest_put_bytes:
+            raise ServiceError(
+                "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
+            )
+        return await self._blobs.put_url(key, Part(byte_offset, content_length), expires_s)
+
+    def presign_get(
+        self,
+        key: str,
+        expires_s: int | None,
+        *,
+        filename: str | None = None,
+        content_type: str | None = None,
+    ) -> str:
+        """A URL of the service that gives a kept object.
+
+        With `filename` it is a download under this name. `expires_s` None: good while the object
+        exists, and always the same URL.
+        """
+        _check(key)
+        expires_at_s = None if expires_s is None else int(time.time()) + expires_s
+        grant = Grant("GET", key, expires_at_s, filename=filename, content_type=content_type)
+        return self._base_url + self._signer.target(grant)
+
+    async def complete(self, uploads: Sequence[Prepared]) -> None:
+        """Keeps objects whose parts are all there in their length. Harmless when repeated.
+
+        Raises UPLOAD_INCOMPLETE, naming how many parts are missing; then nothing is kept.
+        """
+        for upload in uploads:
+            _check(upload.key)
+        moves = await self._moves(uploads)
+        await self._blobs.keep(moves)
+        for upload in uploads:
+            if len(upload.parts) > 1:
+                manifest = json.dumps([part.content_length for part in upload.parts]).encode()
+                await self._blobs.write(f"kept/{upload.key}.parts", manifest)
+
+    async def _moves(self, uploads: Sequence[Prepared]) -> list[tuple[str, str]]:
+        """What has to be renamed for these objects to be kept; checks every part."""
+        wanted = [
+            (f"pending/{upload.key}.{part.byte_offset}", _kept(upload, part), part.content_length)
+            for upload in uploads
+            for part in upload.parts
+        ]
+        lengths = await self._blobs.lengths([pending for pending, _, _ in wanted])
+        absent = [row for row, length in zip(wanted, lengths, strict=True) if length != row[2]]
+        # A completion that was cut off has kept some of them already.
+        kept_lengths = await self._blobs.lengths([kept for _, kept, _ in absent])
+        missing = [
+            row for row, length in zip(absent, kept_lengths, strict=True) if length != row[2]
+        ]
+        if missing:
+            raise ServiceError(
+                "UPLOAD_INCOMPLETE",
+                f"{len(missing)} of {len(wanted)} prepared parts are not there in their length: "
+                "upload them, then complete again.",
+            )
+        gone = {pending for pending, _, _ in absent}
+        return [(pending, kept) for pending, kept, _ in wanted if pending not in gone]
+
+    async def put(self, key: str, content: bytes) -> None:
+        """Keeps what the service made itself, such as an export."""
+        _check(key)
+        await self._blobs.write(f"kept/{key}", content)
+        self.counts.puts += 1
+        self.counts.put_bytes += len(content)
+
+    async def stat(self, key: str) -> int | None:
+        """Bytes of a kept object, None when there is none."""
+        _check(key)
+        blobs = await self._find(key)
+        return sum(length for _, length in blobs) if blobs else None
+
+    async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """Streams bytes [start, end) of a kept object; nothing is held but the piece at hand.
+
+        Raises FileNotFoundError.
+        """
+        _check(key)
+        blobs = await self._find(key)
+        if not blobs:
+            raise FileNotFoundError(key)
+        for name, first, last in _cut(blobs, start, end):
+            async for block in self._blobs.read(name, first, last):
+                yield block
+
+    def read_whole(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """As `read` of an object that was uploaded in one part: nothing is looked up before."""
+        _check(key)
+        return self._blobs.read(f"kept/{key}", start, end)
+
+    async def digest(self, key: str) -> str:
+        """SHA-256 of a kept object, in hex. Reads all of it. Raises FileNotFoundError."""
+        _check(key)
+        blobs = await self._find(key)
+        if not blobs:
+            raise FileNotFoundError(key)
+        return await self._blobs.digest(blobs)
+
+    async def delete(self, key: str) -> None:
+        """Removes an object, kept or pending; what is not there is no error."""
+        _check(key)
+        names = [name for name, _ in await self._find(key)]
+        folder = key.rpartition("/")[0]
+        pending = await self._blobs.names(f"pending/{folder}")
+        names += [name for name in pending if name.startswith(f"pending/{key}.")]
+        self._manifests.pop(key, None)
+        await self._blobs.forget([*names, f"kept/{key}.parts"])
+
+    async def delete_prefix(self, prefix: str) -> None:
+        """Removes every object below `prefix/`, kept or pending."""
+        _check(f"{prefix}/all")
+        names = await self._blobs.names(f"kept/{prefix}")
+        names += await self._blobs.names(f"pending/{prefix}")
+        for key in [key for key in self._manifests if key.startswith(f"{prefix}/")]:
+            del self._manifests[key]
+        await self._blobs.forget(names)
+
+    async def _find(self, key: str) -> list[tuple[str, int]]:
+        """The blobs (name, length) that make a kept object, in order; empty without one."""
+        if key in self._manifests:
+            return self._manifests[key]
+        whole, manifest = f"kept/{key}", f"kept/{key}.parts"
+        length, manifest_length = await self._blobs.lengths([whole, manifest])
+        if length is not None:
+            return [(whole, length)]
+        if manifest_length is None:
+            return []
+        content = b"".join(
+            [block async for block in self._blobs.read(manifest, 0, manifest_length)]
+        )
+        blobs, offset = [], 0
+        for size in json.loads(content):
+            blobs.append((f"kept/{key}.{offset}", size))
+            offset += size
+        if len(self._manifests) >= _MANIFESTS_MAX:
+            self._manifests.clear()
+        self._manifests[key] = blobs
+        return blobs
+
+    async def sweep(self, older_than_s: float) -> int:
+        """Removes what was uploaded so long ago and never completed; how many there were."""
+        oldest_s = time.time() - older_than_s
+        count = 0
+        async for portion in self._blobs.pending():
+            names = [found.name for found in portion if found.modified_s < oldest_s]
+            await self._blobs.forget(names)
+            count += len(names)
+        return count
+
+
+def _check(key: str) -> None:
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is no key of an object")
+
+
+def is_key(text: str) -> bool:
+    """Whether a text can be a key."""
+    return _KEY.fullmatch(text) is not None
+
+
+def _kept(upload: Prepared, part: Part) -> str:
+    if len(upload.parts) == 1:
+        return f"kept/{upload.key}"
+    return f"kept/{upload.key}.{part.byte_offset}"
+
+
+def _cut(
+    blobs: Sequence[tuple[str, int]], start: int, end: int | None
+) -> Iterator[tuple[str, int, int]]:
+    """What to read of each blob for bytes [start, end) of them in a row."""
+    offset = 0
+    for name, length in blobs:
+        first = max(start - offset, 0)
+        last = length if end is None else min(end - offset, length)
+        if first < last:
+            yield name, first, last
+        offset += length

@@ -1,0 +1,194 @@
+"""Objects in an S3 bucket, through obstore: clients upload straight to it by presigned URLs.
+
+S3 checks path, method and time of such a URL, and that a body has the length it says; which length
+that is, it cannot be told by obstore's signatures. So an upload of another length is accepted there
+and refused when it is completed, where each part's length is asked. What was completed is a copy
+under another name: a URL that is still good changes nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.storage.objects import Part, Pending
+
+READ_BYTES: Final = 256 << 10
+_PUT_MAX_BYTES: Final = 5 << 30
+_AT_ONCE: Final = 32
+_BULK: Final = 1000
+_CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+_REQUEST_TIMEOUT: Final = timedelta(seconds=60)
+_RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+
+_Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
+
+log = get_logger("pyservice.storage.s3")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSettings:
+    """Which bucket, and how to reach it. `endpoint` None is AWS; without keys the environment and
+    the machine's role are asked. `public_endpoint` is what clients reach, when that differs.
+    """
+
+    bucket: str
+    region: str = "us-east-1"
+    endpoint: str | None = None
+    public_endpoint: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    prefix: str = ""
+
+
+class Bucket:
+    """The `Blobs` of an S3 bucket."""
+
+    largest_put_bytes: Final = _PUT_MAX_BYTES
+
+    def __init__(self, settings: BucketSettings) -> None:
+        self._settings = settings
+        self._store = self._open(settings.endpoint)
+        self._public = (
+            self._open(settings.public_endpoint) if settings.public_endpoint else self._store
+        )
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    def _open(self, endpoint: str | None) -> S3Store:
+        about = self._settings
+        options: dict[str, Any] = {"region": about.region}
+        if endpoint:
+            options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
+        if about.access_key_id:
+            options["access_key_id"] = about.access_key_id
+            options["secret_access_key"] = about.secret_access_key
+        return S3Store(
+            about.bucket,
+            prefix=about.prefix or None,
+            client_options={
+                "allow_http": bool(endpoint and endpoint.startswith("http://")),
+                "connect_timeout": _CONNECT_TIMEOUT,
+                "timeout": _REQUEST_TIMEOUT,
+            },
+            retry_config=_RETRIES,  # type: ignore[arg-type]  # typed as a whole one
+            **options,
+        )
+
+    async def check(self) -> None:
+        """Raises CONTROL_PLANE_UNAVAILABLE, logged with its reason, when the bucket is not there."""
+        await self.lengths(["kept/none"])
+
+    async def put_url(self, key: str, part: Part, expires_s: int) -> str:
+        """A URL of the bucket itself."""
+        name = f"pending/{key}.{part.byte_offset}"
+        with _told():
+            return await obstore.sign_async(self._public, "PUT", name, timedelta(seconds=expires_s))
+
+    async def lengths(self, names: Sequence[str]) -> list[int | None]:
+        """See `Blobs`."""
+
+        async def length(name: str) -> int | None:
+            try:
+                with _told():
+                    return int((await obstore.head_async(self._store, name))["size"])
+            except FileNotFoundError:
+                return None
+
+        return await self._each(length, names)
+
+    async def keep(self, names: Sequence[tuple[str, str]]) -> None:
+        """See `Blobs`: copies inside of the bucket; the old names go when all copies are there."""
+
+        async def copy(pair: tuple[str, str]) -> None:
+            with _told():
+                await obstore.copy_async(self._store, *pair)
+
+        await self._each(copy, names)
+        await self.forget([before for before, _ in names])
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """See `Blobs`."""
+        for first in range(0, len(names), _BULK):
+            with _told(), contextlib.suppress(FileNotFoundError):
+                await obstore.delete_async(self._store, list(names[first : first + _BULK]))
+
+    async def write(self, name: str, content: bytes) -> None:
+        """See `Blobs`."""
+        with _told():
+            await obstore.put_async(self._store, name, content, use_multipart=False)
+
+    async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """See `Blobs`."""
+        if start >= end:
+            return
+        with _told():
+            found = await obstore.get_async(self._store, name, options={"range": (start, end)})
+            async for block in found.stream(min_chunk_size=READ_BYTES):
+                yield bytes(block)
+
+    async def digest(self, pieces: Sequence[tuple[str, int]]) -> str:
+        """See `Blobs`."""
+        state = hashlib.sha256()
+        for name, length in pieces:
+            async for block in self.read(name, 0, length):
+                await asyncio.to_thread(state.update, block)
+        return state.hexdigest()
+
+    async def names(self, folder: str) -> list[str]:
+        """See `Blobs`."""
+        found: list[str] = []
+        with _told():
+            async for portion in obstore.list(self._store, prefix=folder, chunk_size=_BULK):
+                found += [entry["path"] for entry in portion]
+        return found
+
+    async def pending(self) -> AsyncIterator[list[Pending]]:
+        """See `Blobs`."""
+        with _told():
+            async for portion in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
+                yield [
+                    Pending(entry["path"], entry["last_modified"].timestamp()) for entry in portion
+                ]
+
+    async def _each(
+        self, act: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item]
+    ) -> list[_Result]:
+        """Does it for each item, so many at once; the first failure ends all."""
+
+        async def in_turn(item: _Item) -> _Result:
+            async with self._turns:
+                return await act(item)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(in_turn(item)) for item in items]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What the bucket does wrong is an outage for who asks; the operator reads why in the log."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (BaseError, OSError) as error:
+        # The message has the request and what was answered, and neither keys nor signatures.
+        log.error("object store failed", reason=type(error).__name__, message=str(error)[:500])
+        raise ServiceError(
+            "CONTROL_PLANE_UNAVAILABLE", "The object store does not answer: try again later."
+        ) from error

@@ -1,0 +1,127 @@
+"""Signed URLs of objects: what is in the signature, how it is made and checked. Pure.
+
+Whoever holds a URL may do the one thing that it says until it expires. The keys are the caller's;
+what a good signature then allows is the listener's matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote, unquote_to_bytes
+
+PREFIX: Final = "/.objects/"
+"""What the paths of signed URLs begin with, on the listener that serves them."""
+
+_LABEL: Final = b"hosting object url 1"
+_PARAMETER: Final = re.compile(r"([a-z]+)=([A-Za-z0-9._~%-]*)")
+_NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,18})")
+_KNOWN: Final = {
+    "PUT": frozenset({"offset", "length", "expires"}),
+    "GET": frozenset({"expires", "filename", "type"}),
+}
+
+
+class InvalidSignature(Exception):
+    """The URL was altered, has expired, or was never ours. It is not said which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a URL allows: one method on one key.
+
+    `length` and `offset` are bytes and belong to PUT; `filename` and `content_type` to GET.
+    `expires_at_s` is seconds since the Unix epoch; None, only for GET, is while the object exists.
+    """
+
+    method: Literal["GET", "PUT"]
+    key: str
+    expires_at_s: int | None
+    length: int = 0
+    offset: int = 0
+    filename: str | None = None
+    content_type: str | None = None
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """What the query says, in the order in which it is signed."""
+        said: list[tuple[str, str | int | None]] = [("expires", self.expires_at_s)]
+        if self.method == "PUT":
+            said += [("offset", self.offset), ("length", self.length)]
+        else:
+            said += [("filename", self.filename), ("type", self.content_type)]
+        return [(name, str(value)) for name, value in said if value is not None]
+
+
+class UrlSigner:
+    """Makes and checks URLs. The first key signs; the others still verify (rotation)."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys or any(len(key) < 32 for key in keys):
+            raise ValueError("a signing key has at least 32 bytes")
+        self._keys = tuple(keys)
+
+    def target(self, grant: Grant) -> str:
+        """Path and query of the URL that carries this grant."""
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in grant.parameters())
+        signature = _signature(self._keys[0], grant)
+        separator = "&" if query else ""
+        return f"{PREFIX}{grant.key}?{query}{separator}signature={signature}"
+
+    def verify(self, method: str, path: str, query: bytes, now_s: float) -> Grant:
+        """The grant of a URL. `path` is as it was sent. Raises InvalidSignature."""
+        grant, given = _read("GET" if method == "HEAD" else method, path, query)
+        is_good = False
+        for key in self._keys:
+            is_good |= hmac.compare_digest(_signature(key, grant), given)
+        if not is_good or (grant.expires_at_s is not None and now_s >= grant.expires_at_s):
+            raise InvalidSignature
+        return grant
+
+
+def _signature(key: bytes, grant: Grant) -> str:
+    digest = hmac.new(key, _LABEL, hashlib.sha256)
+    said = [grant.method, grant.key, *(f"{name}={value}" for name, value in grant.parameters())]
+    for word in said:
+        # Each word with its length: no two grants are the same bytes.
+        encoded = word.encode()
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+
+
+def _read(method: str, path: str, query: bytes) -> tuple[Grant, str]:
+    known = _KNOWN.get(method)
+    if known is None or not path.startswith(PREFIX) or len(query) > 4096:
+        raise InvalidSignature
+    said: dict[str, str] = {}
+    for pair in query.decode("latin-1").split("&"):
+        match = _PARAMETER.fullmatch(pair)
+        if match is None or match[1] in said:
+            raise InvalidSignature
+        try:
+            said[match[1]] = unquote_to_bytes(match[2]).decode()
+        except UnicodeDecodeError:
+            raise InvalidSignature from None
+    given = said.pop("signature", "")
+    if not given.isascii() or not known.issuperset(said):
+        raise InvalidSignature
+    key = path.removeprefix(PREFIX)
+    if method == "PUT":
+        numbers = {name: _number(said.get(name)) for name in ("expires", "offset", "length")}
+        grant = Grant("PUT", key, numbers["expires"], numbers["length"], numbers["offset"])
+    else:
+        expires_at_s = _number(said["expires"]) if "expires" in said else None
+        grant = Grant(
+            "GET", key, expires_at_s, filename=said.get("filename"), content_type=said.get("type")
+        )
+    return grant, given
+
+
+def _number(text: str | None) -> int:
+    if text is None or not _NUMBER.fullmatch(text):
+        raise InvalidSignature
+    return int(text)

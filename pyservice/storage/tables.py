@@ -1,0 +1,307 @@
+"""All tables of the control plane. What a row means is its noun's module here; what may be in it is `control`'s.
+
+Ids are texts (UUID), times integers (milliseconds since the Unix epoch) named `_ms`, hashes bytes. Nothing that is
+secret is here but what a developer gave us to keep (captcha keys inside configurations).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _id(name: str, *arguments: Any, **options: Any) -> Column[str]:
+    return Column(name, String(36), *arguments, **options)
+
+
+def _text(name: str, **options: Any) -> Column[str]:
+    return Column(name, Text, nullable=options.pop("nullable", False), **options)
+
+
+def _ms(name: str, **options: Any) -> Column[int]:
+    return Column(name, BigInteger, nullable=options.pop("nullable", False), **options)
+
+
+facts: Final = Table(
+    "facts",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+"""Single numbers: `source_epoch`, `facts_lsn`."""
+
+identities: Final = Table(
+    "identities",
+    metadata,
+    _id("identity_id", primary_key=True),
+    _text("display_name"),
+    _ms("create_ms"),
+)
+
+groups: Final = Table(
+    "groups",
+    metadata,
+    _id("group_id", primary_key=True),
+    _text("display_name"),
+    _text("bio"),
+    _text("publicity"),
+    _id("owner_identity_id", ForeignKey("identities.identity_id"), nullable=False),
+    _ms("create_ms"),
+    _ms("payment_failed_ms", nullable=True),
+    _ms("payment_method_attached_ms", nullable=True),
+    _ms("payment_method_valid_ms", nullable=True),
+    _ms("payment_succeeded_ms", nullable=True),
+)
+
+members: Final = Table(
+    "members",
+    metadata,
+    _id("group_id", ForeignKey("groups.group_id"), primary_key=True),
+    _id("identity_id", ForeignKey("identities.identity_id"), primary_key=True, index=True),
+    _ms("create_ms"),
+)
+
+games: Final = Table(
+    "games",
+    metadata,
+    _id("game_id", primary_key=True),
+    Column("name_id", String(40), nullable=False, unique=True),
+    _text("display_name"),
+    _id("group_id", ForeignKey("groups.group_id"), nullable=False, index=True),
+    _ms("create_ms"),
+    Column("reserved_version_names", Integer, nullable=False, server_default="0"),
+    _id("logo_upload_id", nullable=True),
+    _id("banner_upload_id", nullable=True),
+)
+
+versions: Final = Table(
+    "versions",
+    metadata,
+    _id("version_id", primary_key=True),
+    _id("game_id", ForeignKey("games.game_id"), nullable=False),
+    _text("display_name"),
+    _ms("create_ms"),
+    Column("config", LargeBinary, nullable=False),
+    Column("config_json", LargeBinary, nullable=False),
+    _id("site_id", nullable=True),
+    Index("ix_versions_game_id_version_id", "game_id", "version_id"),
+)
+"""The configuration twice: as its message, and as the JSON text that answers give."""
+
+version_builds: Final = Table(
+    "version_builds",
+    metadata,
+    _id("version_id", ForeignKey("versions.version_id"), primary_key=True),
+    _id("build_id", primary_key=True, index=True),
+)
+"""Which builds a version names: they are needed while it is there."""
+
+namespaces: Final = Table(
+    "namespaces",
+    metadata,
+    _id("namespace_id", primary_key=True),
+    _id("game_id", ForeignKey("games.game_id"), nullable=False),
+    Column("name_id", String(20), nullable=False),
+    _text("display_name"),
+    _ms("create_ms"),
+    _id("version_id", ForeignKey("versions.version_id"), nullable=False),
+    Column("lobby_count_max", BigInteger, nullable=False),
+    Column("max_players", BigInteger, nullable=False),
+    Column("enable_domain_public_auth", Boolean, nullable=False),
+    Column("cdn_auth_type", String(16), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    UniqueConstraint("game_id", "name_id"),
+)
+"""`revision` grows with each change that the data plane has to know."""
+
+domains: Final = Table(
+    "domains",
+    metadata,
+    Column("domain", String(253), primary_key=True),
+    _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False, index=True),
+    _ms("create_ms"),
+)
+
+auth_users: Final = Table(
+    "auth_users",
+    metadata,
+    _id("namespace_id", ForeignKey("namespaces.namespace_id"), primary_key=True),
+    Column("user", String(128), primary_key=True),
+    _text("password_hash"),
+)
+
+version_history: Final = Table(
+    "version_history",
+    metadata,
+    _id("entry_id", primary_key=True),
+    _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False),
+    _id("version_id", nullable=False),
+    _ms("deploy_ms"),
+    UniqueConstraint("namespace_id", "deploy_ms"),
+)
+
+cloud_tokens: Final = Table(
+    "cloud_tokens",
+    metadata,
+    _id("token_id", primary_key=True),
+    Column("sha256", LargeBinary, nullable=False, unique=True),
+    _id("identity_id", ForeignKey("identities.identity_id"), nullable=False, index=True),
+    _id("group_id", ForeignKey("groups.group_id"), nullable=True, index=True),
+    _id("game_id", ForeignKey("games.game_id"), nullable=True, index=True),
+    _ms("create_ms"),
+    _ms("expires_ms", nullable=True),
+    _ms("revoke_ms", nullable=True),
+)
+"""Neither group nor game: all groups of the identity. `group_id` is also there for a token of one game."""
+
+namespace_tokens: Final = Table(
+    "namespace_tokens",
+    metadata,
+    _id("token_id", primary_key=True),
+    _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False, index=True),
+    Column("kind", String(8), nullable=False),
+    Column("sha256", LargeBinary, nullable=True, unique=True),
+    Column("answers", LargeBinary, nullable=True),
+    _ms("create_ms"),
+    _ms("expires_ms", nullable=True),
+    _ms("revoke_ms", nullable=True),
+)
+"""`kind` env, pub or dev; `sha256` of env alone; `answers` of dev: what its mock answers say, as it is fed."""
+
+uploads: Final = Table(
+    "uploads",
+    metadata,
+    _id("upload_id", primary_key=True),
+    _id("game_id", ForeignKey("games.game_id"), nullable=False),
+    Column("kind", String(8), nullable=False),
+    _text("display_name"),
+    Column("content_length", BigInteger, nullable=False),
+    _ms("create_ms"),
+    _ms("complete_ms", nullable=True),
+    Index("ix_uploads_game_id_kind", "game_id", "kind", "create_ms"),
+    Index("ix_uploads_complete_ms_create_ms", "complete_ms", "create_ms"),
+)
+"""`kind` build, site, avatar, banner or logo."""
+
+upload_files: Final = Table(
+    "upload_files",
+    metadata,
+    _id("upload_id", ForeignKey("uploads.upload_id"), primary_key=True),
+    Column("path", String(512), primary_key=True),
+    Column("content_length", BigInteger, nullable=False),
+    _text("content_type", nullable=True),
+    Column("sha256", LargeBinary, nullable=True),
+    Column("part_bytes", BigInteger, nullable=True),
+)
+"""`sha256` as announced, afterwards as found; `part_bytes` when it comes in parts."""
+
+builds: Final = Table(
+    "builds",
+    metadata,
+    _id("build_id", primary_key=True),
+    _id("game_id", ForeignKey("games.game_id"), nullable=False),
+    _id("upload_id", ForeignKey("uploads.upload_id"), nullable=False, unique=True),
+    _text("display_name"),
+    Column("kind", String(16), nullable=False),
+    Column("compression", String(8), nullable=False),
+    _text("image_tag", nullable=True),
+    _ms("create_ms"),
+    Index("ix_builds_game_id_build_id", "game_id", "build_id"),
+)
+
+build_tags: Final = Table(
+    "build_tags",
+    metadata,
+    _id("build_id", ForeignKey("builds.build_id"), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    _text("value"),
+)
+
+sites: Final = Table(
+    "sites",
+    metadata,
+    _id("site_id", primary_key=True),
+    _id("game_id", ForeignKey("games.game_id"), nullable=False),
+    _id("upload_id", ForeignKey("uploads.upload_id"), nullable=False, unique=True),
+    _text("display_name"),
+    _ms("create_ms"),
+    Index("ix_sites_game_id_site_id", "game_id", "site_id"),
+)
+
+lobbies: Final = Table(
+    "lobbies",
+    metadata,
+    _id("lobby_id", primary_key=True),
+    _id("namespace_id", nullable=False),
+    Column("game_mode", String(64), nullable=False),
+    Column("region_id", String(32), nullable=False),
+    _id("version_id", nullable=False),
+    Column("publicity", String(8), nullable=False),
+    Column("is_closed", Boolean, nullable=False),
+    _ms("create_ms"),
+    _ms("ready_ms", nullable=True),
+    _ms("stop_ms", nullable=True),
+    _text("stop_reason", nullable=True),
+    Column("exit_code", Integer, nullable=True),
+    Column("peak_players", Integer, nullable=False, server_default="0"),
+    Column("player_ms", BigInteger, nullable=False, server_default="0"),
+    Index("ix_lobbies_namespace_id_create_ms", "namespace_id", "create_ms", "lobby_id"),
+    Index("ix_lobbies_stop_ms", "stop_ms"),
+)
+
+device_links: Final = Table(
+    "device_links",
+    metadata,
+    _id("device_link_id", primary_key=True),
+    _ms("create_ms"),
+    _ms("expires_ms"),
+    _ms("complete_ms", nullable=True),
+    _id("game_id", nullable=True),
+    _id("token_id", nullable=True),
+    Index("ix_device_links_expires_ms", "expires_ms"),
+)
+
+idempotent_answers: Final = Table(
+    "idempotent_answers",
+    metadata,
+    Column("caller_key", LargeBinary, primary_key=True),
+    Column("message_hash", LargeBinary, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+    _ms("create_ms", index=True),
+)
+"""`caller_key` is the hash of caller and key; `message_hash` of operation and message (decisions 1.8)."""
+
+rays: Final = Table(
+    "rays",
+    metadata,
+    _id("ray_id", primary_key=True),
+    _id("span_set", primary_key=True),
+    _id("game_id", nullable=True),
+    _id("group_id", nullable=True),
+    _ms("create_ms", index=True),
+    Column("spans", LargeBinary, nullable=False),
+)
+"""What one process did for a request."""

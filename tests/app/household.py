@@ -1,0 +1,105 @@
+"""A real `pyservice serve` of the tests' own: the parent and its two children, on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tests.service import Service
+
+Value = TypeVar("Value")
+
+_WAIT_S: Final = 20.0
+LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
+
+
+class Household(Service):
+    """`process` is the parent. With the feed file of `Service`, so the data plane has somebody to serve."""
+
+    role = ()
+    doors = ("http", "grpc", "cdn", "metrics")
+
+    def pid(self, role: str) -> int:
+        """Of the child that holds the lock of the role."""
+        return int((self.data_dir / LOCKS[role]).read_text().split()[0])
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def ready(self) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return said
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What was logged under this name."""
+        found = []
+        for line in (self.folder / "log").read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if event["event"] == name:
+                    found.append(event)
+        return found
+
+    def up(self) -> float:
+        """`hosting_control_plane_up`, by a scrape."""
+        for line in self.probe("/metrics").text.splitlines():
+            if line.startswith("hosting_control_plane_up "):
+                return float(line.split()[1])
+        raise AssertionError("no metric hosting_control_plane_up")
+
+    def close(self) -> None:
+        # What the parent would leave behind is what the tests are about: nothing may stay.
+        pids = [process for process in self._children() if process != 0]
+        super().close()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _children(self) -> Iterator[int]:
+        for role in LOCKS:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                pid = self.pid(role)
+                if str(self.data_dir) in command_of(pid):
+                    yield pid
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; nobody may have waited for it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of all processes that name the folder."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [
+        line for line in listed.stdout.splitlines() if f"{folder}" in line and "ps -eo" not in line
+    ]
+
+
+def until(condition: Callable[[], Value], seconds: float = _WAIT_S) -> Value:
+    """The first true value of the condition."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+    return value

@@ -1,0 +1,94 @@
+"""A listener as the control plane makes it, over a folder of its own, with sites given by a test.
+
+Run as a program it serves in a process of its own, and says where in its first line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from pyservice.cdn.app import Cdn
+from pyservice.cdn.receiving import Uploads
+from pyservice.cdn.server import CdnServer
+from pyservice.cdn.sites import Site
+from pyservice.storage.local_objects import Folder
+from pyservice.storage.objects import Objects
+from pyservice.storage.signatures import UrlSigner
+
+KEY = b"k" * 32
+
+
+@dataclass
+class GivenSites:
+    """The sites of a test: what the control plane's own source looks up in its records."""
+
+    by_name: dict[tuple[str, str], Site] = field(default_factory=dict)
+
+    async def find(self, game: str, namespace: str) -> Site | None:
+        return self.by_name.get((game, namespace))
+
+
+@dataclass
+class Listener:
+    """What a test needs of a running one."""
+
+    url: str
+    folder: Path
+    blobs: Folder
+    objects: Objects
+    signer: UrlSigner
+    uploads: Uploads
+    sites: GivenSites
+    cdn: Cdn
+    server: CdnServer
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def left_behind(self) -> list[str]:
+        """Files of uploads that are neither pending nor kept."""
+        return [path.name for path in (self.folder / "incoming").iterdir()]
+
+
+@contextlib.asynccontextmanager
+async def running_listener(
+    folder: Path, domain: str | None = None, reserve_bytes: int = 0
+) -> AsyncIterator[Listener]:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    bound.listen(512)
+    bound.setblocking(False)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    signer = UrlSigner([KEY])
+    blobs = Folder(folder, signer, url, reserve_bytes)
+    objects = Objects(blobs, signer, url)
+    uploads = Uploads(blobs, signer, objects.counts)
+    sites = GivenSites()
+    cdn = Cdn(sites, objects, signer, domain)
+    server = CdnServer(cdn, bound, uploads)
+    await server.start()
+    try:
+        yield Listener(url, folder, blobs, objects, signer, uploads, sites, cdn, server)
+    finally:
+        await server.stop(grace_s=1.0)
+        await asyncio.to_thread(cdn.close)
+        await asyncio.to_thread(blobs.close)
+
+
+async def _serve(folder: Path) -> None:
+    async with running_listener(folder) as listener:
+        print(listener.url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(Path(sys.argv[1])))

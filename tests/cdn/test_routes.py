@@ -1,0 +1,49 @@
+"""Which headers a file gets from the routes of its version."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyservice.cdn.routes import FORBIDDEN, Route, Routes
+
+
+def test_headers_of_every_matching_route_are_there_and_the_highest_priority_wins_each() -> None:
+    routes = Routes(
+        [
+            Route("**", 1, [("X-A", "low"), ("x-b", "low")]),
+            Route("*.js", 9, [("x-a", "high"), ("X-C", "high")]),
+            Route("*.css", 50, [("x-a", "css")]),
+        ]
+    )
+    assert routes.headers("a.js") == {"x-a": "high", "x-b": "low", "x-c": "high"}
+    assert routes.headers("a.css") == {"x-a": "css", "x-b": "low"}
+    assert routes.headers("a.png") == {"x-a": "low", "x-b": "low"}
+
+
+def test_of_equal_priorities_the_first_route_wins() -> None:
+    routes = Routes([Route("*", 5, [("x-a", "first")]), Route("a*", 5, [("x-a", "second")])])
+    assert routes.headers("a") == {"x-a": "first"}
+
+
+def test_of_one_name_twice_in_a_route_the_later_counts() -> None:
+    routes = Routes([Route("*", 5, [("x-a", "1"), ("X-A", "2")])])
+    assert routes.headers("a") == {"x-a": "2"}
+
+
+@pytest.mark.parametrize("name", sorted(FORBIDDEN))
+def test_headers_of_the_connection_and_of_the_server_cannot_be_set(name: str) -> None:
+    routes = Routes([Route("**", 100, [(name.title(), "1"), ("x-ok", "1")])])
+    assert routes.headers("a") == {"x-ok": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("x a", "1"), ("", "1"), ("x:y", "1"), ("x", "1\r\ny: 2"), ("x", "é")]
+)
+def test_what_is_no_header_is_left_out(name: str, value: str) -> None:
+    assert Routes([Route("**", 1, [(name, value)])]).headers("a") == {}
+
+
+def test_more_paths_than_are_remembered_are_still_right() -> None:
+    routes = Routes([Route("*7", 1, [("x-a", "1")])])
+    for number in range(5000):
+        assert bool(routes.headers(str(number))) == str(number).endswith("7")

@@ -1,0 +1,379 @@
+"""Uploads to the folder over real connections: lengths, broken clients, many at once, full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.cdn import connection, receiving
+from pyservice.storage.objects import Part, Prepared
+from pyservice.storage.signatures import Grant, UrlSigner
+from tests.cdn.listener import KEY, Listener, running_listener
+from tests.cdn.wire import Connect, Wire
+from tests.faults.disk import small_disk
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).resolve().parents[2]
+FAR_FUTURE_S = 4_000_000_000
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop of production: handing a connection over is done by the loop's transport."""
+    return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture
+async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
+    async with running_listener(tmp_path / "objects") as found:
+        yield found
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=30) as found:
+        yield found
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Opens connections that end with the test."""
+    wires: list[Wire] = []
+
+    async def open_wire(url: str) -> Wire:
+        wires.append(await Wire.open(url))
+        return wires[-1]
+
+    yield open_wire
+    for wire in wires:
+        await wire.close()
+
+
+async def pending(listener: Listener) -> list[str]:
+    return await listener.blobs.names("pending")
+
+
+def code_of(body: bytes) -> str:
+    return str(httpx.Response(200, content=body).json()["code"])
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 65_536, 1 << 20, (1 << 20) + 1, 10_000_019])
+async def test_every_length_arrives_as_it_was_sent(
+    listener: Listener, client: httpx.AsyncClient, length: int
+) -> None:
+    content = random.Random(length).randbytes(length)
+    answer = await client.put(
+        await listener.objects.presign_put("up/a", length, 60), content=content
+    )
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["access-control-allow-origin"] == "*"
+    await listener.objects.complete([Prepared("up/a", [Part(0, length)])])
+    assert await listener.objects.digest("up/a") == hashlib.sha256(content).hexdigest()
+    assert listener.left_behind() == []
+    assert (listener.objects.counts.puts, listener.objects.counts.put_bytes) == (1, length)
+
+
+async def test_one_connection_serves_uploads_and_other_requests_in_turn(
+    listener: Listener, client: httpx.AsyncClient, connect: Connect
+) -> None:
+    for number in range(5):
+        url = await listener.objects.presign_put(f"up/a{number}", 300_000, 60)
+        assert (await client.put(url, content=b"x" * 300_000)).status_code == 200
+        assert (await client.get(listener.url)).status_code == 404
+    wire = await connect(listener.url)
+    for number in range(3):
+        await wire.put_head(
+            await listener.objects.presign_put(f"up/b{number}", 3, 60), "Content-Length: 3"
+        )
+        await wire.send(b"abc")
+        assert (await wire.answer())[0] == 200
+    assert len(await pending(listener)) == 8
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [("Content-Length: 9",), ("Content-Length: 11",), ("Transfer-Encoding: chunked",), ()],
+)
+async def test_another_length_than_prepared_is_refused_before_the_body(
+    listener: Listener, lines: tuple[str, ...], connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    await wire.put_head(await listener.objects.presign_put("up/a", 10, 60), *lines)
+    status, headers, body = await wire.answer()
+    assert (status, code_of(body)) == (400, "UPLOAD_LENGTH_MISMATCH")
+    assert headers["connection"] == "close"
+    assert await pending(listener) == []
+    assert listener.objects.counts.failures == {"UPLOAD_LENGTH_MISMATCH": 1}
+
+
+async def test_a_refused_client_that_goes_on_sending_still_reads_why(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    await wire.put_head(
+        await listener.objects.presign_put("up/a", 10, 60), "Content-Length: 900000"
+    )
+    for _ in range(9):
+        await wire.send(b"x" * 100_000)
+    status, _, body = await wire.answer()
+    assert (status, code_of(body)) == (400, "UPLOAD_LENGTH_MISMATCH")
+    assert await wire.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("up/a", "up/b"), ("length=10", "length=11"), ("expires=", "expires=1"), ("up/a", "../a")],
+)
+async def test_an_altered_url_is_refused(
+    listener: Listener, before: str, after: str, connect: Connect
+) -> None:
+    url = await listener.objects.presign_put("up/a", 10, 60)
+    wire = await connect(url)
+    await wire.put_head(url.replace(before, after), "Content-Length: 10")
+    status, _, body = await wire.answer()
+    assert (status, code_of(body)) == (403, "UPLOAD_URL_INVALID")
+
+
+async def test_a_url_for_reading_takes_no_upload(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    answer = await client.put(listener.objects.presign_get("up/a", 60), content=b"x")
+    assert (answer.status_code, answer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
+
+
+async def test_after_completion_the_url_is_refused(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    url = await listener.objects.presign_put("up/a", 3, 60)
+    await client.put(url, content=b"old")
+    await client.put(url, content=b"new")
+    await listener.objects.complete([Prepared("up/a", [Part(0, 3)])])
+    answer = await client.put(url, content=b"bad")
+    assert (answer.status_code, answer.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
+    assert b"".join([block async for block in listener.objects.read("up/a")]) == b"new"
+    assert await pending(listener) == []
+
+
+@pytest.mark.parametrize("sent", [0, 1, 70_000, 3_500_000])
+async def test_a_client_that_goes_away_leaves_nothing(
+    listener: Listener, sent: int, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    url = await listener.objects.presign_put("up/a", 4_000_000, 60)
+    await wire.put_head(url, "Content-Length: 4000000")
+    await wire.send(b"x" * sent)
+    async with asyncio.timeout(10):
+        while not listener.uploads.now:
+            await asyncio.sleep(0.01)
+        wire.abort()
+        while listener.uploads.now or listener.left_behind():
+            await asyncio.sleep(0.01)
+    assert await pending(listener) == []
+
+
+async def test_uploads_of_one_key_at_once_leave_one_of_them_whole(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    url = await listener.objects.presign_put("up/a", 2_500_000, 60)
+    contents = [bytes([65 + number]) * 2_500_000 for number in range(8)]
+    answers = await asyncio.gather(*(client.put(url, content=content) for content in contents))
+    assert [answer.status_code for answer in answers] == [200] * 8
+    await listener.objects.complete([Prepared("up/a", [Part(0, 2_500_000)])])
+    assert b"".join([block async for block in listener.objects.read("up/a")]) in contents
+    assert listener.left_behind() == []
+
+
+async def test_more_uploads_at_once_than_there_is_room_for_are_told_to_wait(
+    listener: Listener, client: httpx.AsyncClient, connect: Connect
+) -> None:
+    wires = []
+    for number in range(receiving.AT_ONCE_MAX):
+        wire = await connect(listener.url)
+        url = await listener.objects.presign_put(f"up/a{number}", 2, 60)
+        await wire.put_head(url, "Content-Length: 2", "Expect: 100-continue")
+        assert (await wire.answer())[0] == 100
+        wires.append(wire)
+    last = await listener.objects.presign_put("up/last", 2, 60)
+    answer = await client.put(last, content=b"ab")
+    assert (answer.status_code, answer.json()["code"]) == (503, "OVERLOADED")
+    assert int(answer.headers["retry-after"]) > 0
+    for wire in wires:
+        await wire.send(b"ab")
+        assert (await wire.answer())[0] == 200
+        assert (await client.put(last, content=b"ab")).status_code == 200
+
+
+async def test_what_comes_with_and_behind_a_body_is_never_part_of_it(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    url = await listener.objects.presign_put("up/a", 3, 60)
+    await wire.put_head(url, "Content-Length: 3", "X: y\r\n\r\nabcGET / HTTP/1.1\r\nHost: x")
+    status, headers, _ = await wire.answer()
+    # The second request was sent before the answer to the first: it is for another connection.
+    assert (status, headers["connection"]) == (200, "close")
+    await listener.objects.complete([Prepared("up/a", [Part(0, 3)])])
+    assert b"".join([block async for block in listener.objects.read("up/a")]) == b"abc"
+
+
+async def test_uploads_stop_at_the_reserve(tmp_path: Path, client: httpx.AsyncClient) -> None:
+    async with running_listener(tmp_path / "objects", reserve_bytes=1 << 60) as listener:
+        answer = await client.put(await listener.objects.presign_put("up/a", 3, 60), content=b"abc")
+        assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FULL")
+        assert int(answer.headers["retry-after"]) > 0
+        assert await pending(listener) == []
+
+
+async def test_what_a_crash_left_half_written_goes_at_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "objects"
+    async with running_listener(folder) as listener:
+        await listener.objects.put("up/a", b"abc")
+    (folder / "incoming" / "leftover").write_bytes(b"half")
+    async with running_listener(folder) as listener:
+        assert listener.left_behind() == []
+        assert await listener.objects.stat("up/a") == 3
+
+
+async def test_stopping_lets_an_upload_finish_that_goes_on(
+    tmp_path: Path, connect: Connect
+) -> None:
+    async with running_listener(tmp_path / "objects") as listener:
+        wire = await connect(listener.url)
+        url = await listener.objects.presign_put("up/a", 4, 60)
+        await wire.put_head(url, "Content-Length: 4", "Expect: 100-continue")
+        assert (await wire.answer())[0] == 100
+        stopping = asyncio.ensure_future(listener.server.stop(grace_s=10))
+        await wire.send(b"abcd")
+        assert (await wire.answer())[0] == 200
+        await stopping
+        assert await pending(listener) == ["pending/up/a.0"]
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /" + b"a" * 300_000, b"GET / HTTP/1.1\r\nX: " + b"a" * 300_000]
+)
+async def test_a_head_without_end_is_cut_off(
+    listener: Listener, head: bytes, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    await wire.send(head)
+    status, _, body = await wire.answer()
+    assert (status, code_of(body)) == (431, "HEADERS_TOO_LARGE")
+    assert await wire.is_closed()
+
+
+async def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, client: httpx.AsyncClient, connect: Connect
+) -> None:
+    disk = small_disk(tmp_path, 32)
+    command = [*disk.command_prefix, sys.executable, "-m", "tests.cdn.listener"]
+    process = subprocess.Popen(
+        [*command, str(disk.mount_point / "objects")], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        url = (await asyncio.to_thread(process.stdout.readline)).decode().strip()
+        signer = UrlSigner([KEY])
+
+        def target(key: str, length: int) -> str:
+            return url + signer.target(Grant("PUT", key, FAR_FUTURE_S, length))
+
+        answer = await client.put(target("up/a", 64 << 20), content=b"x" * (64 << 20))
+        assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FULL")
+        # Admitted while there was room, which somebody else then took.
+        wire = await connect(url)
+        await wire.put_head(target("up/b", 20 << 20), "Content-Length: 20971520")
+        await wire.send(b"x" * (4 << 20))
+        filler = disk.fill(process.pid)
+        await wire.send(b"x" * (16 << 20))
+        status, _, body = await wire.answer()
+        assert (status, code_of(body)) == (503, "STORAGE_FULL")
+        objects = disk.inside(process.pid) / "objects"
+        assert [path for path in objects.rglob("*") if path.is_file()] == []
+        filler.unlink()
+        answer = await client.put(target("up/b", 1 << 20), content=b"x" * (1 << 20))
+        assert answer.status_code == 200
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+async def test_killed_at_any_moment_there_is_the_whole_upload_or_none(
+    tmp_path: Path, client: httpx.AsyncClient
+) -> None:
+    folder = tmp_path / "objects"
+    signer = UrlSigner([KEY])
+    for attempt in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cdn.listener", str(folder)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        url = (await asyncio.to_thread(process.stdout.readline)).decode().strip()
+        target = signer.target(Grant("PUT", f"up/a{attempt}", FAR_FUTURE_S, 8 << 20))
+        upload = asyncio.ensure_future(client.put(url + target, content=b"x" * (8 << 20)))
+        done, _ = await asyncio.wait([upload], timeout=0.008 * attempt)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        was_answered = bool(done) or not isinstance(
+            (await asyncio.gather(upload, return_exceptions=True))[0], Exception
+        )
+        path = folder / "pending" / "up" / f"a{attempt}.0"
+        assert path.exists() or not was_answered
+        assert not path.exists() or path.read_bytes() == b"x" * (8 << 20)
+    async with running_listener(folder) as listener:
+        assert listener.left_behind() == []
+
+
+async def test_clients_that_do_nothing_are_cut_off(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(receiving, "_WINDOW_S", 0.3)
+    silent, half = await connect(listener.url), await connect(listener.url)
+    await half.send(b"GET / HTTP/1.1\r\nHo")
+    slow, steady = await connect(listener.url), await connect(listener.url)
+    for wire, key in ((slow, "up/slow"), (steady, "up/steady")):
+        url = await listener.objects.presign_put(key, 1_000_000, 60)
+        await wire.put_head(url, "Content-Length: 1000000", "Expect: 100-continue")
+        assert (await wire.answer())[0] == 100
+    await slow.send(b"x")
+    for _ in range(10):
+        await steady.send(b"x" * 100_000)
+        await asyncio.sleep(0.1)
+        listener.server.check()
+    for wire in (silent, half, slow):
+        assert await wire.is_closed()
+    assert (await steady.answer())[0] == 200
+    assert await pending(listener) == ["pending/up/steady.0"]
+    assert listener.objects.counts.failures == {"REQUEST_TIMEOUT": 1}
+
+
+async def test_whoever_does_not_read_an_answer_is_cut_off(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.3)
+    await listener.objects.put("up/a", b"x" * (32 << 20))
+    target = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
+    wire = await connect(listener.url)
+    await wire.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    async with asyncio.timeout(10):
+        while listener.server.connections:
+            listener.server.check()
+            await asyncio.sleep(0.05)
+    assert listener.cdn.counts.answers["2xx"] == 1

@@ -1,0 +1,1 @@
+"""What scenes need and how codes are provoked, a module per area of the contract."""

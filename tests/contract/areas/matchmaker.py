@@ -1,0 +1,281 @@
+"""The matchmaker: its lobbies, players and tokens, and how each of its refusals comes about."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from pyservice import keyring
+from pyservice.dataplane import engine
+from tests.contract.provocations import later, provokes
+from tests.contract.scene import SOURCE_LIMIT, Lobby, Scene, before, credential, place
+
+WAIT_S = 20.0
+NO_RUNTIME = (
+    "lobbies are attached, and nothing starts or stops one by itself until there are servers"
+)
+NO_CAPTCHA = "captcha and verification come with a change of their own"
+
+
+# What scenes need ---------------------------------------------------------------------------------
+
+
+@credential("pub")
+def _(scene: Scene) -> str:
+    return scene.world.public_token
+
+
+@credential("env")
+def _(scene: Scene) -> str:
+    return scene.world.environment_tokens["prod"]
+
+
+@credential("lobby")
+def _(scene: Scene) -> str:
+    return scene.lobby.token
+
+
+@place("expired lobby")
+def _(scene: Scene) -> str:
+    """Made with the service's keys for a lobby that it does not know: one that ended long ago."""
+    return scene.once("forgotten lobby", lambda: _forgotten_lobby(scene))  # type: ignore[no-any-return]
+
+
+def _forgotten_lobby(scene: Scene) -> str:
+    import asyncio
+
+    async def make() -> str:
+        ring = keyring.load(scene.service.data_dir)
+        elsewhere = engine.open_engine(None, ring, engine.Limits())
+        _, token, _ = elsewhere._native.attach(
+            *(bytes(16), bytes(16), "duel", "local", []),
+            max_players=(2, 2, 2),
+            player_token_ttl_ms=5_000,
+            heartbeat_timeout_ms=0,
+            heartbeat_grace_ms=0,
+            is_join_enabled=True,
+            create_ts_ms=0,
+            lobby_count_max=1,
+        )
+        await elsewhere.close()
+        return str(token)
+
+    return asyncio.run(make())
+
+
+@place("lobby_id")
+def _(scene: Scene) -> str:
+    return scene.lobby.id
+
+
+@place("player_token")
+def _(scene: Scene) -> str:
+    return joined(scene, scene.lobby)
+
+
+@before("find")
+def _(scene: Scene) -> Lobby:
+    return scene.lobby
+
+
+def joined(scene: Scene, lobby: Lobby, **fields: Any) -> str:
+    """The token of a new player in a lobby."""
+    wanted = {"lobby_id": lobby.id, "party_size": None, **fields}
+    return str(scene.good("join", fields=wanted)["player"]["token"])
+
+
+def detach(scene: Scene, lobby: Lobby) -> None:
+    scene.good("detach", path={"lobby_id": lobby.id})
+
+
+def ended(scene: Scene) -> Lobby:
+    """A lobby that was, a moment ago."""
+    lobby = scene.attach()
+    detach(scene, lobby)
+    return lobby
+
+
+def served(scene: Scene, slug: str, lobby: Lobby, **changes: Any) -> httpx.Response:
+    """A lobby server's call for its lobby."""
+    return scene.call(slug, bearer=lobby.token, token=None, **changes)
+
+
+def while_it_starts(scene: Scene, lobby: Lobby, slug: str, **changes: Any) -> httpx.Response:
+    """The answer to a call that waits for a lobby that starts, and ends while it waits."""
+    request = scene.request(slug, **changes)
+    before_it = held(scene)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(scene.service.client.send, request)
+        end = time.monotonic() + WAIT_S
+        while held(scene) <= before_it and not waiting.done():
+            assert time.monotonic() < end, "nobody waits for the lobby"
+        detach(scene, lobby)
+        return waiting.result(WAIT_S)
+
+
+def held(scene: Scene) -> float:
+    """Places that are held for calls that wait."""
+    lines = scene.service.probe("/metrics").text.splitlines()
+    slots = [line for line in lines if line.startswith("hosting_slots{") and '"held"' in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in slots)
+
+
+# find ---------------------------------------------------------------------------------------------
+
+
+def find(scene: Scene, mode: str, **fields: Any) -> httpx.Response:
+    return scene.call("find", fields={"game_modes": [mode], **fields})
+
+
+def tagged(scene: Scene) -> dict[str, str]:
+    """The tag that only lobbies of the scene have."""
+    return {"scene": scene.name}
+
+
+@provokes("find", "MATCHMAKER_GAME_MODE_NOT_FOUND")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "nothing")
+
+
+@provokes("find", "MATCHMAKER_REGION_NOT_FOUND")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "duel", regions=["nowhere"])
+
+
+@provokes("find", "MATCHMAKER_FIND_DISABLED")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "invited")
+
+
+@provokes("find", "MATCHMAKER_REGION_NOT_ENABLED")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "elsewhere", regions=["local"])
+
+
+@provokes("find", "MATCHMAKER_TAGS_DISABLED")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "quiet", tags={"a": "b"})
+
+
+@provokes("find", "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "duel", max_players=2)
+
+
+@provokes("find", "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+def _(scene: Scene) -> httpx.Response:
+    return find(scene, "empty")
+
+
+@provokes("find", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
+def _(scene: Scene) -> httpx.Response:
+    scene.attach("crowd")
+    crowd: dict[str, Any] = {"mode": "crowd", "party_size": SOURCE_LIMIT, "tags": tagged(scene)}
+    assert find(scene, **crowd).status_code == 200
+    return find(scene, **crowd)
+
+
+@provokes("find", "MATCHMAKER_LOBBY_START_FAILED")
+def _(scene: Scene) -> httpx.Response:
+    lobby = scene.attach("pair", is_ready=False)
+    wanted = {"game_modes": ["pair"], "tags": tagged(scene)}
+    return while_it_starts(scene, lobby, "find", fields=wanted)
+
+
+@provokes("find", "DEADLINE_EXCEEDED")
+def _(scene: Scene) -> httpx.Response:
+    scene.attach("pair", is_ready=False)
+    return find(scene, "pair", tags=tagged(scene))
+
+
+@provokes("find", "MATCHMAKER_LOBBY_STOPPED")
+def _(scene: Scene) -> httpx.Response:
+    """A repetition gives the same lobby, which has ended meanwhile."""
+    lobby = scene.attach("pair")
+    again = {
+        "fields": {"game_modes": ["pair"], "tags": tagged(scene)},
+        "headers": {"idempotency-key": scene.name},
+    }
+    assert scene.good("find", **again)["lobby"]["lobby_id"] == lobby.id
+    detach(scene, lobby)
+    return scene.call("find", **again)
+
+
+@provokes("find", "IDEMPOTENCY_KEY_REUSED")
+def _(scene: Scene) -> httpx.Response:
+    key = {"idempotency-key": scene.name}
+    scene.good("find", headers=key)
+    return scene.call("find", headers=key, fields={"party_size": 2})
+
+
+# join ---------------------------------------------------------------------------------------------
+
+
+def join(scene: Scene, lobby: Lobby, **fields: Any) -> httpx.Response:
+    return scene.call("join", fields={"lobby_id": lobby.id, "party_size": None, **fields})
+
+
+@provokes("join", "MATCHMAKER_LOBBY_STOPPED")
+def _(scene: Scene) -> httpx.Response:
+    return join(scene, ended(scene))
+
+
+@provokes("join", "MATCHMAKER_JOIN_DISABLED")
+def _(scene: Scene) -> httpx.Response:
+    return join(scene, scene.attach("public"))
+
+
+@provokes("join", "MATCHMAKER_LOBBY_CLOSED")
+def _(scene: Scene) -> httpx.Response:
+    lobby = scene.attach()
+    assert served(scene, "closed", lobby).status_code == 200
+    return join(scene, lobby)
+
+
+@provokes("join", "MATCHMAKER_LOBBY_FULL")
+def _(scene: Scene) -> httpx.Response:
+    lobby = scene.attach("pair")
+    joined(scene, lobby, party_size=2)
+    return join(scene, lobby)
+
+
+@provokes("join", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
+def _(scene: Scene) -> httpx.Response:
+    lobby = scene.attach("crowd")
+    joined(scene, lobby, party_size=SOURCE_LIMIT)
+    return join(scene, lobby)
+
+
+@provokes("join", "MATCHMAKER_LOBBY_START_FAILED")
+def _(scene: Scene) -> httpx.Response:
+    lobby = scene.attach("pair", is_ready=False)
+    return while_it_starts(scene, lobby, "join", fields={"lobby_id": lobby.id})
+
+
+@provokes("join", "PLAYER_TOKEN_INVALID")
+def _(scene: Scene) -> httpx.Response:
+    return join(scene, scene.lobby, rejoin_token="player_AAAA")
+
+
+@provokes("join", "PLAYER_TOKEN_WRONG_LOBBY")
+def _(scene: Scene) -> httpx.Response:
+    return join(scene, scene.attach(), rejoin_token=scene.value("player_token"))
+
+
+@provokes("join", "IDEMPOTENCY_KEY_REUSED")
+def _(scene: Scene) -> httpx.Response:
+    key = {"idempotency-key": scene.name}
+    scene.good("join", headers=key)
+    return scene.call("join", headers=key, fields={"party_size": 2})
+
+
+later("find", "MATCHMAKER_TOO_MANY_LOBBIES", NO_RUNTIME)
+later("join", "MATCHMAKER_LOBBY_DRAINING", NO_RUNTIME)
+for _slug in ("find", "join"):
+    later(_slug, "CAPTCHA_REQUIRED", NO_CAPTCHA)
+    later(_slug, "CAPTCHA_FAILED", NO_CAPTCHA)
+    later(_slug, "MATCHMAKER_VERIFICATION_FAILED", NO_CAPTCHA)
+    later(_slug, "MATCHMAKER_VERIFICATION_UNAVAILABLE", NO_CAPTCHA)

@@ -1,0 +1,303 @@
+"""A running service with a game in it, and scenes in it: what one request needs, made when asked for.
+
+Other areas add what their operations need in a module of `tests.contract.areas`: a value for a
+placeholder (`place`), a token of a kind (`credential`), what has to be there before an operation's
+example (`before`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from pyservice.openapi.examples import Filled, fill_example
+from pyservice.schema.methods import METHODS, Method
+from tests.app.household import Household
+from tests.service import GAME, UNLIMITED
+
+PORTS: Final = {"game": {"protocol": "tcp"}}
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "duel": {"max_players": 64, "taggable": True},
+    "pair": {"max_players": 2, "taggable": True},
+    "crowd": {"max_players": 256, "taggable": True},
+    "quick": {"max_players": 2, "player_token_ttl": 5_000},
+    "empty": {"max_players": 2},
+    "quiet": {"max_players": 2, "taggable": False},
+    "invited": {"max_players": 2, "actions": {"find": {"enabled": False}}},
+    "public": {"max_players": 2, "actions": {"join": {"enabled": False}}},
+    "elsewhere": {"max_players": 2, "regions": {"far": {}}},
+}
+REGIONS: Final = [
+    {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
+    {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
+]
+SOURCE_LIMIT: Final = 64
+"""Players of one client address in the namespace."""
+SETTINGS: Final[dict[str, Any]] = {
+    **UNLIMITED,
+    "regions": REGIONS,
+    "trusted_proxies": ["127.0.0.1"],
+    "find_wait_ms": 1_500,
+}
+ORIGIN: Final = "https://play.example.com"
+BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
+
+
+@dataclass(repr=False)
+class World:
+    """A running service with one game, whose namespaces prod and small (one lobby) run its version."""
+
+    service: Household
+    cloud_token: str
+    group_id: str
+    version_id: str = ""
+    environment_id: str = ""
+    public_token: str = ""
+    environment_tokens: dict[str, str] = field(default_factory=dict)
+    """By the names of their namespaces."""
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def scene(self) -> Scene:
+        return Scene(self)
+
+    def cloud(self, method: str, path: str, body: Any = None) -> Any:
+        """What an operation of the owner answers, which has to succeed."""
+        return self.service.good(method, path, body, self.cloud_token)
+
+
+@contextlib.contextmanager
+def open_world(folder: Path, **limits: Any) -> Iterator[World]:
+    """A world in a folder. With rate limits it is started again, once all is there."""
+    service = Household(folder, settings=SETTINGS)
+    service.feed_file.write_text(json.dumps({"namespaces": []}))
+    try:
+        service.start()
+        said = service.ready()
+        token = Path(said["cloud_token_file"]).read_text().strip()
+        world = World(service, token, said["owner_group_id"])
+        _furnish(world)
+        if limits:
+            service.stop()
+            service.settings["rate_limits"] = limits
+            service.start()
+        world.document = service.good("GET", "/openapi.json")
+        yield world
+    finally:
+        service.close()
+
+
+def _furnish(world: World) -> None:
+    game = {"developer_group_id": world.group_id, "display_name": GAME.capitalize()}
+    world.cloud("POST", "/cloud/games", game)
+    modes = {name: {"docker": {"ports": PORTS}, **mode} for name, mode in MODES.items()}
+    config = {"matchmaker": {"game_modes": modes}}
+    base = f"/cloud/games/{GAME}"
+    made = world.cloud("POST", f"{base}/versions", {"display_name": "1.0.0", "config": config})
+    world.version_id = made["version_id"]
+    for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000)):
+        where = f"{base}/namespaces/{name}"
+        if name == "prod":
+            world.cloud("PUT", f"{where}/version", {"version_id": world.version_id})
+        else:
+            wanted = {"display_name": name, "name_id": name, "version_id": world.version_id}
+            world.cloud("POST", f"{base}/namespaces", wanted)
+        sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
+        world.cloud("POST", f"{where}/mm-config", sizes)
+        tokens = f"/games/{GAME}/environments/{name}/tokens/service"
+        world.environment_tokens[name] = world.cloud("POST", tokens, {})["token"]
+    world.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})
+    world.public_token = world.cloud("POST", f"{base}/namespaces/prod/tokens/public", {})["token"]
+
+
+Of = Callable[["Scene"], str]
+_PLACES: Final[dict[tuple[str, str], Of]] = {}
+_ANY: Final = ""
+_CREDENTIALS: Final[dict[str, Of]] = {}
+_BEFORE: Final[dict[str, Callable[[Scene], object]]] = {}
+
+
+def place(name: str, service: str = _ANY) -> Callable[[Of], Of]:
+    """Says what stands for the placeholder `{name}` of an example; of one service, or of all others."""
+    return lambda make: _PLACES.setdefault((name, service), make)
+
+
+def credential(kind: str) -> Callable[[Of], Of]:
+    """Says how a scene gets a token of a kind (the prefix of the token)."""
+    return lambda make: _CREDENTIALS.setdefault(kind, make)
+
+
+def before(*slugs: str) -> Callable[[Callable[[Scene], object]], None]:
+    """Says what has to be there before an operation's example can succeed."""
+
+    def register(make: Callable[[Scene], object]) -> None:
+        for slug in slugs:
+            _BEFORE[slug] = make
+
+    return register
+
+
+@dataclass(frozen=True, repr=False)
+class Lobby:
+    """A lobby that the scene attached."""
+
+    id: str
+    token: str
+
+
+class Scene:
+    """One request's own surroundings. What is asked for twice is the same."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.service = world.service
+        self.name = secrets.token_hex(4)
+        # A client of its own, so that scenes do not use up each other's limits.
+        self.address = ".".join(["10", *(str(part) for part in secrets.token_bytes(3))])
+        self._made: dict[str, Any] = {}
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once in this scene."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def value(self, name: str, service: str = _ANY) -> str:
+        """What stands for a placeholder. Raises KeyError for one that nobody fills."""
+        key = (name, service) if (name, service) in _PLACES else (name, _ANY)
+        make = _PLACES[key]
+        return str(self.once(str(key), lambda: make(self)))
+
+    def example(self, slug: str) -> Filled:
+        """The example of an operation with what is there in it."""
+        self.prepare(slug)
+        method = BY_SLUG[slug]
+        service = method.name.rsplit(".", 2)[1]
+        return fill_example(method, lambda name: self.value(name, service))
+
+    def bearer(self, kind: str) -> str:
+        """A token of a kind; the world's kinds are `kinds`."""
+        return str(self.once(f"token {kind}", lambda: _CREDENTIALS[kind](self)))
+
+    @staticmethod
+    def kinds() -> list[str]:
+        """The kinds of tokens that scenes can get."""
+        return sorted(_CREDENTIALS)
+
+    @staticmethod
+    def can_fill(name: str) -> bool:
+        """Whether there is a value for a placeholder."""
+        return (name, _ANY) in _PLACES
+
+    def prepare(self, slug: str) -> None:
+        if slug in _BEFORE:
+            self.once(f"before {slug}", lambda: _BEFORE[slug](self))
+
+    def headers(self, kind: str | None) -> dict[str, str]:
+        """Headers of a client of this scene, with a token of a kind."""
+        shown = {"x-forwarded-for": self.address}
+        if kind == "origin":
+            shown["origin"] = ORIGIN
+        elif kind is not None:
+            shown["authorization"] = f"Bearer {self.bearer(kind)}"
+        return shown
+
+    def call(self, slug: str, **changes: Any) -> httpx.Response:
+        """The example of an operation, changed.
+
+        `fields` replace members of the body (None leaves one out), `body` or `content` (bytes) all of
+        it, `path` and `query` single parameters, `token` the kind, `bearer` the very token, `headers`
+        add to what there is.
+        """
+        request = self.request(slug, **changes)
+        return self.service.client.send(request)
+
+    def request(
+        self,
+        slug: str,
+        *,
+        token: str | None = "example",
+        bearer: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        body: Any = ...,
+        content: bytes | None = None,
+        path: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Request:
+        method = BY_SLUG[slug]
+        example = self.example(slug)
+        sent = self.headers(example.token if token == "example" else token)
+        if bearer is not None:
+            sent["authorization"] = f"Bearer {bearer}"
+        if content is None and method.body_field:
+            content = (example.body or "").encode()
+            if body is not ...:
+                content = json.dumps(body).encode()
+            if fields:
+                merged = {**json.loads(content or b"{}"), **fields}
+                content = json.dumps(
+                    {name: value for name, value in merged.items() if value is not None}
+                ).encode()
+        target = method.template.format(**{**example.path, **(path or {})})
+        return self.service.client.build_request(
+            method.http_method,
+            f"http://{self.service.addresses['http']}{target}",
+            params={**example.query, **(query or {})} or None,
+            content=content,
+            headers={**sent, **(headers or {})},
+        )
+
+    def good(self, slug: str, **changes: Any) -> Any:
+        """The JSON of a request that has to succeed."""
+        answer = self.call(slug, **changes)
+        assert answer.status_code == 200, f"{slug}: {answer.text}"
+        return answer.json()
+
+    def attach(self, mode: str = "duel", *, is_ready: bool = True, **fields: Any) -> Lobby:
+        """A new lobby; in modes that take tags it carries the scene's name."""
+        if MODES[mode].get("taggable"):
+            fields.setdefault("tags", {"scene": self.name})
+        made = self.good("attach", fields={"game_mode": mode, **fields})
+        lobby = Lobby(made["lobby_id"], made["lobby_token"])
+        if is_ready:
+            self.good("ready", bearer=lobby.token, token=None)
+        return lobby
+
+    @property
+    def lobby(self) -> Lobby:
+        """The scene's lobby: ready, of mode duel."""
+        found: Lobby = self.once("lobby", self.attach)
+        return found
+
+
+@credential("cloud")
+def _(scene: Scene) -> str:
+    return scene.world.cloud_token
+
+
+@place("game_id")
+def _(scene: Scene) -> str:
+    return GAME
+
+
+@place("namespace_id")
+def _(scene: Scene) -> str:
+    """What is done to a namespace is done to one where nobody plays."""
+    return "lab"
+
+
+@place("namespace_id", "Matchmaker")
+def _(scene: Scene) -> str:
+    return "prod"
+
+
+@place("environment_id")
+def _(scene: Scene) -> str:
+    return "lab"

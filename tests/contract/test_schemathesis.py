@@ -1,0 +1,316 @@
+"""Every operation against its published description: examples, generated requests, and each code provoked.
+
+No answer may be outside of the document, no 5xx may come that it does not declare, and every
+operation reaches its success and every code that it can be made to answer. `-s` shows the counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.specs.openapi import checks
+
+from pyservice.openapi.credentials import kinds_of
+from pyservice.openapi.examples import Filled, curl, fill_example
+from pyservice.openapi.failures import declared, implied
+from tests.contract import provocations
+from tests.contract.judge import Judge
+from tests.contract.scene import BY_SLUG, ORIGIN, Scene, World, open_world
+
+provocations.load_areas()
+
+SHORT: Final = (12, 6)
+LONG: Final = (100, 50)
+"""Generated requests per operation: such that the schema allows, and such that it does not."""
+
+GENERAL_LIMIT: Final = {"per_second": 0.001, "burst": 1}
+
+
+@pytest.fixture
+def _no_left_over() -> None:
+    """In the place of the folder's: these tests have a service of their own."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("world")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The same with rate limits that nobody keeps for long."""
+    folder: Path = tmp_path_factory.mktemp("strict")
+    limits = {"client": GENERAL_LIMIT, "operator": GENERAL_LIMIT}
+    with open_world(folder, **limits) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def judge(world: World) -> Judge:
+    return Judge(world.document)
+
+
+@pytest.fixture(scope="module")
+def schema(world: World) -> Any:
+    url = f"http://{world.service.addresses['http']}/openapi.json"
+    return schemathesis.openapi.from_url(url, config=_configuration())
+
+
+def _configuration() -> schemathesis.Config:
+    return schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
+
+
+@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+def test_the_example_of_an_operation_succeeds(slug: str, world: World, judge: Judge) -> None:
+    _example(slug, world, judge)
+
+
+@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("the commands of the document use curl: apt-get install curl")
+    scene = world.scene()
+    example = scene.example(slug)
+    command = f"{curl(BY_SLUG[slug], example)} --silent --show-error --fail-with-body"
+    done = subprocess.run(
+        ["/bin/bash", "-c", command],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOSTING_URL": f"http://{world.service.addresses['http']}",
+            "ORIGIN": ORIGIN,
+            "TOKEN": scene.bearer(example.token) if example.token in Scene.kinds() else "",
+        },
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+def test_an_operation_takes_every_kind_of_token_that_it_says(
+    slug: str, world: World, judge: Judge
+) -> None:
+    kinds = {kind.value for kind in kinds_of(BY_SLUG[slug])} & {*Scene.kinds(), "origin"}
+    for kind in kinds:
+        code = judge.code(slug, world.scene().call(slug, token=kind))
+        assert code not in ("FORBIDDEN", "TOKEN_INVALID", "TOKEN_MISSING"), (kind, code)
+
+
+@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+def test_an_operation_answers_as_described_and_reaches_every_code(
+    slug: str, world: World, strict_world: World, judge: Judge, schema: Any
+) -> None:
+    reached = Counter(_example(slug, world, judge))
+    reached += _generated(slug, world, judge, schema, SHORT)
+    reached += _provoked(slug, world, strict_world, judge)
+    _require_all(slug, reached)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+def test_a_hundred_generated_requests_are_answered_as_described(
+    slug: str, world: World, judge: Judge, schema: Any
+) -> None:
+    reached = Counter(_example(slug, world, judge))
+    reached += _generated(slug, world, judge, schema, LONG)
+    assert reached["OK"], f"{slug} never succeeded: {dict(reached)}"
+    assert reached.total() > LONG[0]
+    print(f"\n{slug}: {_counts(reached)}")
+
+
+def test_every_row_is_of_a_code_that_its_operation_declares() -> None:
+    known = {
+        (slug, code)
+        for slug, method in BY_SLUG.items()
+        for code in (*declared(method), *implied(method))
+    }
+    stale = sorted((provocations.LATER.keys() | provocations.ROWS.keys()) - known)
+    assert not stale, f"declare these in the (operation) of their protos, or drop them: {stale}"
+
+
+def test_other_tests_name_the_conditions_of_the_whole_service() -> None:
+    """Those that are left to them. The table of all codes names everything and does not count."""
+    ours = {"test_errors.py", Path(__file__).name}
+    tests = Path(__file__).resolve().parents[1]
+    texts = [path.read_text() for path in tests.rglob("test_*.py") if path.name not in ours]
+    unnamed = {code for code in provocations.ELSEWHERE if not any(code in text for text in texts)}
+    assert not unnamed
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+def _example(slug: str, world: World, judge: Judge) -> list[str]:
+    code = judge.code(slug, world.scene().call(slug))
+    assert code == "OK", f"the example of {slug} in proto/examples answers {code}"
+    return [code]
+
+
+def _provoked(slug: str, world: World, strict_world: World, judge: Judge) -> Counter[str]:
+    reached: Counter[str] = Counter()
+    for code, row in provocations.rows_of(BY_SLUG[slug]):
+        told = judge.code(slug, row(world.scene()))
+        assert told == code, f"{slug}: what provokes {code} answers {told}"
+        reached[code] += 1
+    if "RATE_LIMITED" in implied(BY_SLUG[slug]):
+        # Only what the limit stands before: what an example needs might be limited itself.
+        scene = strict_world.scene()
+        example = fill_example(BY_SLUG[slug], lambda name: "none")
+        for _ in range(2):
+            told = judge.code(slug, _bare(scene, slug, example))
+        assert told == "RATE_LIMITED", f"{slug} is limited and answers {told}"
+        reached[told] += 1
+    return reached
+
+
+def _bare(scene: Scene, slug: str, example: Filled) -> Any:
+    method = BY_SLUG[slug]
+    url = f"http://{scene.service.addresses['http']}{method.template.format(**example.path)}"
+    return scene.service.client.request(
+        method.http_method, url, headers=scene.headers(example.token), content=example.body
+    )
+
+
+def _require_all(slug: str, reached: Counter[str]) -> None:
+    method = BY_SLUG[slug]
+    wanted = {"OK", *declared(method), *implied(method)}
+    wanted -= set(provocations.ELSEWHERE) | {code for of, code in provocations.LATER if of == slug}
+    missing = sorted(wanted - set(reached))
+    print(f"\n{slug}: {_counts(reached)}")
+    assert not missing, f"{slug} never answered {', '.join(missing)}"
+
+
+def _counts(reached: Counter[str]) -> str:
+    return ", ".join(f"{code} {count}" for code, count in sorted(reached.items()))
+
+
+# Generated requests -------------------------------------------------------------------------------
+
+_CHECKS: Final = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+
+
+def _generated(
+    slug: str, world: World, judge: Judge, schema: Any, numbers: tuple[int, int]
+) -> Counter[str]:
+    """Answers by code. Raises AssertionError with every request that was answered otherwise."""
+    operation = schema.find_operation_by_id(slug)
+    run = _Run(slug, world, judge, is_repeatable=numbers == SHORT)
+    for mode, number in zip(
+        (GenerationMode.POSITIVE, GenerationMode.NEGATIVE), numbers, strict=True
+    ):
+        done = 0
+        # Where there is little to vary the generator has said everything early, and begins again.
+        while done < number:
+            before = run.count
+            run.generate(operation, mode, number - done)
+            if run.count == before:
+                break  # nothing that the schema does not allow
+            done += run.count - before
+    assert not run.failures, "\n\n".join(run.failures[:5])
+    return run.reached
+
+
+class _Run:
+    """The generated requests of one operation."""
+
+    def __init__(self, slug: str, world: World, judge: Judge, *, is_repeatable: bool) -> None:
+        self._is_repeatable = is_repeatable
+        self.slug = slug
+        self.reached: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.count = 0
+        self._judge = judge
+        self._world = world
+        self._session = requests.Session()
+        self._base_url = f"http://{world.service.addresses['http']}"
+
+    def generate(self, operation: Any, mode: GenerationMode, number: int) -> None:
+        is_valid = mode is GenerationMode.POSITIVE
+
+        @settings(
+            max_examples=number,
+            deadline=None,
+            database=None,
+            derandomize=self._is_repeatable,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
+        def ask(case: Case[Any], data: st.DataObject) -> None:
+            self._ask(case, data, is_valid=is_valid)
+
+        try:
+            ask()
+        except schemathesis.errors.InvalidSchema:
+            raise
+        except Exception as error:
+            if "Unsatisfiable" not in type(error).__name__:
+                raise
+
+    def _ask(self, case: Case[Any], data: st.DataObject, *, is_valid: bool) -> None:
+        scene = self._world.scene()
+        example = scene.example(self.slug)
+        with_real_ids(case, example, data, is_valid=is_valid)
+        kinds = [kind for kind in _security(case) if kind in (*Scene.kinds(), "origin")]
+        headers = scene.headers(data.draw(st.sampled_from(kinds)) if kinds else None)
+        answer = case.call(base_url=self._base_url, headers=headers, session=self._session)
+        self.count += 1
+        names = {name.lower(): values[0] for name, values in answer.headers.items()}
+        try:
+            if answer.status_code == 404 and b'"NOT_FOUND"' in answer.content:
+                assert not is_valid, "a path that exists"
+                self.reached["no such path"] += 1
+                return
+            case.validate_response(answer, checks=_CHECKS)
+            code = self._judge.judge(self.slug, answer.status_code, names, answer.content)
+        except Exception as error:  # noqa: BLE001
+            self.failures.append(f"{error}\n{case.as_curl_command(headers)}")
+            return
+        self.reached[code] += 1
+
+
+def _security(case: Case[Any]) -> list[str]:
+    return [name for item in case.operation.definition.raw.get("security", []) for name in item]
+
+
+def with_real_ids(case: Case[Any], example: Filled, data: st.DataObject, *, is_valid: bool) -> None:
+    """Puts what exists in the place of what was made up: always in a path, mostly in the rest.
+
+    A request that shall be wrong keeps what was generated for its query and body.
+    """
+    mostly = st.sampled_from([True, True, True, False] if is_valid else [True, False])
+    for name, value in example.path.items():
+        if is_valid or data.draw(mostly):
+            case.path_parameters[name] = value
+    if is_valid and example.query and isinstance(case.query, dict):
+        for name, value in example.query.items():
+            if data.draw(mostly):
+                case.query[name] = value
+    if is_valid and example.body is not None and isinstance(case.body, dict):
+        known = json.loads(example.body)
+        if isinstance(known, dict):
+            case.body = {
+                **case.body,
+                **{name: value for name, value in known.items() if data.draw(mostly)},
+            }

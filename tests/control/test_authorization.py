@@ -1,0 +1,90 @@
+"""Who may call what (decisions 3): every operation with every kind of token in every standing, as actual requests. That
+somebody was let in, or not, is seen by what changed or was shown, not by the answer alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pyservice.pb.hosting.v1 import options_pb2
+from pyservice.schema.methods import METHODS, option
+from tests.control.authorization import OK, ROWS, Row, expected, is_concerned
+from tests.control.world import Bearer, World
+from tests.household import BY_SLUG, Answer, Door
+
+pytestmark = pytest.mark.anyio
+
+
+def test_every_operation_is_in_the_table_once() -> None:
+    slugs = [row.slug for row in ROWS]
+    assert sorted(slugs) == sorted(method.slug for method in METHODS.values())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+def test_the_proto_tells_the_credentials_that_the_operation_takes(row: Row) -> None:
+    name = BY_SLUG[row.slug].name
+    descriptor = _descriptor(name)
+    told = set(option(descriptor, options_pb2.operation).credentials)
+    assert told == row.scope.credentials
+
+
+def _descriptor(name: str) -> Any:
+    service, _, method = name.rpartition(".")
+    request: Any = METHODS[name].request
+    pool = request.DESCRIPTOR.file.pool
+    return pool.FindServiceByName(service).methods_by_name[method]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+async def test_who_is_let_in_has_the_effect_and_who_is_not_has_none(
+    world: World, door: Door, row: Row
+) -> None:
+    let_in = [bearer for bearer in world.bearers if expected(row, bearer) == OK]
+    refused = [bearer for bearer in world.bearers if expected(row, bearer) != OK]
+    assert len(let_in) >= 1
+    await _refused_change_nothing(world, door, row, refused)
+    for bearer in let_in:
+        await _let_in_has_effect(world, door, row, bearer)
+
+
+async def _refused_change_nothing(
+    world: World, door: Door, row: Row, refused: list[Bearer]
+) -> None:
+    fields = await row.fields(world)
+    before = await _state(world, row)
+    answers = await asyncio.gather(*(_call(door, row, fields, one) for one in refused))
+    told = {one.name: answer.code for one, answer in zip(refused, answers, strict=True)}
+    assert told == {one.name: expected(row, one) for one in refused}
+    assert await _state(world, row) == before
+    if row.shows:
+        text = row.shows(world)
+        assert not any(text in str(answer.body) for answer in answers)
+
+
+async def _let_in_has_effect(world: World, door: Door, row: Row, bearer: Bearer) -> None:
+    fields = await row.fields(world)
+    tables, engine = await _state(world, row)
+    answer = await _call(door, row, fields, bearer)
+    assert answer.code == OK, (bearer.name, answer)
+    tables_after, engine_after = await _state(world, row)
+    changed = {name for name in tables if tables[name] != tables_after[name]}
+    is_concerned_by_it = is_concerned(row, bearer)
+    assert changed == row.changes, bearer.name
+    assert (engine != engine_after) == (row.moves and is_concerned_by_it), bearer.name
+    if row.shows and bearer.kind != "dev":
+        is_shown = row.shows(world) in str(answer.body)
+        assert is_shown == (is_concerned_by_it or not row.is_private), bearer.name
+
+
+async def _call(door: Door, row: Row, fields: dict[str, Any], bearer: Bearer) -> Answer:
+    return await door.call(row.slug, fields, token=bearer.token, origin=bearer.origin)
+
+
+async def _state(world: World, row: Row) -> tuple[dict[str, int], Any]:
+    """Of records and data plane; the latter where the operation is its."""
+    is_of_data_plane = BY_SLUG[row.slug].name.startswith("hosting.v1.Matchmaker.")
+    engine = await world.engine() if is_of_data_plane else None
+    return await world.records.tables(), engine

@@ -1,0 +1,290 @@
+"""A configuration is given back as it was sent, and is fed without what only the command line reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from google.protobuf import json_format
+from hypothesis import example, given, settings
+
+from pyservice.control.configuration import (
+    decode,
+    encode,
+    json_of,
+    problems_of,
+    to_feed,
+    version_answer,
+)
+from pyservice.dataplane import feed_rules
+from pyservice.dataplane.configuration import resolve
+from pyservice.dataplane.feed_rules import OperatorLimits
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.edge import codec
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.schema.methods import METHODS
+from tests.control.configurations import (
+    CONTEXT,
+    DOCKER,
+    EVERYTHING,
+    VERIFICATION,
+    changed,
+    good_configurations,
+    read,
+    read_text,
+)
+from tests.dataplane.configurations import VERSION_ID, configuration
+
+_encode_answer = codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
+
+
+def test_what_was_sent_comes_back_through_storage_with_nothing_added_and_nothing_lost() -> None:
+    config = decode(encode(read(EVERYTHING)))
+    assert orjson.loads(json_of(config)) == EVERYTHING
+    answer = pb.GetVersionResponse(
+        version=pb.GameVersion(
+            config=config, create_ts="2024-02-29T12:30:00.000Z", display_name="1", version_id="v"
+        )
+    )
+    assert orjson.loads(_encode_answer(answer)) == {
+        "version": {
+            "config": EVERYTHING,
+            "create_ts": "2024-02-29T12:30:00.000Z",
+            "display_name": "1",
+            "version_id": "v",
+        }
+    }
+
+
+@pytest.mark.parametrize("document", [EVERYTHING, {}])
+def test_a_version_from_kept_text_is_the_answer_that_its_message_would_be(document: Any) -> None:
+    config = read(document)
+    version = pb.GameVersion(
+        config=config, create_ts="2024-02-29T12:30:00.000Z", display_name='a "é"', version_id="v"
+    )
+    answer = pb.GetVersionResponse(version=version)
+    prepared = version_answer(
+        encode(config), json_of(config), version.create_ts, version.display_name, "v"
+    )
+    assert _encode_answer(prepared) == _encode_answer(answer)
+    assert pb.GetVersionResponse.FromString(prepared.SerializeToString()) == answer
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"cdn": {}, "engine": {}, "kv": {}, "matchmaker": {}, "scripts": {}},
+        {"cdn": {"routes": [], "build_env": {}}},
+        {"matchmaker": {"game_modes": {}, "regions": {}, "docker": {}}},
+        {"matchmaker": {"game_modes": {"a": {"docker": {"args": [], "env": {}, "ports": {}}}}}},
+        {"matchmaker": {"game_modes": {"a": {"actions": {}, "max_drain_ms": 0}}}},
+        {"matchmaker": {"captcha": {}}},
+    ],
+)
+def test_what_is_empty_stays_empty_and_what_was_left_out_stays_out(document: Any) -> None:
+    assert orjson.loads(json_of(decode(encode(read(document))))) == document
+
+
+def test_null_is_as_good_as_left_out() -> None:
+    document = {"cdn": None, "kv": None, "engine": {"godot": None}, "scripts": None}
+    assert orjson.loads(json_of(read(document))) == {"engine": {}}
+
+
+def test_fields_that_are_not_shown_keep_their_text_byte_for_byte() -> None:
+    raw = b'{ "big": 123456789012345678901234567890, "f": 1.50,\n "s": "\\u00e9", "n": null }'
+    config = read_text(b'{"kv":' + raw + b', "engine" : { "unity":\t' + raw + b"}}")
+    assert json_of(config) == b'{"engine":{"unity":' + raw + b'},"kv":' + raw + b"}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(good_configurations)
+@example(EVERYTHING)
+def test_any_configuration_is_given_back_exactly_and_kept_as_the_same_bytes(document: Any) -> None:
+    config = read(document)
+    kept = encode(config)
+    assert orjson.loads(json_of(decode(kept))) == document
+    assert encode(read_text(json_of(config))) == kept
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("colour",), 1, ("colour", "unknown-field")),
+        (("kv",), [], ("kv", "wrong-type")),
+        (("engine", "godot"), "x", ("engine", "godot", "wrong-type")),
+        (("engine", "unreal"), {}, ("engine", "unreal", "game_module", "required")),
+        (("engine", "unreal", "x"), 1, ("engine", "unreal", "x", "unknown-field")),
+        (("scripts",), ["x"], ("scripts", "wrong-type")),
+        (("scripts", "dev"), 1, ("scripts", "dev", "wrong-type")),
+        (("cdn", "routes", 0, "priority"), -1, ("cdn", "routes", "0", "priority", "too-low")),
+        (("cdn", "routes", 0, "priority"), None, ("cdn", "routes", "0", "priority", "required")),
+        (("cdn", "routes", 0, "glob"), None, ("cdn", "routes", "0", "glob", "required")),
+        (("cdn", "routes", 1), {}, ("cdn", "routes", "1", "middlewares", "required")),
+        (
+            ("cdn", "routes", 0, "middlewares", 0, "kind"),
+            {"basic_auth": {}},
+            ("cdn", "routes", "0", "middlewares", "0", "kind", "basic_auth", "unknown-field"),
+        ),
+        (
+            ("cdn", "routes", 0, "middlewares", 0, "kind"),
+            {},
+            ("cdn", "routes", "0", "middlewares", "0", "kind", "custom_headers", "required"),
+        ),
+        (
+            ("matchmaker", "game_modes", "duel", "actions", "find"),
+            {},
+            ("matchmaker", "game_modes", "duel", "actions", "find", "enabled", "required"),
+        ),
+        (
+            ("matchmaker", "game_modes", "duel", "max_players"),
+            "8",
+            ("matchmaker", "game_modes", "duel", "max_players", "wrong-type"),
+        ),
+        (
+            ("matchmaker", "game_modes", "duel", "max_players"),
+            2**32,
+            ("matchmaker", "game_modes", "duel", "max_players", "too-high"),
+        ),
+        (
+            ("matchmaker", "idle_lobbies"),
+            {"min": 1},
+            ("matchmaker", "idle_lobbies", "max", "required"),
+        ),
+        (
+            ("matchmaker", "captcha", "captcha_a"),
+            {"site_key": "x"},
+            ("matchmaker", "captcha", "captcha_a", "secret_key", "required"),
+        ),
+        (
+            ("matchmaker", "docker", "ports", "ws", "routing"),
+            {},
+            ("matchmaker", "docker", "ports", "ws", "routing", "unknown-field"),
+        ),
+        (
+            ("matchmaker", "game_modes"),
+            {f"m{number}": {} for number in range(1025)},
+            ("matchmaker", "game_modes", "too-many"),
+        ),
+    ],
+)
+def test_a_wrong_form_is_refused_at_the_door_with_its_path(
+    path: tuple[str | int, ...], value: Any, problem: tuple[str, ...]
+) -> None:
+    with pytest.raises(ServiceError) as raised:
+        read(changed(path, value))
+    assert raised.value.code == "BODY_INVALID"
+    assert ("config", *problem) in [found.path for found in raised.value.errors]
+
+
+def test_display_name_and_config_are_required_and_may_be_empty() -> None:
+    with pytest.raises(ServiceError) as raised:
+        read(None)
+    assert [problem.path for problem in raised.value.errors] == [("config", "required")]
+    assert read({}) == pb.CloudConfig()
+
+
+# What the data plane is fed
+
+
+def _as_fed(document: dict[str, Any]) -> fed.MatchmakerConfig:
+    message = json_format.ParseDict(document, fed.MatchmakerConfig())
+    assert isinstance(message, fed.MatchmakerConfig)
+    return message
+
+
+def test_the_feed_has_the_matchmaker_level_without_what_only_the_command_line_reads() -> None:
+    level = EVERYTHING["matchmaker"]
+    cli_only = ("build_args", "dockerfile", "image")
+    docker = {name: value for name, value in DOCKER.items() if name not in cli_only}
+    duel = {**level["game_modes"]["duel"], "docker": docker}
+    modes = {**level["game_modes"], "duel": duel}
+    assert to_feed(read(EVERYTHING)) == _as_fed({**level, "docker": docker, "game_modes": modes})
+
+
+def test_a_version_without_a_matchmaker_is_fed_without_modes() -> None:
+    assert to_feed(read({})) == fed.MatchmakerConfig()
+    assert to_feed(read({"matchmaker": {"game_modes": {}}})) == fed.MatchmakerConfig()
+
+
+def test_an_empty_part_of_a_mode_is_fed_where_it_replaces_another() -> None:
+    document = {"matchmaker": {"docker": DOCKER, "game_modes": {"a": {}, "b": {"docker": {}}}}}
+    modes = to_feed(read(document)).game_modes
+    assert set(modes) == {"a", "b"}
+    assert not modes["a"].HasField("docker")
+    assert modes["b"].HasField("docker")
+
+
+def test_captcha_without_a_provider_is_not_fed() -> None:
+    document = {"matchmaker": {"captcha": {"requests_before_reverify": 1, "verification_ttl": 1}}}
+    assert not problems_of(read(document), CONTEXT)
+    assert not to_feed(read(document)).HasField("captcha")
+
+
+_LIMITS = OperatorLimits(
+    player_limit_max=CONTEXT.player_limit_max,
+    regions=CONTEXT.regions,
+    captcha_providers=CONTEXT.captcha_providers,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(good_configurations)
+@example(EVERYTHING)
+def test_what_the_control_plane_accepts_the_data_plane_accepts_and_resolves(document: Any) -> None:
+    config = read(document)
+    assert problems_of(config, CONTEXT) == []
+    namespace = configuration()
+    namespace.versions[0].matchmaker.CopyFrom(to_feed(config))
+    refused = feed_rules.problems_of(namespace, _LIMITS, Namespaces())
+    assert [(list(problem.path), problem.reason) for problem in refused] == []
+    modes = document.get("matchmaker", {}).get("game_modes", {})
+    assert set(resolve(namespace).modes) == set(modes)
+    assert namespace.current_version_id == VERSION_ID
+
+
+def test_the_good_configurations_of_these_tests_have_every_field() -> None:
+    """Otherwise the properties above would hold of nothing."""
+    seen: set[tuple[str, ...]] = set()
+
+    @settings(max_examples=250, deadline=None, database=None, derandomize=True)
+    @given(good_configurations)
+    def collect(document: Any) -> None:
+        _collect(document, (), seen)
+
+    collect()
+    wanted: set[tuple[str, ...]] = set()
+    _collect(EVERYTHING, (), wanted)
+    assert not wanted - seen
+    assert len(wanted) > 80
+
+
+_MAPS = ("game_modes", "ports", "regions", "env", "build_env", "build_args", "scripts", "headers")
+_PARTS = ("docker", "regions", "idle_lobbies", "verification", "routes", "ports", "game_modes")
+_RAW = ("kv", "custom", "godot", "html5", "unity")
+
+
+def _collect(value: Any, path: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
+    """The paths of the fields that are set, from the nearest of `_PARTS` on; keys are `*`, indexes
+    are left out.
+    """
+    seen.add(path)
+    if isinstance(value, list):
+        for item in value:
+            _collect(item, path, seen)
+    elif isinstance(value, dict) and not (path and path[-1] in _RAW):
+        for name, item in value.items():
+            is_key = bool(path) and path[-1] in _MAPS
+            above = () if name in _PARTS else path
+            _collect(item, (*above, "*" if is_key else name), seen)
+
+
+def test_secrets_of_a_configuration_are_given_back_and_fed() -> None:
+    config = read(EVERYTHING)
+    assert b'"secret_key":"s-a"' in json_of(config)
+    assert to_feed(config).captcha.captcha_a.secret_key == "s-a"
+    duel = to_feed(config).game_modes["duel"]
+    assert dict(duel.actions.join.verification.headers) == VERIFICATION["headers"]

@@ -1,0 +1,136 @@
+"""The largest configuration that a door lets in, with nothing right in it: time linear in its size, and a
+small answer, up to and with what the control plane says of it.
+
+Time is CPU time of this process; what is asked of it is several times what it takes.
+"""
+
+from __future__ import annotations
+
+import time
+
+import orjson
+import pytest
+
+from pyservice.control.configuration import image_ids, problems_of, to_feed
+from pyservice.edge import codec
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.schema.methods import METHODS
+from pyservice.schema.problems import MAX_PROBLEMS
+from pyservice.schema.validation import refuse_invalid
+from tests.control.configurations import CONTEXT
+from tests.schema.test_hostile import (
+    MAX_ANSWER_BYTES,
+    MIB,
+    Make,
+    assert_linear,
+    distinct,
+    filled,
+    text,
+)
+
+METHOD = METHODS["hosting.v1.Versions.ValidateVersion"]
+LIMIT = METHOD.body_limit_bytes or 0
+# Measured 0.05 to 1 s; a quadratic one takes hours.
+MAX_CPU_S = 8.0
+
+_decode = codec.decoder(METHOD)
+
+HEAD = b'{"display_name":"1","config":{'
+MODE = HEAD + b'"matchmaker":{"game_modes":{"duel":{'
+DOCKER = MODE + b'"docker":{'
+ROUTES = HEAD + b'"cdn":{"routes":['
+_PORT = b'"p%x":{"port":0,"protocol":"x","proxy":"none","port_range":{"min":9,"max":1}}'
+_MODE = b'"!%x":{"max_players":0,"tier":"x","regions":{"x":{"tier":"y"}},"idle_lobbies":{"min":9,"max":1}}'
+_URL = b'"%x":{"actions":{"find":{"enabled":true,"verification":{"url":"http://[","headers":{"":""}}}}}'
+
+
+def _routes(size: int) -> bytes:
+    """Full lists in each other: as much to judge as there can be."""
+    headers = b"[" + b",".join([b'{"name":"!","value":"\\n"}'] * 32) + b"]"
+    step = b'{"kind":{"custom_headers":{"headers":' + headers + b"}}}"
+    route = b'{"glob":"[","priority":101,"middlewares":[' + b",".join([step] * 32) + b"]}"
+    return filled(ROUTES, route, b"]}}}")(size)
+
+
+BODIES: dict[str, Make] = {
+    "modes": distinct(HEAD + b'"matchmaker":{"game_modes":{', _MODE, b"}}}}"),
+    "modes: numbers": distinct(HEAD + b'"matchmaker":{"game_modes":{', b'"%x":1', b"}}}}"),
+    "mode: one long name": text(HEAD + b'"matchmaker":{"game_modes":{"', b"a-", b'":{}}}}}'),
+    "mode: unknown": distinct(MODE, b'"%x":1', b"}}}}}"),
+    "regions": distinct(MODE + b'"regions":{', b'"%x":{"tier":""}', b"}}}}}}"),
+    "env": distinct(DOCKER + b'"env":{', b'"PORT_%x":""', b"}}}}}}}"),
+    "env: one long value": text(DOCKER + b'"env":{"":"', b"\xc3\xa9", b'"}}}}}}}'),
+    "args": filled(DOCKER + b'"args":[', b'"\\u0000"', b"]}}}}}}"),
+    "args: long": filled(DOCKER + b'"args":[', b'"' + b"x" * 2000 + b'"', b"]}}}}}}"),
+    "ports": distinct(DOCKER + b'"ports":{', _PORT, b"}}}}}}}"),
+    "image: long": text(DOCKER + b'"image_id":"', b"0", b'"}}}}}}'),
+    "urls": distinct(HEAD + b'"matchmaker":{"game_modes":{', _URL, b"}}}}"),
+    "url: long": text(
+        MODE + b'"actions":{"find":{"enabled":true,"verification":{"headers":{},"url":"http://',
+        b"a.",
+        b'"}}}}}}}}',
+    ),
+    "routes": filled(ROUTES, b'{"glob":"[","priority":101,"middlewares":[]}', b"]}}}"),
+    "routes: full": _routes,
+    "glob: long": text(ROUTES + b'{"middlewares":[],"priority":0,"glob":"', b"[", b'"}]}}}'),
+    "scripts: numbers": distinct(HEAD + b'"scripts":{', b'"%x":1', b"}}}"),
+    "kv: wide": text(HEAD + b'"scripts":{"":1},"kv":{"":[0', b",[]", b"]}}}"),
+    "kv: repeated": filled(HEAD + b'"scripts":{"":1},', b'"kv":{}', b"}}"),
+    "kv: spaces": text(HEAD + b'"scripts":{"":1},"kv":{}', b" ", b"}}"),
+    "engine: unknown": distinct(HEAD + b'"engine":{"unity":{},', b'"%x":{}', b"}}}"),
+}
+
+
+def cpu_s(body: bytes) -> float:
+    """CPU seconds from the bytes of a request to the bytes that list its problems."""
+    started = time.process_time()
+    message, unread = _decode(body, b"", {"game_id": "arena"})
+    assert isinstance(message, pb.ValidateVersionRequest)
+    try:
+        refuse_invalid(METHOD, message, unread)
+        image_ids(message.config)
+        problems = problems_of(message.config, CONTEXT)
+    except ServiceError as refused:
+        problems = list(refused.errors)
+    answer = orjson.dumps([list(problem) for problem in problems])
+    took_s = time.process_time() - started
+    assert 1 <= len(problems) <= MAX_PROBLEMS + 1
+    assert len(answer) <= MAX_ANSWER_BYTES
+    return took_s
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_configuration_of_wrong_entries_costs_little_and_gets_a_small_answer(name: str) -> None:
+    body = BODIES[name](LIMIT)
+    assert LIMIT - 40_000 < len(body) <= LIMIT == 4 * MIB
+    assert cpu_s(body) < MAX_CPU_S
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_four_times_the_configuration_takes_four_times_as_long_and_not_sixteen(name: str) -> None:
+    small, large = BODIES[name](LIMIT // 4), BODIES[name](LIMIT)
+    assert_linear(lambda: cpu_s(small), lambda: cpu_s(large))
+
+
+def test_the_largest_good_configuration_is_judged_and_fed_in_linear_time() -> None:
+    def good_s(modes: int, size: int) -> float:
+        env = {f"N{number}": "x" * size for number in range(64)}
+        mode = {"docker": {"env": env}}
+        body = orjson.dumps(
+            {
+                "display_name": "1",
+                "config": {"matchmaker": {"game_modes": {f"m{n}": mode for n in range(modes)}}},
+            }
+        )
+        assert len(body) <= LIMIT
+        started = time.process_time()
+        message, unread = _decode(body, b"", {"game_id": "arena"})
+        refuse_invalid(METHOD, message, unread)
+        assert isinstance(message, pb.ValidateVersionRequest)
+        assert problems_of(message.config, CONTEXT) == []
+        assert len(to_feed(message.config).game_modes) == modes
+        return time.process_time() - started
+
+    assert good_s(32, 2000) < MAX_CPU_S
+    assert_linear(lambda: good_s(8, 2000), lambda: good_s(32, 2000))

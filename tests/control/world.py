@@ -1,0 +1,307 @@
+"""Who may meet one namespace: tokens of every kind and standing, and two ways to see whether anything changed.
+
+One world per running service. What only the command line can make (tokens of a group, of other identities, ended ones)
+is written to the records with the service's own queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx
+from sqlalchemy import delete, select, update
+
+from pyservice.control.changes import now_ms
+from pyservice.control.tokens import new_secret
+from pyservice.ids import RecordIds
+from pyservice.storage import groups, tokens
+from pyservice.storage.database import Database
+from pyservice.storage.tables import groups as groups_table
+from pyservice.storage.tables import members, metadata
+from tests.household import ARENA_MODES, Developer, Door, House
+
+PAID_MS: Final = 1
+PAID_TS: Final = "1970-01-01T00:00:00.001Z"
+MOVING: Final = frozenset({"rays", "facts", "lobbies", "alembic_version"})
+"""Tables that are written without anybody having called."""
+
+IDS: Final = RecordIds()
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Somebody who calls. `kind` is "" without a token, and "garbage" for what has no form."""
+
+    name: str
+    kind: str
+    token: str | None = None
+    origin: str | None = None
+    fault: str | None = None
+    """What a token of a good kind is refused with, whatever it is shown to."""
+    width: str = ""
+    """Of cloud_: identity, group, game."""
+    covers_group: bool = False
+    covers_game: bool = False
+    is_of_game: bool = False
+    """Of the other kinds: made for a namespace of the game."""
+    is_of_namespace: bool = False
+
+
+class Records:
+    """The records of a running service, under its feet."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def identity(self, *group_names: str) -> tuple[str, list[str]]:
+        """A new identity, and new groups that it owns."""
+        identity_id, group_ids = IDS.new(), []
+        async with self.database.write() as tx:
+            await groups.add_identity(tx, identity_id, "Somebody", now_ms())
+            for name in group_names:
+                group_ids.append(IDS.new())
+                await groups.add(tx, group_ids[-1], name, identity_id, now_ms())
+        return identity_id, group_ids
+
+    async def cloud_token(
+        self,
+        identity_id: str,
+        group_id: str | None = None,
+        game_id: str | None = None,
+        *,
+        expires_ms: int | None = None,
+        is_revoked: bool = False,
+    ) -> tuple[str, str]:
+        """Token and id."""
+        secret, token_id = new_secret("cloud"), IDS.new()
+        async with self.database.write() as tx:
+            await tokens.add_cloud(
+                tx,
+                token_id,
+                secret.sha256,
+                identity_id,
+                group_id,
+                game_id,
+                now_ms(),
+                expires_ms=expires_ms,
+            )
+            if is_revoked:
+                await tokens.revoke_cloud(tx, token_id, now_ms())
+        return secret.token, token_id
+
+    async def environment_token(self, namespace_id: str, expires_ms: int) -> str:
+        """An env_ token that ends; the data plane learns of it with the next change."""
+        secret = new_secret("env")
+        async with self.database.write() as tx:
+            await tokens.add_of_namespace(
+                tx,
+                IDS.new(),
+                namespace_id,
+                "env",
+                now_ms(),
+                sha256=secret.sha256,
+                expires_ms=expires_ms,
+            )
+        return secret.token
+
+    async def leave(self, identity_id: str, group_id: str) -> None:
+        async with self.database.write() as tx:
+            await tx.run(
+                delete(members).where(
+                    members.c.identity_id == identity_id, members.c.group_id == group_id
+                )
+            )
+
+    async def pay(self, group_id: str) -> None:
+        """Something for the billing to tell."""
+        values = {"payment_failed_ms": PAID_MS}
+        async with self.database.write() as tx:
+            await tx.run(
+                update(groups_table).where(groups_table.c.group_id == group_id).values(**values)
+            )
+
+    async def tables(self) -> dict[str, int]:
+        """A number per table that is another one when any row is."""
+        told = {}
+        async with self.database.read() as tx:
+            for table in metadata.sorted_tables:
+                if table.name not in MOVING:
+                    rows = await tx.all(select(table))
+                    told[table.name] = hash(frozenset(tuple(row) for row in rows))
+        return told
+
+
+class World:
+    """A game with a namespace and a lobby, what else there is, and everybody who may call."""
+
+    def __init__(self, house: House, records: Records, door: Door) -> None:
+        self.house = house
+        self.records = records
+        self.door = door
+        self.domain = f"{uuid4().hex}.example"
+
+    async def build(self) -> World:
+        records, door = self.records, self.door
+        self.identity_id, (self.group_id, other_group_id) = await records.identity("Ours", "Second")
+        stranger_id, (stranger_group_id,) = await records.identity("Theirs")
+        await records.pay(self.group_id)
+        token, self.token_id = await records.cloud_token(self.identity_id)
+        self.owner = Developer(self.house, door, token)
+        self.stranger = Developer(self.house, door, (await records.cloud_token(stranger_id))[0])
+        self.game_id = await self._arena(self.owner, self.group_id)
+        self.other_game_id = await self._arena(self.owner, self.group_id)
+        self.stranger_game_id = await self._arena(self.stranger, stranger_group_id, "theirs")
+        game = await self.owner.good("get_game", game_id=self.game_id)
+        self.game_name = game["game"]["name_id"]
+        self.namespace_id, self.sibling_id = (
+            one["namespace_id"] for one in game["game"]["namespaces"]
+        )
+        self.version_id = game["game"]["versions"][0]["version_id"]
+        self.bearers = [
+            *_nobodies(),
+            *await self._clouds(other_group_id, stranger_id, stranger_group_id),
+            *await self._of_namespaces(),
+        ]
+        return self
+
+    async def _arena(self, developer: Developer, group_id: str, name: str = "arena") -> str:
+        """A game with a mode in `prod`, whose lobbies need not speak and whose slots a heartbeat frees at once."""
+        game_id = await developer.game(developer_group_id=group_id)
+        mode = {
+            **ARENA_MODES["arena"],
+            "max_players": 256,
+            "heartbeat_grace_ms": 0,
+            "heartbeat_timeout": 3_600_000,
+            "player_token_ttl": 3_600_000,
+        }
+        config = {"matchmaker": {"game_modes": {name: mode}}}
+        version_id = await developer.version(game_id, config)
+        fields = {"game_id": game_id, "namespace_id": "prod"}
+        await developer.good("set_version", **fields, version_id=version_id)
+        await developer.good(
+            "set_mm_config", **fields, lobby_count_max=10_000, max_players=1_000_000
+        )
+        return game_id
+
+    async def _clouds(
+        self, other_group_id: str, stranger_id: str, stranger_group_id: str
+    ) -> list[Bearer]:
+        make, ours = self.records.cloud_token, self.identity_id
+        revoked, _ = await make(ours, is_revoked=True)
+        expired, _ = await make(ours, expires_ms=now_ms() - 1)
+        leaver_id, (left_id,) = await self.records.identity("Left")
+        left, _ = await make(leaver_id, left_id)
+        await self.records.leave(leaver_id, left_id)
+
+        async def cloud(name: str, width: str, *scope: str | None, **covers: bool) -> Bearer:
+            token, _ = await make(*scope)  # type: ignore[arg-type]
+            return Bearer(name, "cloud", token, width=width, **covers)
+
+        both = {"covers_group": True, "covers_game": True}
+        return [
+            Bearer("cloud of the identity", "cloud", self.owner.token, width="identity", **both),
+            await cloud("cloud of the group", "group", ours, self.group_id, **both),
+            await cloud(
+                "cloud of the game", "game", ours, self.group_id, self.game_id, covers_game=True
+            ),
+            await cloud("cloud of another game", "game", ours, self.group_id, self.other_game_id),
+            await cloud("cloud of another group", "group", ours, other_group_id),
+            Bearer("cloud of a stranger", "cloud", self.stranger.token, width="identity"),
+            await cloud("cloud of a stranger's group", "group", stranger_id, stranger_group_id),
+            await cloud(
+                "cloud of a stranger's game",
+                "game",
+                stranger_id,
+                stranger_group_id,
+                self.stranger_game_id,
+            ),
+            Bearer("cloud revoked", "cloud", revoked, fault="TOKEN_REVOKED"),
+            Bearer("cloud expired", "cloud", expired, fault="TOKEN_EXPIRED"),
+            Bearer("cloud of who left", "cloud", left, fault="TOKEN_REVOKED"),
+            Bearer("cloud forged", "cloud", new_secret("cloud").token, fault="TOKEN_INVALID"),
+        ]
+
+    async def _of_namespaces(self) -> list[Bearer]:
+        owner, game_id = self.owner, self.game_id
+        place = {"game_id": game_id, "namespace_id": "prod"}
+        expired = await self.records.environment_token(self.namespace_id, now_ms() - 1)
+        self.environment_token = await owner.service_token(game_id)
+        self.public_token = await owner.public_token(game_id)
+        self.lobby = await owner.lobby(game_id, self.environment_token)
+        dev = (await owner.good("create_development_token", **place))["token"]
+        revoked = await owner.good("create_public_token", **place)
+        await owner.good("revoke_namespace_token", **place, token_id=revoked["token_id"])
+        ended = await owner.good("create_development_token", **place)
+        await owner.good("revoke_namespace_token", **place, token_id=ended["token_id"])
+        await owner.good("add_domain", **place, domain=self.domain)
+        elsewhere = await self.stranger.service_token(self.stranger_game_id)
+        lobby_elsewhere = await self.stranger.lobby(self.stranger_game_id, elsewhere, "theirs")
+        here = {"is_of_game": True, "is_of_namespace": True}
+        return [
+            Bearer("env", "env", self.environment_token, **here),
+            Bearer(
+                "env of a sibling",
+                "env",
+                await owner.service_token(game_id, "staging"),
+                is_of_game=True,
+            ),
+            Bearer("env of a stranger", "env", elsewhere),
+            Bearer("env expired", "env", expired, fault="TOKEN_EXPIRED"),
+            Bearer("env forged", "env", new_secret("env").token, fault="TOKEN_INVALID"),
+            Bearer("pub", "pub", self.public_token, **here),
+            Bearer(
+                "pub of a sibling",
+                "pub",
+                await owner.public_token(game_id, "staging"),
+                is_of_game=True,
+            ),
+            Bearer("pub revoked", "pub", revoked["token"], fault="TOKEN_REVOKED"),
+            Bearer("pub tampered", "pub", _tampered(self.public_token), fault="TOKEN_INVALID"),
+            Bearer("dev", "dev", dev, **here),
+            Bearer("dev revoked", "dev", ended["token"], fault="TOKEN_REVOKED"),
+            Bearer("lobby", "lobby", self.lobby["lobby_token"], **here),
+            Bearer("lobby of a stranger", "lobby", lobby_elsewhere["lobby_token"]),
+            Bearer(
+                "lobby tampered",
+                "lobby",
+                _tampered(self.lobby["lobby_token"]),
+                fault="TOKEN_INVALID",
+            ),
+            Bearer("player", "player", await self.player_token()),
+            Bearer("link", "link", "link_AAAAAAAAAAAAAAAAAAAAAA"),
+            Bearer("a page of the namespace", "", origin=f"https://{self.domain}", **here),
+            Bearer("a page of nobody", "", origin="https://nobody.example"),
+        ]
+
+    async def player_token(self) -> str:
+        """Of a reserved place in the lobby."""
+        fields = {"lobby_id": self.lobby["lobby_id"]}
+        joined = await self.door.call("join", fields, token=self.environment_token)
+        assert joined.code == "OK", joined
+        return str(joined.body["player"]["token"])
+
+    async def engine(self) -> Any:
+        """What the data plane has of the namespace: its lobbies with their state, and its slots."""
+        listed = await self.door.call("list", {"include_state": True}, token=self.environment_token)
+        assert listed.code == "OK", listed
+        async with httpx.AsyncClient() as client:
+            scrape = await client.get(f"http://{self.house.said['metrics']}/metrics")
+        names = ("hosting_lobbies{", "hosting_slots{")
+        label = f'namespace="{self.game_name}/prod"'
+        lines = [line for line in scrape.text.splitlines() if line.startswith(names)]
+        return (
+            sorted(str(one) for one in listed.body["lobbies"]),
+            [line for line in lines if label in line],
+        )
+
+
+def _nobodies() -> list[Bearer]:
+    return [Bearer("nobody", ""), Bearer("garbage", "garbage", "cloud-nonsense")]
+
+
+def _tampered(token: str) -> str:
+    """Of the same form, with another bit."""
+    middle = len(token) // 2
+    return token[:middle] + ("A" if token[middle] != "A" else "B") + token[middle + 1 :]

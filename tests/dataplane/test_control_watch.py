@@ -1,0 +1,76 @@
+"""What the data plane says of a control plane that is there, late, or away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pyservice.dataplane.control_watch import ControlWatch
+
+pytestmark = pytest.mark.anyio
+
+TEXT = b"# HELP hosting_control_x X.\n# TYPE hosting_control_x gauge\nhosting_control_x 1\n"
+
+
+class Other:
+    """A control plane as the watch knows it."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+        self.delay_s = 0.0
+
+    async def metrics(self) -> bytes:
+        await asyncio.sleep(self.delay_s)
+        if not self.is_there:
+            raise ConnectionRefusedError
+        return TEXT
+
+
+async def test_a_scrape_has_its_figures_behind_a_one() -> None:
+    text = await ControlWatch(Other().metrics, is_awaited=False).scrape()
+    assert b"\nhosting_control_plane_up 1\n" in text
+    assert text.endswith(TEXT)
+
+
+async def test_a_scrape_without_it_is_a_zero_and_no_old_figures() -> None:
+    other = Other()
+    watch = ControlWatch(other.metrics, is_awaited=False)
+    await watch.scrape()
+    other.is_there = False
+    text = await watch.scrape()
+    assert text.endswith(b"\nhosting_control_plane_up 0\n")
+
+
+async def test_a_scrape_does_not_wait_for_one_that_is_late() -> None:
+    other = Other()
+    other.delay_s = 30
+    began = time.monotonic()
+    text = await ControlWatch(other.metrics, is_awaited=False).scrape()
+    assert text.endswith(b"\nhosting_control_plane_up 0\n")
+    assert time.monotonic() - began < 5
+
+
+async def test_it_is_yet_to_come_until_it_came_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyservice.dataplane.control_watch._LOOK_S", 0.001)
+    other = Other()
+    other.is_there = False
+    watch = ControlWatch(other.metrics, is_awaited=True)
+    alone = ControlWatch(other.metrics, is_awaited=False)
+    assert (watch.is_yet_to_come, alone.is_yet_to_come) == (True, False)
+    running = asyncio.create_task(watch.run())
+    other.is_there = True
+    await _until(lambda: watch.is_up)
+    other.is_there = False
+    await _until(lambda: not watch.is_up)
+    assert not watch.is_yet_to_come
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)

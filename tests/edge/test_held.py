@@ -1,0 +1,300 @@
+"""Parked requests of the HTTP door: held, woken, sent again once for all equal ones, let go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pyservice.doors.limits import Limits, Rate
+from tests.small_service import CONNECTED, HttpConnection, Response, code_of
+from tests.two_doors import (
+    BILLING,
+    CLOUD,
+    GROUP,
+    OTHER_GROUP,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+MANY = 300
+"""Parked requests of a test of many: more than may be sent at one time, of two descriptors each."""
+UNLIMITED = Limits(control=Rate(0, 1))
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production, and the one that tools bring."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path, limits=UNLIMITED) as opened:
+        yield opened
+
+
+async def read_index(doors: Doors, path: str = BILLING) -> str:
+    connection = await HttpConnection.open(doors.http.address)
+    response = await connection.ask("GET", path, None, CLOUD)
+    await connection.close()
+    return str(response.json["watch"]["index"])
+
+
+async def watch(
+    doors: Doors, index: str, path: str = BILLING, headers: dict[str, str] = CLOUD
+) -> HttpConnection:
+    """A connection whose request is on its way."""
+    connection = await HttpConnection.open(doors.http.address)
+    connection.say("GET", f"{path}?watch_index={index}", None, headers)
+    return connection
+
+
+async def watch_many(
+    doors: Doors, index: str, number: int, *, tokens: bool = False
+) -> list[HttpConnection]:
+    """So many parked requests, each with a token of its own if wanted."""
+    watching = []
+    for count in range(1, number + 1):
+        headers = {"authorization": f"Bearer {count}"} if tokens else CLOUD
+        watching.append(await watch(doors, index, headers=headers))
+        # No more at a time than the door passes on.
+        if count % 100 == 0 or count == number:
+            await until(partial(_is_parked, doors, count))
+    return watching
+
+
+def _is_parked(doors: Doors, number: int) -> bool:
+    return len(doors.waiters) == number
+
+
+async def close_all(connections: list[HttpConnection]) -> None:
+    for connection in connections:
+        await connection.close()
+
+
+async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:
+    index = await read_index(doors)
+    connection = await watch(doors, index)
+    await until(lambda: len(doors.waiters) == 1)
+    doors.control.pay(GROUP, "now")
+    response = await asyncio.wait_for(connection.read(), 5)
+    assert response.json["group"] == {"payment_succeeded_ts": "now"}
+    assert response.json["watch"]["index"] != index
+    # The connection is as good as before.
+    assert (await connection.ask("GET", BILLING, None, CLOUD)).status == 200
+    assert doors.metrics.http.in_flight == 0
+    await connection.close()
+
+
+async def test_a_change_of_something_else_wakes_nobody(doors: Doors) -> None:
+    connection = await watch(doors, await read_index(doors))
+    await until(lambda: len(doors.waiters) == 1)
+    doors.control.pay(OTHER_GROUP, "now")
+    other = await watch(doors, "another", f"/cloud/groups/{OTHER_GROUP}/billing")
+    assert (await other.read()).json["group"] == {"payment_succeeded_ts": "now"}
+    assert len(doors.waiters) == 1
+    assert doors.control.parks == 1
+    await close_all([connection, other])
+
+
+async def test_when_the_time_is_over_the_answer_is_what_there_is_with_the_same_index(
+    tmp_path: Path,
+) -> None:
+    async with open_doors(tmp_path, hold_ms=200) as doors:
+        doors.control.pay(GROUP, "before")
+        index = await read_index(doors)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        connection = await watch(doors, index)
+        response = await asyncio.wait_for(connection.read(), 5)
+        assert 0.19 <= loop.time() - began < 2
+        assert response.json == {
+            "group": {"payment_succeeded_ts": "before"},
+            "watch": {"index": index},
+        }
+        await connection.close()
+
+
+async def test_an_index_of_somebody_else_is_answered_at_once(doors: Doors) -> None:
+    for index in ("x", "0000000000000000.0", "1"):
+        connection = await watch(doors, index)
+        assert (await asyncio.wait_for(connection.read(), 5)).status == 200
+        await connection.close()
+
+
+async def test_equal_requests_are_asked_for_once_and_each_has_its_own_ray_id(
+    doors: Doors,
+) -> None:
+    watching = await watch_many(doors, await read_index(doors), MANY)
+    reads = doors.control.reads
+    doors.control.pay(GROUP, "now")
+    responses = [await asyncio.wait_for(one.read(), 5) for one in watching]
+    assert doors.control.reads == reads + 1
+    assert len({response.body for response in responses}) == 1
+    assert responses[0].json["group"] == {"payment_succeeded_ts": "now"}
+    assert len({response.headers["x-ray-id"] for response in responses}) == MANY
+    await close_all(watching)
+
+
+async def test_equal_requests_that_fail_tell_each_its_own_ray_id(doors: Doors) -> None:
+    watching = await watch_many(doors, await read_index(doors), 10)
+    doors.control.revoked.add("cloud")
+    doors.control.pay(GROUP, "now")
+    responses = [await asyncio.wait_for(one.read(), 5) for one in watching]
+    assert {(response.status, code_of(response)) for response in responses} == {
+        (401, "TOKEN_REVOKED")
+    }
+    assert len({response.headers["x-ray-id"] for response in responses}) == 10
+    await close_all(watching)
+
+
+async def test_whose_token_differs_is_asked_for_alone(doors: Doors) -> None:
+    """Also more of them than are sent again at one time."""
+    watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
+    doors.control.revoked.add("7")
+    reads, seen = doors.control.reads, len(doors.control.calls)
+    doors.control.pay(GROUP, "now")
+    responses = [await asyncio.wait_for(one.read(), 20) for one in watching]
+    statuses = [response.status for response in responses]
+    assert statuses == [200] * 6 + [401] + [200] * (MANY - 7)
+    assert doors.control.reads == reads + MANY - 1
+    tokens = {call.authorization for call in doors.control.calls[seen:]}
+    assert tokens == {f"Bearer {number}" for number in range(1, MANY + 1)}
+    await close_all(watching)
+
+
+async def test_waking_does_not_count_as_coming_too_often(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, limits=Limits(control=Rate(0.001, 2))) as doors:
+        connection = await watch(doors, await read_index(doors))
+        await until(lambda: len(doors.waiters) == 1)
+        doors.control.pay(GROUP, "now")
+        assert (await asyncio.wait_for(connection.read(), 5)).status == 200
+        assert code_of(await connection.ask("GET", BILLING, None, CLOUD)) == "RATE_LIMITED"
+        await connection.close()
+
+
+async def test_a_client_that_goes_away_is_let_go(doors: Doors) -> None:
+    watching = await watch_many(doors, await read_index(doors), 20)
+    for connection in watching[:10]:
+        connection.writer.transport.abort()
+    await until(lambda: len(doors.waiters) == 10)
+    assert doors.metrics.http.meters["get_billing"].codes["CANCELLED"] == 10
+    doors.control.pay(GROUP, "now")
+    for connection in watching[10:]:
+        assert (await asyncio.wait_for(connection.read(), 5)).status == 200
+    assert doors.metrics.http.in_flight == 0
+    await close_all(watching)
+
+
+async def test_a_client_may_go_away_while_its_request_is_sent_again(doors: Doors) -> None:
+    index = await read_index(doors)
+    for _ in range(30):
+        watching = await watch_many(doors, index, 2)
+        doors.control.pay(GROUP, "now")
+        watching[0].writer.transport.abort()
+        response = await asyncio.wait_for(watching[1].read(), 5)
+        index = response.json["watch"]["index"]
+        await close_all(watching)
+    await until(lambda: doors.metrics.http.in_flight == 0)
+    assert len(doors.waiters) == 0
+
+
+async def test_requests_behind_a_parked_one_wait_for_their_turn(doors: Doors) -> None:
+    connection = await watch(doors, await read_index(doors))
+    connection.say("GET", "/nowhere")
+    await until(lambda: len(doors.waiters) == 1)
+    doors.control.pay(GROUP, "now")
+    assert (await asyncio.wait_for(connection.read(), 5)).status == 200
+    assert code_of(await connection.read()) == "NOT_FOUND"
+    await connection.close()
+
+
+async def test_a_door_that_stops_answers_what_is_parked_with_what_there_is(doors: Doors) -> None:
+    index = await read_index(doors)
+    watching = await watch_many(doors, index, 10)
+    await asyncio.wait_for(doors.server.stop(5.0), 4)
+    responses = [await one.read() for one in watching]
+    assert {response.status for response in responses} == {200}
+    assert {response.headers["connection"] for response in responses} == {"close"}
+    assert {response.json["watch"]["index"] for response in responses} == {index}
+    await close_all(watching)
+
+
+async def test_a_door_without_time_refuses_what_is_parked(doors: Doors) -> None:
+    watching = await watch_many(doors, await read_index(doors), 10)
+    await doors.server.stop(0.0)
+    for connection in watching:
+        assert code_of(await connection.read()) == "SHUTTING_DOWN"
+    await close_all(watching)
+
+
+async def test_another_run_of_the_control_plane_answers_everybody(doors: Doors) -> None:
+    watching = await watch_many(doors, await read_index(doors), 10)
+    await doors.behind.stop()
+    anew = SmallControl(paid={GROUP: "anew"})
+    await doors.behind.start(anew)
+    responses = [await asyncio.wait_for(one.read(), 10) for one in watching]
+    assert {response.json["group"]["payment_succeeded_ts"] for response in responses} == {"anew"}
+    assert responses[0].json["watch"]["index"].startswith(anew.topics.run)
+    await close_all(watching)
+
+
+async def test_without_a_control_plane_a_watch_ends_as_unavailable_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    async with open_doors(tmp_path, hold_ms=300) as doors:
+        connection = await watch(doors, await read_index(doors))
+        await until(lambda: len(doors.waiters) == 1)
+        await doors.behind.stop()
+        assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+        response = await asyncio.wait_for(connection.read(), 5)
+        assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
+        await connection.close()
+
+
+async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) -> None:
+    """A hundred changes as fast as they come; a follower ends with the last one, whatever is lost between."""
+    follower = await HttpConnection.open(doors.http.address)
+
+    async def follow() -> None:
+        path, told = BILLING, ""
+        while told != "99":
+            response: Response = await follower.ask("GET", path, None, CLOUD)
+            told = response.json["group"].get("payment_succeeded_ts", "")
+            path = f"{BILLING}?watch_index={response.json['watch']['index']}"
+
+    following = asyncio.create_task(follow())
+    for number in range(100):
+        doors.control.pay(GROUP, str(number))
+        await asyncio.sleep(0.001 * (number % 7))
+    await asyncio.wait_for(following, 10)
+    await follower.close()
+
+
+async def test_a_parked_request_costs_no_task_and_little_memory(doors: Doors) -> None:
+    """Of both ends and both doors in this process together; what the service takes is measured by the bench."""
+    index = await read_index(doors)
+    watching = await watch_many(doors, index, 100)
+    tasks, before = len(asyncio.all_tasks()), _resident_bytes()
+    watching += [await watch(doors, index) for _ in range(1000)]
+    await until(lambda: len(doors.waiters) == 1100)
+    assert len(asyncio.all_tasks()) == tasks
+    assert (_resident_bytes() - before) / 1000 < 60_000
+    doors.control.pay(GROUP, "now")
+    for connection in watching:
+        assert (await asyncio.wait_for(connection.read(), 10)).status == 200
+    await close_all(watching)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,277 @@
+"""The OpenAPI document: valid, complete, and saying of every request what the door says of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from schemathesis.specs.openapi import definitions
+
+from pyservice import openapi
+from pyservice.errors import ServiceError
+from pyservice.openapi.constraints import Unsayable, keywords, rules_of
+from pyservice.openapi.examples import fill_example
+from pyservice.openapi.failures import by_status, declared
+from pyservice.openapi.messages import Components, Form
+from pyservice.pb.errors import TABLE
+from pyservice.pb.examples import EXAMPLES
+from pyservice.schema.methods import METHODS, Method, descriptor_of
+from tests.edge.conftest import Decode
+
+BY_SLUG = {method.slug: method for method in METHODS.values()}
+WITH_BODY = sorted(slug for slug in BY_SLUG.keys() & EXAMPLES if BY_SLUG[slug].body_field == "*")
+"""An operation without an example is told once, by the test of what is owed."""
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(openapi.document(METHODS.values()))
+    return made
+
+
+def operations(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        operation["operationId"]: operation
+        for item in document["paths"].values()
+        for operation in item.values()
+    }
+
+
+def test_the_protos_owe_nothing_to_the_document() -> None:
+    owed = openapi.gaps(METHODS.values())
+    assert not owed, "\n" + "\n".join(owed)
+
+
+def test_no_example_is_of_an_operation_that_is_not_there() -> None:
+    assert not set(EXAMPLES) - set(BY_SLUG)
+
+
+def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:
+    validator = definitions.OPENAPI_31_VALIDATOR
+    problems = [str(error) for error in validator.iter_errors(document)]
+    assert not problems, problems[:5]
+
+
+def test_every_schema_is_json_schema_2020_12(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        jsonschema_rs.meta.validate(
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+        )
+        assert schema.get("description"), f"{name} has no description"
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    for reference in set(
+        re.findall(r'"\$ref":"#/([^"]+)"', json.dumps(document, separators=(",", ":")))
+    ):
+        found: Any = document
+        for part in reference.split("/"):
+            assert part in found, reference
+            found = found[part]
+
+
+def test_every_operation_is_there_with_all_that_a_reader_needs(document: dict[str, Any]) -> None:
+    found = operations(document)
+    assert set(found) == set(BY_SLUG)
+    for slug, operation in found.items():
+        assert operation["summary"], slug
+        assert operation["description"], slug
+        assert {"200", "500", "503"} <= set(operation["responses"]), slug
+
+
+def test_the_document_is_the_same_each_time_it_is_made() -> None:
+    assert openapi.document(METHODS.values()) == openapi.document(METHODS.values())
+
+
+def test_a_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
+    join = operations(document)["join"]["responses"]
+    assert join["404"] == {"$ref": "#/components/responses/MATCHMAKER_LOBBY_NOT_FOUND"}
+    (_, own) = join["409"]["content"]["application/problem+json"]["schema"]["allOf"]
+    assert "MATCHMAKER_LOBBY_FULL" in own["properties"]["code"]["enum"]
+    assert own["properties"]["status"] == {"const": 409}
+    for method in METHODS.values():
+        for status, codes in by_status(method).items():
+            assert all(TABLE[code].http == status for code in codes)
+        assert set(declared(method)) <= {
+            code for codes in by_status(method).values() for code in codes
+        }
+
+
+def test_tokens_are_told_as_security(document: dict[str, Any]) -> None:
+    found = operations(document)
+    assert found["attach"]["security"] == [{"env": []}, {"cloud": []}]
+    assert {"origin": []} in found["find"]["security"]
+    assert set(document["components"]["securitySchemes"]) >= {
+        "pub",
+        "env",
+        "lobby",
+        "cloud",
+        "origin",
+    }
+
+
+# Requests -----------------------------------------------------------------------------------------
+
+
+def body_of(method: Method) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(fill_example(method).body or "{}")
+    return body
+
+
+def validator_of(document: dict[str, Any], slug: str) -> Any:
+    content = operations(document)[slug]["requestBody"]["content"]["application/json"]
+    return jsonschema_rs.Draft202012Validator(
+        {"allOf": [content["schema"]], "components": document["components"]}, validate_formats=True
+    )
+
+
+@pytest.mark.parametrize("slug", WITH_BODY)
+def test_the_example_keeps_its_schema(document: dict[str, Any], slug: str) -> None:
+    problems = [
+        str(error) for error in validator_of(document, slug).iter_errors(body_of(BY_SLUG[slug]))
+    ]
+    assert not problems
+
+
+def test_examples_of_parameters_keep_their_schemas(document: dict[str, Any]) -> None:
+    for slug, operation in operations(document).items():
+        for parameter in operation["parameters"]:
+            if "example" in parameter:
+                assert jsonschema_rs.is_valid(parameter["schema"], parameter["example"]), slug
+
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, 2, -1, 65_536, 2**32, 2**64 - 1, 2**64, 1.5, "", "a", "A b", "a-b"),
+    *("é" * 300, "x" * 5_000, "127.0.0.1", "::1", "a.example.com", "not an address"),
+    *("2026-01-01T00:00:00.000Z", "00010000-0000-4000-8000-000000000001"),
+    *([], [1], ["a"], ["a", "a"], ["a"] * 100, [None], {}, {"a": 1}, {"a": "b"}, {"a": None}),
+    {"a": "é" * 300},
+    *({"A B": "b"}, {"é" * 200: "b"}, {f"a{n}": "b" for n in range(100)}),
+)
+ABSENT = object()
+
+
+def mutations(slug: str) -> Iterator[dict[str, Any]]:
+    """The example with one member of it, or of an object in it, being something else."""
+    method = BY_SLUG[slug]
+    names = [
+        field.name
+        for field in descriptor_of(method.request).fields
+        if field.name not in method.path_fields
+    ]
+    for place in [*([name] for name in (*names, "no_such_member")), *inner(body_of(method))]:
+        for value in (ABSENT, *VALUES):
+            made = body_of(method)
+            target: Any = made
+            for part in place[:-1]:
+                target = target[part]
+            if value is not ABSENT:
+                target[place[-1]] = value
+            elif isinstance(target, dict):
+                target.pop(place[-1], None)
+            yield made
+
+
+def inner(value: Any, place: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, item in entries:
+        if isinstance(item, dict | list):
+            yield from inner(item, (*place, name))
+        if place:
+            yield [*place, name]
+
+
+@pytest.mark.parametrize("slug", WITH_BODY)
+def test_the_schema_refuses_nothing_that_the_door_takes_and_takes_what_it_can_say(
+    document: dict[str, Any], decode: Decode, slug: str
+) -> None:
+    """The door is the judge of what is valid; the schema has to say the same, as far as one can."""
+    validator = validator_of(document, slug)
+    path = fill_example(BY_SLUG[slug]).path
+    for body in mutations(slug):
+        text = json.dumps(body).encode()
+        try:
+            decode(slug, text, path=path)
+            refusal = None
+        except ServiceError as error:
+            refusal = error
+        problems = [str(error) for error in validator.iter_errors(body)]
+        if refusal is None:
+            assert not problems, (slug, text[:300], problems)
+        elif not problems:
+            assert is_unsayable(refusal), (slug, text[:300], refusal)
+
+
+def is_unsayable(refusal: ServiceError) -> bool:
+    """Lengths in bytes and rules in CEL: what only the descriptions say."""
+    words = {problem.path[-1] for problem in refusal.errors}
+    return bool(words) and words <= {"too-long", "not-allowed", "invalid"}
+
+
+# Forms of a message -------------------------------------------------------------------------------
+
+
+def schema_of(shape: type[Any], form: Form) -> dict[str, Any]:
+    components = Components()
+    reference = components.reference(descriptor_of(shape), form)
+    _, schemas = components.finish(reference)
+    return schemas
+
+
+def test_an_answer_has_all_that_is_always_there_and_null_only_where_its_form_says(
+    shape: type[Any],
+) -> None:
+    schemas = schema_of(shape, Form.ANSWER)
+    schema = schemas["tests.shapes.Shape"]
+    assert {"text", "numbers", "by_name", "kind", "nullable"} <= set(schema["required"])
+    assert not {"optional_text", "quiet", "inner"} & set(schema["required"])
+    assert {"type": "null"} in schema["properties"]["nullable"]["anyOf"]
+    assert schema["properties"]["optional_text"]["type"] == "string"
+    assert schema["properties"]["large"]["maximum"] == 2**64 - 1
+    assert schema["properties"]["made_ts"]["format"] == "date-time"
+    assert schema["properties"]["digest"]["contentEncoding"] == "base64"
+    assert schema["properties"]["listed"]["type"] == "array"
+    assert schema["properties"]["kind"]["enum"] == ["round", "very_round"]
+    assert schema["additionalProperties"] is False
+
+
+def test_a_request_may_leave_out_what_is_not_required_or_send_null_for_it(shape: type[Any]) -> None:
+    schema = schema_of(shape, Form.REQUEST)["tests.shapes.Shape"]
+    assert "required" not in schema
+    assert schema["properties"]["optional_text"]["type"] == ["string", "null"]
+    assert None in schema["properties"]["kind"]["enum"]
+    assert schema["additionalProperties"] is False
+    lenient = schema_of(shape, Form.LENIENT)["tests.shapes.Shape"]
+    assert "additionalProperties" not in lenient
+
+
+def test_forms_that_differ_have_names_of_their_own(shape: type[Any]) -> None:
+    components = Components()
+    both = [
+        components.reference(descriptor_of(shape), form) for form in (Form.ANSWER, Form.REQUEST)
+    ]
+    references, schemas = components.finish(both)
+    names = [reference["$ref"].rpartition("/")[2] for reference in references]
+    assert names == ["tests.shapes.Shape", "tests.shapes.ShapeInput"]
+    assert set(names) <= set(schemas)
+
+
+def test_a_rule_without_a_form_is_refused_by_name() -> None:
+    (field, *_) = descriptor_of(BY_SLUG["find"].request).fields
+    rules = type(rules_of(field))()
+    rules.string.ulid = True
+    with pytest.raises(Unsayable, match="ulid"):
+        keywords(rules, "here")
+
+
+def test_a_limit_of_bytes_is_one_of_characters_and_is_told_in_words() -> None:
+    tags = schema_of(BY_SLUG["find"].request, Form.LENIENT)["FindLobbyRequest"]["properties"][
+        "tags"
+    ]
+    value = tags["additionalProperties"]
+    assert value["maxLength"] == 512
+    assert value["description"] == "At most 512 bytes of UTF-8."

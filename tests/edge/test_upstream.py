@@ -1,0 +1,218 @@
+"""Servers behind the door that are broken, slow, or close when they like; real ones, on a unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
+from pyservice.edge.asgi import create_app
+from pyservice.edge.passing import Passing
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.watch import Waiters
+from tests.small_service import HttpConnection, HttpDoor, Response, code_of, open_http
+from tests.two_doors import BILLING, CLOUD, VALIDATE, SmallControl
+
+pytestmark = pytest.mark.anyio
+
+NAME = b'{"display_name":"a"}'
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production, and the one that tools bring."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def broken(folder: Path, serve: Serve) -> AsyncIterator[HttpDoor]:
+    """A public door in front of a server that does what `serve` does with each connection."""
+    path = folder / "broken.sock"
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_unix_server(handle, path)
+    passing = Passing(path, Waiters(), answer_timeout_ms=2_000)
+    passed = tuple(SmallControl().operations())
+    app = create_app({}, DoorSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed)
+    async with open_http(app) as door:
+        yield door
+    await passing.close()
+    server.close()
+
+
+async def say_to(door: HttpDoor, method: str, path: str, body: bytes | None = None) -> Response:
+    connection = await HttpConnection.open(door.address)
+    try:
+        return await connection.ask(method, path, body, CLOUD)
+    finally:
+        await connection.close()
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+async def test_reading_is_tried_once_more_on_a_new_connection(tmp_path: Path) -> None:
+    heads = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        if len(heads) % 2 == 0:
+            writer.write(OK)
+            await writer.drain()
+
+    async with broken(tmp_path, serve) as door:
+        assert (await say_to(door, "GET", BILLING)).body == b"{}"
+    assert len(heads) == 2
+    assert heads[0] == heads[1]
+
+
+async def test_reading_is_not_tried_for_ever(tmp_path: Path) -> None:
+    tries = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.append(await reader.readuntil(b"\r\n\r\n"))
+
+    async with broken(tmp_path, serve) as door:
+        response = await say_to(door, "GET", BILLING)
+    assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
+    assert "retry-after" in response.headers
+    assert len(tries) == 2
+
+
+async def test_a_change_is_sent_once_and_its_unknown_end_is_told(tmp_path: Path) -> None:
+    tries = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.append(await reader.readexactly(len(NAME)))
+
+    async with broken(tmp_path, serve) as door:
+        response = await say_to(door, "POST", VALIDATE, NAME)
+    assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
+    assert "Idempotency-Key" in response.json["detail"]
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n{}",
+        b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    ],
+    ids=["no-http", "cut-off", "bad-length", "odd-status", "upgrade"],
+)
+async def test_what_is_no_answer_is_not_passed_on(tmp_path: Path, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+
+    async with broken(tmp_path, serve) as door:
+        assert code_of(await say_to(door, "GET", BILLING)) == "CONTROL_PLANE_UNAVAILABLE"
+
+
+async def test_an_answer_may_come_byte_by_byte_in_chunks_and_behind_a_continue(
+    tmp_path: Path,
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        text = (
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
+        )
+        for byte in text:
+            writer.write(bytes((byte,)))
+            await writer.drain()
+
+    async with broken(tmp_path, serve) as door:
+        response = await say_to(door, "GET", BILLING)
+    assert (response.status, response.body) == (200, b"{}")
+    assert response.headers["content-length"] == "2"
+    assert "transfer-encoding" not in response.headers
+
+
+async def test_a_second_answer_to_one_request_is_given_to_nobody(tmp_path: Path) -> None:
+    seen = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                seen.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(OK + OK.replace(b"{}", b"no"))
+                await writer.drain()
+
+    async with broken(tmp_path, serve) as door:
+        for _ in range(10):
+            assert (await say_to(door, "GET", BILLING)).body == b"{}"
+    assert len(seen) >= 10
+
+
+async def test_an_idle_connection_that_the_other_side_closed_costs_no_request(
+    tmp_path: Path,
+) -> None:
+    served = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(await reader.readexactly(1))
+        await reader.readuntil(NAME)
+        writer.write(OK)
+        await writer.drain()
+
+    async with broken(tmp_path, serve) as door:
+        for _ in range(10):
+            assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
+            await asyncio.sleep(0.01)
+    assert len(served) == 10
+
+
+async def test_connections_are_used_again(tmp_path: Path) -> None:
+    connections = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(OK)
+                await writer.drain()
+
+    async with broken(tmp_path, serve) as door:
+        for _ in range(50):
+            assert (await say_to(door, "GET", BILLING)).body == b"{}"
+    assert len(connections) == 1
+
+
+async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connection(
+    tmp_path: Path,
+) -> None:
+    connections = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await reader.readuntil(NAME)
+        writer.write(OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        await writer.drain()
+        # It closes late: what is sent meanwhile would be lost.
+        await asyncio.sleep(0.2)
+
+    async with broken(tmp_path, serve) as door:
+        for _ in range(3):
+            assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
+    assert len(connections) == 3

@@ -1,0 +1,369 @@
+"""The whole service as an operator has it: a real `pyservice serve` with both planes, on SQLite or a real PostgreSQL,
+and clients of both doors that know every operation by its slug.
+
+Messages of the gRPC door are made of the same JSON by the doors' own codec, so that one test can go through both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+from uuid import uuid4
+
+import grpc
+import httpx
+import orjson
+from google.protobuf.message import Message
+
+from pyservice.edge.codec import decoder, encoder
+from pyservice.rpc.status import read_error
+from pyservice.schema.methods import METHODS, Method
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
+UNLIMITED: Final = {"per_second": 0, "burst": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a door said. `code` is OK or a code of the error table."""
+
+    code: str
+    body: Any
+    errors: tuple[tuple[str, ...], ...] = ()
+    """Paths of field problems, each with its word at the end."""
+    detail: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class HttpDoor:
+    """The HTTP door, every operation by slug."""
+
+    name = "http"
+
+    def __init__(self, address: str) -> None:
+        self._client = httpx.AsyncClient(base_url=f"http://{address}", timeout=60.0)
+
+    async def call(
+        self,
+        slug: str,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        origin: str | None = None,
+    ) -> Answer:
+        """One request."""
+        method = BY_SLUG[slug]
+        rest = dict(fields or {})
+        path = method.template
+        for name in method.path_fields:
+            path = path.replace(f"{{{name}}}", quote(str(rest.pop(name)), safe=""))
+        content = None
+        if method.body_field == "*":
+            content = json.dumps(rest).encode()
+        elif method.body_field:
+            content = json.dumps(rest[method.body_field]).encode()
+        elif rest:
+            path += "?" + urlencode({name: _text(value) for name, value in rest.items()})
+        headers = {} if origin is None else {"origin": origin}
+        answer = await self.request(
+            method.http_method, path, content, token=token, key=key, headers=headers
+        )
+        return _answer(answer)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """Any request."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["authorization"] = f"Bearer {token}"
+        if key is not None:
+            sent["idempotency-key"] = key
+        return await self._client.request(method, path, content=content, headers=sent)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _answer(answer: httpx.Response) -> Answer:
+    body: Any = answer.json()
+    if answer.status_code == 200:
+        return Answer("OK", body, headers=answer.headers)
+    problems = tuple(tuple(one["path"]) for one in body.get("errors", ()))
+    return Answer(body["code"], body, problems, body["detail"], answer.headers)
+
+
+class GrpcDoor:
+    """The gRPC door, every operation by slug."""
+
+    name = "grpc"
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(
+            address, options=(("grpc.max_receive_message_length", -1),)
+        )
+
+    async def call(
+        self,
+        slug: str,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        origin: str | None = None,
+    ) -> Answer:
+        """One call."""
+        method = BY_SLUG[slug]
+        metadata: list[tuple[str, str]] = []
+        if token is not None:
+            metadata.append(("authorization", f"Bearer {token}"))
+        if key is not None:
+            metadata.append(("idempotency-key", key))
+        if origin is not None:
+            metadata.append(("origin", origin))
+        call = self._channel.unary_unary(
+            method.grpc_path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        try:
+            message = await call(_message(method, fields or {}), metadata=metadata, timeout=60)
+        except grpc.aio.AioRpcError as failure:
+            error = read_error(failure)
+            if error is None:
+                raise
+            paths = tuple(tuple(problem.path) for problem in error.errors)
+            return Answer(error.code, None, paths, error.detail)
+        return Answer("OK", orjson.loads(encoder(method)(message)))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def _message(method: Method, fields: Mapping[str, Any]) -> Message:
+    """The request of the same JSON that the HTTP door would be sent."""
+    rest = dict(fields)
+    path = {name: str(rest.pop(name)) for name in method.path_fields}
+    body, query = b"", b""
+    if method.body_field == "*":
+        body = json.dumps(rest).encode()
+    elif method.body_field:
+        body = json.dumps(rest[method.body_field]).encode()
+    else:
+        query = urlencode({name: _text(value) for name, value in rest.items()}).encode()
+    message, unread = decoder(method)(body, query, path)
+    assert not unread.in_body, unread
+    assert not unread.in_query, unread
+    return message
+
+
+Door = HttpDoor | GrpcDoor
+
+
+class House:
+    """One data directory and, between `start` and `stop`, the processes that serve it."""
+
+    def __init__(self, folder: Path, database_url: str | None = None, **settings: Any) -> None:
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.ready_file = folder / "ready.json"
+        self.settings = {
+            "rate_limits": {"client": UNLIMITED, "operator": UNLIMITED},
+            "journal": {"segment_bytes": 1 << 20},
+            **settings,
+        }
+        self.database_url = database_url
+        self.said: dict[str, Any] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # The processes
+
+    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        """Starts the service and does not wait. After the first time it takes the same ports."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.ready_file.unlink(missing_ok=True)
+        flags = [
+            f"--{name}={self.said.get(name) or '127.0.0.1:0'}"
+            for name in ("http", "grpc", "cdn", "metrics")
+        ]
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYSERVICE_")
+        }
+        if self.database_url is not None:
+            environment["PYSERVICE_DATABASE_URL"] = self.database_url
+        command = [
+            *(sys.executable, "-m", "pyservice", "serve", "--data-dir", str(self.data_dir)),
+            *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
+        ]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        return self.process
+
+    def start(self, *words: str) -> House:
+        """Starts the service and returns when it is ready."""
+        process = self.spawn(*words)
+        end = time.monotonic() + START_TIMEOUT_S
+        while not self.ready_file.exists():
+            assert process.poll() is None, f"exit {process.returncode}:\n{self.log()}"
+            assert time.monotonic() < end, f"not ready:\n{self.log()}"
+            time.sleep(0.01)
+        self.said = json.loads(self.ready_file.read_text())
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Whatever it is doing, it is gone."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_TIMEOUT_S)
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_S)
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text()[-8000:] if path.exists() else ""
+
+    # What it said
+
+    @property
+    def group_id(self) -> str:
+        return str(self.said["owner_group_id"])
+
+    @property
+    def cloud_token(self) -> str:
+        return Path(self.said["cloud_token_file"]).read_text().strip()
+
+    def door(self, name: str) -> Door:
+        return HttpDoor(self.said["http"]) if name == "http" else GrpcDoor(self.said["grpc"])
+
+
+def _sets(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Settings as `--set` flags; lists are JSON."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _sets(value, f"{prefix}{name}.")
+        else:
+            text = json.dumps(value) if isinstance(value, list | tuple) else str(value)
+            yield from ("--set", f"{prefix}{name}={text}")
+
+
+ARENA_MODES: Final[dict[str, Any]] = {
+    "arena": {"max_players": 4, "docker": {"ports": {"game": {"protocol": "http"}}}}
+}
+
+
+class Developer:
+    """A person with a cloud token, at one door. Methods assert success and return what was answered."""
+
+    def __init__(self, house: House, door: Door, token: str | None = None) -> None:
+        self.house = house
+        self.door = door
+        self.token = token or house.cloud_token
+
+    async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
+        """One call with the developer's token."""
+        return await self.door.call(slug, fields, token=self.token, key=key)
+
+    async def good(self, slug: str, key: str | None = None, **fields: Any) -> Any:
+        """The body of a call that has to succeed."""
+        answer = await self.call(slug, key, **fields)
+        assert answer.code == "OK", answer
+        return answer.body
+
+    async def code(self, slug: str, key: str | None = None, **fields: Any) -> str:
+        """The code of a call that has to fail."""
+        answer = await self.call(slug, key, **fields)
+        assert answer.code != "OK", answer
+        return answer.code
+
+    async def game(self, **fields: Any) -> str:
+        """Id of a new game."""
+        wanted = {
+            "developer_group_id": self.house.group_id,
+            "display_name": "Game",
+            "name_id": f"g{uuid4().hex[:20]}",
+            **fields,
+        }
+        return str((await self.good("create_game", **wanted))["game_id"])
+
+    async def version(self, game_id: str, config: Any = None, name: str = "1.0.0") -> str:
+        """Id of a new version; without a configuration it has the game mode `arena`."""
+        if config is None:
+            config = {"matchmaker": {"game_modes": ARENA_MODES}}
+        made = await self.good("create_version", game_id=game_id, display_name=name, config=config)
+        return str(made["version_id"])
+
+    async def arena(self) -> str:
+        """Id of a game whose `prod` runs a version with the game mode `arena`."""
+        game_id = await self.game()
+        version_id = await self.version(game_id)
+        await self.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
+        return game_id
+
+    async def public_token(self, game_id: str, namespace_id: str = "prod") -> str:
+        made = await self.good("create_public_token", game_id=game_id, namespace_id=namespace_id)
+        return str(made["token"])
+
+    async def service_token(self, game_id: str, environment_id: str = "prod") -> str:
+        made = await self.good(
+            "create_service_token", game_id=game_id, environment_id=environment_id
+        )
+        return str(made["token"])
+
+    async def lobby(self, game_id: str, service_token: str, mode: str = "arena") -> Any:
+        """`lobby_id` and `lobby_token` of an attached lobby that is ready."""
+        fields = {
+            "game_id": game_id,
+            "namespace_id": "prod",
+            "game_mode": mode,
+            "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
+        }
+        answer = await self.door.call("attach", fields, token=service_token)
+        assert answer.code == "OK", answer
+        ready = await self.door.call("ready", {}, token=answer.body["lobby_token"])
+        assert ready.code == "OK", ready
+        return answer.body
+
+
+async def eventually(check: Any, timeout_s: float = 10.0) -> Any:
+    """What an asynchronous check returns once it is true; what it waits for comes from elsewhere."""
+    end = time.monotonic() + timeout_s
+    while True:
+        result = await check()
+        if result:
+            return result
+        assert time.monotonic() < end, f"not within {timeout_s} s: {result!r}"
+        await asyncio.sleep(0.01)

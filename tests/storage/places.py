@@ -1,0 +1,64 @@
+"""The two places of objects as a test uses them: a folder behind its listener, and an S3 bucket."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from pyservice.storage.objects import Blobs, Objects, Part, Prepared
+from pyservice.storage.s3_objects import Bucket, BucketSettings
+from pyservice.storage.signatures import UrlSigner
+from tests.cdn.listener import KEY, running_listener
+from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+
+
+@dataclass
+class Place:
+    """Where objects are, and a client that uploads to it."""
+
+    objects: Objects
+    blobs: Blobs
+    client: httpx.AsyncClient
+
+    async def upload(self, key: str, content: bytes, offset: int = 0) -> httpx.Response:
+        url = await self.objects.presign_put(key, len(content), 3600, offset)
+        return await self.client.put(url, content=content)
+
+    async def kept(self, key: str, content: bytes) -> str:
+        """Uploads and completes an object of one part."""
+        answer = await self.upload(key, content)
+        assert answer.status_code == 200, answer.text
+        await self.objects.complete([Prepared(key, [Part(0, len(content))])])
+        return key
+
+    async def content(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return b"".join([block async for block in self.objects.read(key, start, end)])
+
+
+@contextlib.asynccontextmanager
+async def folder_place(folder: Path) -> AsyncIterator[Place]:
+    async with running_listener(folder) as listener, httpx.AsyncClient() as client:
+        yield Place(listener.objects, listener.blobs, client)
+
+
+@contextlib.asynccontextmanager
+async def bucket_place(server: S3Server, prefix: str) -> AsyncIterator[Place]:
+    bucket = Bucket(
+        BucketSettings(
+            BUCKET,
+            endpoint=server.endpoint,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            prefix=prefix,
+        )
+    )
+    objects = Objects(bucket, UrlSigner([KEY]), "http://127.0.0.1:1")
+    async with httpx.AsyncClient() as client:
+        yield Place(objects, bucket, client)
+
+
+Opens = Callable[[], contextlib.AbstractAsyncContextManager[Place]]

@@ -1,0 +1,238 @@
+"""Objects, in a folder and in an S3 bucket alike: parts, completion, reading, deletion, sweeping."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.errors import ServiceError
+from pyservice.storage.objects import (
+    MULTIPART_FROM_BYTES,
+    PART_BYTES,
+    Part,
+    Prepared,
+    file_key,
+    plan_parts,
+)
+from tests.storage.places import Place, bucket_place, folder_place
+from tests.storage.s3 import S3Server, running_s3
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = b"0123456789" * 1000
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_s3(tmp_path_factory.mktemp("s3") / "buckets") as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", "s3"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    if request.param == "folder":
+        async with folder_place(tmp_path / "objects") as found:
+            yield found
+    else:
+        async with bucket_place(request.getfixturevalue("s3"), secrets.token_hex(4)) as found:
+            yield found
+
+
+async def test_what_was_uploaded_is_kept_when_it_is_completed(place: Place) -> None:
+    answer = await place.upload("up/a", CONTENT)
+    assert answer.status_code == 200
+    assert await place.objects.stat("up/a") is None
+    await place.objects.complete([Prepared("up/a", [Part(0, len(CONTENT))])])
+    assert await place.objects.stat("up/a") == len(CONTENT)
+    assert await place.content("up/a") == CONTENT
+    assert await place.content("up/a", 5, 12) == CONTENT[5:12]
+    assert await place.content("up/a", 9_990, 20_000) == CONTENT[9_990:]
+    assert await place.objects.digest("up/a") == hashlib.sha256(CONTENT).hexdigest()
+
+
+async def test_parts_that_come_in_any_order_are_one_object(place: Place) -> None:
+    parts = [Part(0, 4000), Part(4000, 4000), Part(8000, 2000)]
+    for offset, length in reversed(parts):
+        answer = await place.upload("up/b", CONTENT[offset : offset + length], offset)
+        assert answer.status_code == 200
+    await place.objects.complete([Prepared("up/b", parts)])
+    assert await place.objects.stat("up/b") == len(CONTENT)
+    assert await place.content("up/b") == CONTENT
+    assert await place.content("up/b", 3_999, 8_001) == CONTENT[3_999:8_001]
+    assert await place.content("up/b", 4_000, 4_001) == CONTENT[4_000:4_001]
+    assert await place.objects.digest("up/b") == hashlib.sha256(CONTENT).hexdigest()
+
+
+async def test_completing_is_refused_while_a_part_is_missing_and_keeps_nothing(
+    place: Place,
+) -> None:
+    parts = [Part(0, 4000), Part(4000, 6000)]
+    await place.upload("up/c", CONTENT[:4000])
+    await place.upload("up/d", CONTENT)
+    whole = Prepared("up/d", [Part(0, len(CONTENT))])
+    with pytest.raises(ServiceError, match="1 of 3") as refused:
+        await place.objects.complete([whole, Prepared("up/c", parts)])
+    assert refused.value.code == "UPLOAD_INCOMPLETE"
+    assert await place.objects.stat("up/d") is None
+    await place.upload("up/c", CONTENT[4000:], 4000)
+    await place.objects.complete([whole, Prepared("up/c", parts)])
+    assert await place.content("up/c") == await place.content("up/d") == CONTENT
+
+
+async def test_completing_again_is_harmless_also_when_the_first_was_cut_off(place: Place) -> None:
+    parts = [Part(0, 4000), Part(4000, 6000)]
+    for offset, length in parts:
+        await place.upload("up/e", CONTENT[offset : offset + length], offset)
+    # As a crash between the two steps of a completion leaves it: one part kept, no manifest.
+    await place.blobs.keep([("pending/up/e.0", "kept/up/e.0")])
+    upload = Prepared("up/e", parts)
+    await place.objects.complete([upload])
+    await place.objects.complete([upload])
+    assert await place.content("up/e") == CONTENT
+
+
+async def test_two_completions_at_once_keep_it_once(place: Place) -> None:
+    for number in range(8):
+        await place.upload(f"up/f{number}", CONTENT)
+    uploads = [Prepared(f"up/f{number}", [Part(0, len(CONTENT))]) for number in range(8)]
+    both = await asyncio.gather(
+        *(place.objects.complete(uploads) for _ in range(2)), return_exceptions=True
+    )
+    # The slower one may have seen neither the old nor the new name; then its caller tries again.
+    await place.objects.complete(uploads)
+    assert None in both
+    for number in range(8):
+        assert await place.content(f"up/f{number}") == CONTENT
+
+
+async def test_an_upload_after_completion_changes_nothing(place: Place) -> None:
+    url = await place.objects.presign_put("up/g", len(CONTENT), 3600)
+    await place.client.put(url, content=CONTENT)
+    await place.objects.complete([Prepared("up/g", [Part(0, len(CONTENT))])])
+    await place.client.put(url, content=b"x" * len(CONTENT))
+    assert await place.content("up/g") == CONTENT
+    assert await place.objects.digest("up/g") == hashlib.sha256(CONTENT).hexdigest()
+
+
+async def test_a_wrong_length_is_never_completed(place: Place) -> None:
+    url = await place.objects.presign_put("up/h", len(CONTENT), 3600)
+    await place.client.put(url, content=CONTENT[:-1])
+    with pytest.raises(ServiceError) as refused:
+        await place.objects.complete([Prepared("up/h", [Part(0, len(CONTENT))])])
+    assert refused.value.code == "UPLOAD_INCOMPLETE"
+
+
+async def test_an_altered_url_takes_nothing(place: Place) -> None:
+    url = await place.objects.presign_put("up/i", len(CONTENT), 3600)
+    signature = url[url.lower().index("signature=") + 10 :]
+    alterations = [
+        ("up/i", "up/j"),
+        ("length=10000", "length=10001"),
+        ("Expires=3600", "Expires=7200"),
+        (signature, signature[1:] + signature[:1]),
+    ]
+    tried = [url.replace(*pair) for pair in alterations if pair[0] in url]
+    assert len(tried) == 3
+    for altered in tried:
+        # The S3 server may hang up on the body before its answer is read: refused all the same.
+        with contextlib.suppress(httpx.RemoteProtocolError, httpx.WriteError):
+            answer = await place.client.put(altered, content=CONTENT)
+            assert answer.status_code == 403, altered
+    assert await place.blobs.names("pending/up") == []
+
+
+async def test_an_expired_url_takes_nothing(place: Place) -> None:
+    url = await place.objects.presign_put("up/j", len(CONTENT), 1)
+    await asyncio.sleep(2.1)  # its last second is the whole one that it was signed in
+    answer = await place.client.put(url, content=CONTENT)
+    assert answer.status_code == 403
+    assert await place.blobs.names("pending/up") == []
+
+
+async def test_deleting_leaves_nothing_of_it_and_nothing_else_goes(place: Place) -> None:
+    parts = [Part(0, 4000), Part(4000, 6000)]
+    for key in ("up/k", "up/k2"):
+        for offset, length in parts:
+            await place.upload(key, CONTENT[offset : offset + length], offset)
+        await place.objects.complete([Prepared(key, parts)])
+    await place.upload("up/k3", CONTENT)
+    await place.objects.delete("up/k")
+    await place.objects.delete("up/k")
+    assert await place.objects.stat("up/k") is None
+    with pytest.raises(FileNotFoundError):
+        await place.content("up/k")
+    assert await place.content("up/k2") == CONTENT
+    await place.objects.delete("up/k3")
+    assert await place.blobs.names("pending/up") == []
+    await place.kept("other/a", CONTENT)
+    await place.objects.delete_prefix("up")
+    assert await place.blobs.names("kept/up") == []
+    assert await place.content("other/a") == CONTENT
+
+
+async def test_what_was_never_completed_is_swept_and_what_is_kept_is_not(place: Place) -> None:
+    await place.kept("up/l", CONTENT)
+    await place.upload("up/m", CONTENT)
+    assert await place.objects.sweep(older_than_s=3600) == 0
+    assert await place.objects.sweep(older_than_s=-5) == 1
+    assert await place.blobs.names("pending/up") == []
+    assert await place.content("up/l") == CONTENT
+
+
+async def test_what_the_service_makes_itself_is_kept_at_once(place: Place) -> None:
+    await place.objects.put("exports/a", b"a,b\r\n")
+    assert await place.content("exports/a") == b"a,b\r\n"
+    await place.objects.put("exports/a", b"")
+    assert await place.objects.stat("exports/a") == 0
+    assert await place.content("exports/a") == b""
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a", "/a/b", "a//b", "a/../b", "a/b.0", "A/b", "a/b/", "a/" + "b" * 65, "a\n/b"]
+)
+async def test_no_other_key_reaches_a_disk(place: Place, key: str) -> None:
+    with pytest.raises(ValueError, match="no key"):
+        await place.objects.presign_put(key, 1, 60)
+    with pytest.raises(ValueError, match="no key"):
+        await place.objects.stat(key)
+    with pytest.raises(ValueError, match="no key"):
+        await place.objects.delete(key)
+
+
+def test_a_file_is_in_parts_of_64_mib_from_100_mib_on_when_asked() -> None:
+    assert plan_parts(MULTIPART_FROM_BYTES - 1, True) == [Part(0, MULTIPART_FROM_BYTES - 1)]
+    assert plan_parts(MULTIPART_FROM_BYTES, False) == [Part(0, MULTIPART_FROM_BYTES)]
+    assert plan_parts(MULTIPART_FROM_BYTES, True) == [
+        Part(0, PART_BYTES),
+        Part(PART_BYTES, MULTIPART_FROM_BYTES - PART_BYTES),
+    ]
+    assert plan_parts(2 * PART_BYTES, True) == [Part(0, PART_BYTES), Part(PART_BYTES, PART_BYTES)]
+    assert plan_parts(0, True) == [Part(0, 0)]
+
+
+def test_the_key_of_a_file_tells_nothing_of_its_path() -> None:
+    tricks = ["../../etc/passwd", "a", "A", "a/", "ä" * 200, "\x00"]
+    keys = [file_key("0f", path) for path in tricks]
+    assert len(set(keys)) == len(tricks)
+    assert all(len(key) == 43 and key.isascii() for key in keys)
+
+
+async def test_a_bucket_that_is_away_is_an_outage_and_heals(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(running_s3(tmp_path / "buckets"))
+        async with bucket_place(server, "") as place:
+            await place.kept("up/n", CONTENT)
+            server.process.kill()
+            server.process.wait()
+            for act in (place.objects.stat("up/n"), place.objects.put("up/o", b"x")):
+                with pytest.raises(ServiceError) as refused:
+                    await act
+                assert refused.value.code == "CONTROL_PLANE_UNAVAILABLE"
+                assert refused.value.retry_after_s

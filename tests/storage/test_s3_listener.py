@@ -1,0 +1,74 @@
+"""The listener when objects are in a bucket: it reads from there, and uploads are not its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.cdn.app import Cdn
+from pyservice.cdn.server import CdnServer
+from pyservice.cdn.sites import Site, SiteFile
+from pyservice.errors import ServiceError
+from pyservice.storage.objects import Objects
+from pyservice.storage.signatures import Grant, UrlSigner
+from tests.cdn.listener import KEY, GivenSites
+from tests.storage.places import bucket_place
+from tests.storage.s3 import running_s3
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = bytes(range(256)) * 4096
+
+
+async def test_sites_and_signed_urls_come_out_of_the_bucket(tmp_path: Path) -> None:
+    with running_s3(tmp_path / "buckets") as server:
+        async with bucket_place(server, "hosting") as place:
+            await place.kept("site/a", CONTENT)
+            listener = socket.create_server(("127.0.0.1", 0))
+            listener.setblocking(False)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            signer = UrlSigner([KEY])
+            objects = Objects(place.blobs, signer, url)
+            site = Site({"a.bin": SiteFile("site/a", len(CONTENT), 0)})
+            cdn = Cdn(GivenSites({("arena", "prod"): site}), objects, signer, None)
+            serving = CdnServer(cdn, listener, None)
+            await serving.start()
+            try:
+                answer = await place.client.get(f"{url}/arena/prod/a.bin")
+                assert answer.content == CONTENT
+                part = {"range": "bytes=1000-1003"}
+                answer = await place.client.get(f"{url}/arena/prod/a.bin", headers=part)
+                assert answer.content == CONTENT[1000:1004]
+                answer = await place.client.get(objects.presign_get("site/a", 60), headers=part)
+                assert answer.content == CONTENT[1000:1004]
+                target = signer.target(Grant("PUT", "site/b", 4_000_000_000, 3))
+                answer = await place.client.put(url + target, content=b"abc")
+                assert answer.status_code == 405
+                server.process.kill()
+                server.process.wait()
+                with pytest.raises(httpx.RemoteProtocolError):
+                    # Large files are read as they are sent: what was promised cannot be kept.
+                    await place.client.get(f"{url}/arena/prod/a.bin")
+                answer = await place.client.get(f"{url}/arena/prod/a.bin", headers=part)
+                assert answer.status_code == 503
+                assert answer.headers["retry-after"]
+            finally:
+                await serving.stop()
+                await asyncio.to_thread(cdn.close)
+
+
+async def test_a_url_of_the_bucket_holds_for_one_part_only(tmp_path: Path) -> None:
+    with running_s3(tmp_path / "buckets") as server:
+        async with bucket_place(server, "") as place:
+            url = await place.objects.presign_put("up/a", 3, 60, 0)
+            assert url != await place.objects.presign_put("up/a", 3, 60, 3)
+            assert (await place.client.put(url, content=b"abc")).status_code == 200
+            assert (await place.client.get(url)).status_code == 403
+            assert await place.blobs.lengths(["pending/up/a.0", "pending/up/a.3"]) == [3, None]
+            with pytest.raises(ServiceError) as refused:
+                await place.objects.presign_put("up/a", (5 << 30) + 1, 60)
+            assert refused.value.code == "UPLOAD_TOO_LARGE"

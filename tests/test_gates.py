@@ -1,0 +1,207 @@
+"""Captcha and verification of a running service, through its doors: what players are told, what is
+refused when it is fed, and that who goes away is not asked about any longer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from examples.captcha_provider import Provider
+from pyservice.pb.hosting.v1 import matchmaker_pb2, matchmaker_pb2_grpc
+from tests.service import MODES, MakeService, Service, version
+
+LOOPBACK = {"verification_allowed_networks": ["127.0.0.0/8"]}
+RULE = {
+    "captcha_a": {"secret_key": "never-shown", "site_key": "site-a"},
+    "requests_before_reverify": 1,
+    "verification_ttl": 60_000,
+}
+
+
+class Game(ThreadingHTTPServer):
+    """The game's own server. It answers `status` once `go` is set."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.go = threading.Event()
+        self.go.set()
+        self.asked: list[dict[str, Any]] = []
+        self.traces: list[str | None] = []
+        self.gone = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/may"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Game
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(json.loads(body))
+        self.server.traces.append(self.headers["traceparent"])
+        if not self.server.go.is_set():
+            # The end of the connection is what comes next.
+            if not self.connection.recv(1):
+                self.server.gone.set()
+            return
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def game() -> Iterator[Game]:
+    with Game() as game:
+        thread = threading.Thread(target=game.serve_forever, daemon=True)
+        thread.start()
+        yield game
+        game.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as provider:
+        thread = threading.Thread(target=provider.serve_forever, daemon=True)
+        thread.start()
+        yield provider
+        provider.shutdown()
+        thread.join()
+
+
+def _asking(url: str) -> dict[str, Any]:
+    action = {"enabled": True, "verification": {"url": url, "headers": {"X-Key": "never-shown"}}}
+    return {**MODES, "duel": {**MODES["duel"], "actions": {"find": action, "join": action}}}
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def _join(service: Service, token: str, lobby: str, **fields: Any) -> httpx.Response:
+    body = {"lobby_id": lobby, **fields}
+    return service.ask("POST", "/matchmaker/lobbies/join", body, token, user_agent="Game/2")
+
+
+def test_the_game_decides_who_joins(make_service: MakeService, game: Game) -> None:
+    service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
+    lobby, _ = service.attach()
+    token = service.public_token()
+    answer = _join(service, token, lobby, verification_data={"ticket": 7})
+    assert answer.status_code == 200, answer.text
+    [asked] = game.asked
+    assert asked["verification_data"] == {"ticket": 7}
+    assert asked["client"] == {"address": "127.0.0.1", "user_agent": "Game/2"}
+    assert str(game.traces[0]).startswith(f"00-{answer.headers['x-ray-id']}-")
+    game.status = 403
+    refused = _join(service, token, lobby)
+    assert (refused.status_code, refused.json()["code"]) == (403, "MATCHMAKER_VERIFICATION_FAILED")
+    game.status = 302
+    refused = service.find(token)
+    assert refused.status_code == 502
+    assert refused.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
+    assert "status 302" in service.log()
+    assert "never-shown" not in service.log()
+
+
+def test_the_grpc_door_asks_too_and_its_deadline_holds(
+    make_service: MakeService, game: Game
+) -> None:
+    service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
+    lobby, _ = service.attach()
+    metadata = [("authorization", f"Bearer {service.public_token()}")]
+    with grpc.insecure_channel(service.addresses["grpc"]) as channel:
+        stub: Any = matchmaker_pb2_grpc.MatchmakerStub(channel)  # type: ignore[no-untyped-call]
+        request = matchmaker_pb2.JoinLobbyRequest(lobby_id=lobby)
+        assert stub.JoinLobby(request, metadata=metadata, timeout=20).player.token
+        game.status = 400
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.JoinLobby(request, metadata=metadata, timeout=20)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        game.go.clear()
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.JoinLobby(request, metadata=metadata, timeout=0.3)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert game.gone.wait(10)
+
+
+def test_who_hangs_up_is_not_asked_about_any_longer(make_service: MakeService, game: Game) -> None:
+    service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
+    lobby, _ = service.attach()
+    token = service.public_token()
+    game.go.clear()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"http://{service.addresses['http']}/matchmaker/lobbies/join",
+            json={"lobby_id": lobby},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=0.3,
+        )
+    assert game.gone.wait(10)
+    game.go.set()
+    assert _join(service, token, lobby).status_code == 200
+
+
+def test_a_private_address_is_refused_when_it_is_fed(make_service: MakeService, game: Game) -> None:
+    service = make_service()
+    service.start()
+    service.feed |= {"revision": 2, "versions": [version(**_asking(game.url))]}
+    service.write_feed()
+    checked = service.command("check-config", "--feed", str(service.feed_file))
+    assert checked.returncode == 1
+    assert "verification_allowed_networks" in checked.stderr
+    assert game.asked == []
+
+
+def test_a_human_gets_in_and_is_remembered_over_a_restart(
+    make_service: MakeService, provider: Provider
+) -> None:
+    modes: dict[str, Any] = {**MODES}
+    versions = [version(level={"captcha": RULE}, **modes)]
+    service = make_service(versions=versions, settings={"captcha": {"captcha_a_url": provider.url}})
+    service.start()
+    lobby, _ = service.attach("party")
+    token = service.public_token()
+    refused = _join(service, token, lobby)
+    assert (refused.status_code, refused.json()["code"]) == (403, "CAPTCHA_REQUIRED")
+    assert refused.json()["metadata"] == {"provider": "captcha_a", "site_key": "site-a"}
+    refused = _join(service, token, lobby, captcha={"captcha_a": {"client_response": "robot"}})
+    assert (refused.status_code, refused.json()["code"]) == (403, "CAPTCHA_FAILED")
+    passed = _join(service, token, lobby, captcha={"captcha_a": {"client_response": "human"}})
+    assert passed.status_code == 200, passed.text
+    service.kill()
+    service.start()
+    assert _join(service, token, lobby).status_code == 200
+    assert _join(service, token, lobby).json()["code"] == "CAPTCHA_REQUIRED"
+    assert "never-shown" not in service.log()
+
+
+def test_a_captcha_without_an_endpoint_is_refused_when_it_is_fed(
+    make_service: MakeService,
+) -> None:
+    modes: dict[str, Any] = {**MODES}
+    service = make_service(versions=[version(level={"captcha": RULE}, **modes)])
+    checked = service.command("check-config", "--feed", str(service.feed_file))
+    assert checked.returncode == 1
+    assert "captcha.captcha_a_url" in checked.stderr

@@ -1,0 +1,409 @@
+"""Watches: which requests wait, and that no change is missed in any order of things."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyservice.calls import Call, Caller, Park, TokenKind
+from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.watch import Change, Changes, Parked, Topics, Waiters, park, run_parked
+
+pytestmark = pytest.mark.anyio
+
+CALL = Call("ray", b"\x7f\0\0\1")
+LAST = Call("ray", b"\x7f\0\0\1", is_hold_over=True)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Request(Parked):
+    """A parked request that remembers how it was woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wakings: list[bool] = []
+
+    def woken(self, *, is_over: bool) -> None:
+        self.wakings.append(is_over)
+
+
+# Topics
+
+
+def test_without_an_index_the_answer_is_given_at_once() -> None:
+    assert Topics().park_or_none(None, CALL, "game/a") is None
+    assert Topics().park_or_none("", CALL, "game/a") is None
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["1", "x", ".", "0.0", "{run}", "{run}.", "{run}.x", "{run}.-1", "{run}.²", "{run}.1.0"],
+)
+def test_an_index_that_is_not_ours_is_answered_at_once(index: str) -> None:
+    topics = Topics()
+    topics.bump("game/a")
+    assert topics.park_or_none(index.format(run=topics.run), CALL, "game/a") is None
+
+
+def test_an_index_of_an_earlier_run_is_answered_at_once() -> None:
+    assert Topics().park_or_none(Topics().index_of("game/a"), CALL, "game/a") is None
+
+
+@pytest.mark.parametrize("number", ["1", "9223372036854775808", "9" * 400])
+def test_an_index_that_was_never_given_out_is_answered_at_once(number: str) -> None:
+    topics = Topics()
+    assert topics.park_or_none(f"{topics.run}.{number}", CALL, "game/a") is None
+
+
+def test_nothing_newer_is_waited_for_and_something_newer_is_told() -> None:
+    topics = Topics()
+    topics.bump("game/a")
+    index = topics.index_of("game/a")
+    topics.bump("game/b")
+    assert topics.park_or_none(index, CALL, "game/a") == Park(("game/a",), 2, topics.run)
+    topics.bump("game/a")
+    assert topics.park_or_none(index, CALL, "game/a") is None
+
+
+def test_any_of_several_topics_is_news() -> None:
+    topics = Topics()
+    index = topics.index_of("game/a", "group/b")
+    assert topics.park_or_none(index, CALL, "game/a", "group/b") is not None
+    topics.bump("group/b")
+    assert topics.park_or_none(index, CALL, "game/a", "group/b") is None
+
+
+def test_the_index_stays_the_same_until_the_topic_changes() -> None:
+    topics = Topics()
+    topics.bump("game/a")
+    before = topics.index_of("game/a")
+    topics.bump("game/b")
+    assert topics.index_of("game/a") == before
+    topics.bump("game/a")
+    assert topics.index_of("game/a") != before
+
+
+def test_a_request_that_was_held_long_enough_is_answered() -> None:
+    topics = Topics()
+    assert topics.park_or_none(topics.index_of("game/a"), LAST, "game/a") is None
+
+
+def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
+    topics = Topics(capacity=100)
+    topics.bump("game/a")
+    index = topics.index_of("game/a")
+    for number in range(1000):
+        topics.bump(f"game/{number}")
+    assert len(topics._changed) <= 100
+    assert topics.park_or_none(index, CALL, "game/a") is None
+    # What is given out now is waited with again.
+    assert topics.park_or_none(topics.index_of("game/a"), CALL, "game/a") is not None
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "a,b", "a\r\nx", "ä"])
+def test_a_topic_that_cannot_be_told_in_a_header_is_a_mistake(topic: str) -> None:
+    with pytest.raises(ValueError, match="topics are words"):
+        park(topic, sequence=1, run="r")
+
+
+# The long poll
+
+
+async def test_changes_are_told_at_once_when_there_are_any() -> None:
+    topics = Topics()
+    topics.bump("a", "b", "a")
+    changes = await topics.changes_after(topics.run, 1, 60.0)
+    assert changes == Changes(topics.run, 3, (Change("a", 3), Change("b", 2)), is_complete=True)
+
+
+async def test_the_next_change_is_waited_for() -> None:
+    topics = Topics()
+    asking = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
+    await asyncio.sleep(0)
+    topics.bump("a")
+    assert (await asking).topics == (Change("a", 1),)
+
+
+async def test_who_waits_in_vain_is_told_so() -> None:
+    topics = Topics()
+    changes = await topics.changes_after(topics.run, 0, 0.01)
+    assert changes == Changes(topics.run, 0, (), is_complete=True)
+    assert topics._news == []
+
+
+async def test_who_stops_waiting_leaves_nothing_behind() -> None:
+    topics = Topics()
+    asking = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert topics._news == []
+
+
+@pytest.mark.parametrize(("run", "sequence"), [("another", 0), ("", 0), (None, 5), (None, 100)])
+async def test_another_run_and_a_forgotten_number_are_told_as_incomplete(
+    run: str | None, sequence: int
+) -> None:
+    topics = Topics(capacity=4)
+    for number in range(20):
+        topics.bump(f"game/{number}")
+    changes = await topics.changes_after(topics.run if run is None else run, sequence, 60.0)
+    assert changes == Changes(topics.run, 20, (), is_complete=False)
+
+
+# Waiters
+
+
+async def test_a_change_wakes_whom_it_concerns_and_nobody_else() -> None:
+    waiters = Waiters()
+    concerned, other = Request(), Request()
+    waiters.hold(concerned, Park(("a", "c"), 5, "r"))
+    waiters.hold(other, Park(("b",), 5, "r"))
+    waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
+    assert (concerned.wakings, other.wakings) == ([False], [])
+    waiters.take("r", Changes("r", 7, (Change("c", 7),), is_complete=True))
+    assert concerned.wakings == [False]
+    assert len(waiters) == 1
+
+
+async def test_a_change_before_the_request_was_read_wakes_nobody() -> None:
+    waiters, request = Waiters(), Request()
+    waiters.hold(request, Park(("a",), 5, "r"))
+    waiters.take("r", Changes("r", 5, (Change("a", 4),), is_complete=True))
+    assert request.wakings == []
+
+
+async def test_a_change_that_arrives_before_the_parked_request_is_not_missed() -> None:
+    waiters, early, late = Waiters(), Request(), Request()
+    waiters.hold(early, Park(("b",), 5, "r"))
+    waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
+    waiters.hold(late, Park(("a",), 5, "r"))
+    assert late.wakings == [False]
+
+
+async def test_a_request_from_before_what_is_remembered_is_woken() -> None:
+    waiters, early, late = Waiters(), Request(), Request()
+    waiters.hold(early, Park(("b",), 8, "r"))
+    waiters.hold(late, Park(("a",), 7, "r"))
+    assert late.wakings == [False]
+
+
+async def test_another_run_wakes_everybody() -> None:
+    waiters, first, second, third = Waiters(), Request(), Request(), Request()
+    waiters.hold(first, Park(("a",), 5, "r"))
+    waiters.hold(second, Park(("a",), 1, "s"))
+    assert (first.wakings, second.wakings) == ([False], [])
+    waiters.take("s", Changes("t", 1, (), is_complete=False))
+    assert second.wakings == [False]
+    waiters.hold(third, Park(("a",), 1, "t"))
+    # An answer to a question about another run says nothing about this one.
+    waiters.take("s", Changes("s", 9, (Change("a", 9),), is_complete=True))
+    assert third.wakings == []
+
+
+async def test_a_request_is_held_no_longer_than_its_time() -> None:
+    loop = asyncio.get_running_loop()
+    waiters = Waiters(hold_ms=200)
+    began = loop.time()
+    over, until = await waiters.wait(Park(("a",), 1, "r"))
+    assert over
+    assert 0.199 <= loop.time() - began < 5.0
+    assert until == pytest.approx(began + 0.2, abs=0.1)
+    assert len(waiters) == 0
+
+
+async def test_parking_again_does_not_give_more_time() -> None:
+    loop = asyncio.get_running_loop()
+    waiters = Waiters(hold_ms=300)
+    began = loop.time()
+    waiting = asyncio.create_task(waiters.wait(Park(("a",), 1, "r")))
+    await asyncio.sleep(0.1)
+    waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
+    over, until = await waiting
+    assert not over
+    over, _ = await waiters.wait(Park(("a",), 2, "r"), until)
+    assert over
+    # Without what was given back it would have been 0.4 s at least.
+    assert loop.time() - began < 0.39
+
+
+async def test_a_later_request_with_less_time_left_is_woken_first() -> None:
+    waiters = Waiters(hold_ms=60_000)
+    fresh, old = Request(), Request()
+    waiters.hold(fresh, Park(("a",), 1, "r"))
+    old.until = asyncio.get_running_loop().time() + 0.05
+    waiters.hold(old, Park(("a",), 1, "r"))
+    while not old.wakings:
+        await asyncio.sleep(0.01)
+    assert (old.wakings, fresh.wakings) == ([True], [])
+    waiters.drop(fresh)
+
+
+async def test_whoever_is_dropped_is_not_woken_and_leaves_nothing() -> None:
+    waiters = Waiters(hold_ms=50)
+    requests = [Request() for _ in range(100)]
+    for number, request in enumerate(requests):
+        waiters.hold(request, Park(("a", f"b{number % 7}", "a"), 1, "r"))
+    for request in requests:
+        waiters.drop(request)
+        waiters.drop(request)
+    waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
+    await asyncio.sleep(0.1)
+    assert all(request.wakings == [] for request in requests)
+    assert not waiters._by_topic
+    assert not waiters._by_grain
+
+
+async def test_nobody_asks_while_nobody_waits() -> None:
+    waiters, request = Waiters(), Request()
+    asking = asyncio.create_task(waiters.question())
+    await asyncio.sleep(0)
+    assert not asking.done()
+    waiters.hold(request, Park(("a",), 5, "r"))
+    assert await asking == ("r", 5)
+    waiters.drop(request)
+    asking = asyncio.create_task(waiters.question())
+    await asyncio.sleep(0)
+    assert not asking.done()
+    asking.cancel()
+
+
+async def test_an_operation_of_this_process_waits_by_itself() -> None:
+    topics, waiters = Topics(), Waiters()
+    topics.listen(lambda changes: waiters.take(topics.run, changes))
+    index = topics.index_of("a")
+    answer = groups_pb2.GetGroupBillingResponse()
+
+    async def run(message: Any, caller: Caller) -> Any:
+        return topics.park_or_none(index, caller.call, "a") or answer
+
+    caller = Caller(TokenKind.CLOUD, b"", b"", b"", Call("ray", b""))
+    parked = await run(None, caller)
+    running = asyncio.create_task(run_parked(run, None, caller, parked, waiters))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    topics.bump("b")
+    await asyncio.sleep(0)
+    assert not running.done()
+    topics.bump("a")
+    assert await running is answer
+    assert not caller.call.is_hold_over
+
+
+# Every order of things
+
+_TOPICS = st.sampled_from(["a", "b", "c"])
+_ACTIONS = (
+    *(st.tuples(st.just("bump"), _TOPICS),) * 3,
+    *(st.tuples(st.just("read"), _TOPICS),) * 4,
+    *(st.tuples(st.just("park"), st.integers(0, 5)),) * 4,
+    *(st.tuples(st.just("ask"), st.none()),) * 3,
+    *(st.tuples(st.just("tell"), st.none()),) * 3,
+    st.tuples(st.just("leave"), st.integers(0, 5)),
+)
+_STEPS = st.lists(st.one_of(*_ACTIONS), min_size=10, max_size=60)
+
+
+class _World:
+    """A plane, a door, and what is on its way between them."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.topics = Topics(capacity)
+        self.waiters = Waiters()
+        self.shown: dict[Request, tuple[Topics, str, int]] = {}
+        """Which change of which topic the client of a request has seen."""
+        self.parks: list[tuple[Request, Park]] = []
+        """Answers that park, on their way to the door."""
+        self.news: tuple[str, Changes] | None = None
+        """An answer of the long poll, on its way to the door."""
+        self.truth: dict[str, int] = {}
+
+    def bump(self, topic: str) -> None:
+        self.topics.bump(topic)
+        self.truth[topic] = self.topics.sequence
+
+    def read(self, topic: str) -> None:
+        request = Request()
+        index = self.topics.index_of(topic)
+        parked = self.topics.park_or_none(index, CALL, topic)
+        assert parked is not None
+        self.shown[request] = (self.topics, topic, self.truth.get(topic, 0))
+        self.parks.append((request, parked))
+
+    def park(self, number: int) -> None:
+        if self.parks:
+            self.waiters.hold(*self.parks.pop(number % len(self.parks)))
+
+    def ask(self, _: None) -> None:
+        if self.news is None and len(self.waiters):
+            run, after = _now(self.waiters.question())
+            self.news = (run, _now(self.topics.changes_after(run, after, 0.0)))
+
+    def tell(self, _: None) -> None:
+        if self.news is not None:
+            asked, changes = self.news
+            self.news = None
+            self.waiters.take(asked, changes)
+
+    def leave(self, number: int) -> None:
+        held = tuple(self.waiters._held)
+        if held:
+            request = held[number % len(held)]
+            self.waiters.drop(request)
+            assert isinstance(request, Request)
+            del self.shown[request]
+
+    def restart(self) -> None:
+        self.topics = Topics(self.capacity)
+        self.truth = {}
+
+    def is_old(self, request: Request) -> bool:
+        topics, topic, seen = self.shown[request]
+        return topics is not self.topics or self.truth.get(topic, 0) > seen
+
+
+def _now(coroutine: Any) -> Any:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waits")
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=_STEPS, later=st.none() | _STEPS, capacity=st.sampled_from([2, 1000]))
+def test_in_no_order_of_things_is_a_change_missed(
+    steps: list[tuple[str, Any]], later: list[tuple[str, Any]] | None, capacity: int
+) -> None:
+    """`later`: what happens after a restart; None: there is none."""
+
+    async def live() -> None:
+        world = _World(capacity)
+        for step, argument in steps:
+            getattr(world, step)(argument)
+        if later is not None:
+            world.restart()
+            for step, argument in later:
+                getattr(world, step)(argument)
+        while world.parks:
+            world.park(0)
+        # What is on its way arrives; then one question more is all that it takes to know everything.
+        world.tell(None)
+        for _ in range(2):
+            world.ask(None)
+            world.tell(None)
+        for request in world.shown:
+            is_held = request in world.waiters._held
+            assert is_held != bool(request.wakings)
+            assert not (is_held and world.is_old(request))
+
+    asyncio.run(live())

@@ -1,0 +1,227 @@
+"""A public door and a door behind it, each on real sockets: for the tests of passing on and of watches.
+
+Behind are a few operations of the control plane over one counter per topic. In front is the small
+service. Both are in one process and one loop; they share nothing but their sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from google.protobuf.message import Message
+
+from pyservice.calls import Call, Caller, Operation, Park, Run, TokenKind
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
+from pyservice.edge.asgi import create_app
+from pyservice.edge.passing import Passing
+from pyservice.edge.server import HttpServer, listen_unix, make_server
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
+from pyservice.rpc import (
+    NEXT_CHANGES,
+    ChangesPoll,
+    InternalClient,
+    RpcPassing,
+    RpcServer,
+    next_changes,
+)
+from pyservice.watch import Topics, Waiters
+from tests.small_service import GrpcDoor, HttpDoor, SmallService, listener
+
+GROUP = "00000000-0000-4000-8000-00000000000a"
+OTHER_GROUP = "00000000-0000-4000-8000-00000000000b"
+CLOUD = {"authorization": "Bearer cloud"}
+BILLING = f"/cloud/groups/{GROUP}/billing"
+VALIDATE = "/cloud/games/validate"
+GROUPS = "hosting.v1.Groups"
+GAMES = "hosting.v1.Games"
+
+
+@dataclass
+class SmallControl:
+    """Operations of a control plane, and what they saw."""
+
+    calls: list[Call] = field(default_factory=list)
+    topics: Topics = field(default_factory=Topics)
+    paid: dict[str, str] = field(default_factory=dict)
+    """Time of the last payment by group: what a watch tells."""
+    revoked: set[str] = field(default_factory=set)
+    is_slow: bool = False
+    """`create_group` waits until it is let on."""
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    reads: int = 0
+    parks: int = 0
+    parked: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def operations(self) -> dict[str, Operation]:
+        runs: dict[str, Run] = {
+            f"{GROUPS}.GetGroupBilling": self.get_billing,
+            f"{GROUPS}.GetGroup": self.get_group,
+            f"{GROUPS}.CreateGroup": self.create_group,
+            f"{GAMES}.ValidateGame": self.validate_game,
+        }
+        return {name: Operation(name, self.authorize, run) for name, run in runs.items()}
+
+    async def authorize(self, call: Call) -> Caller:
+        """As slow as a database: whoever comes later may be faster."""
+        self.calls.append(call)
+        await asyncio.sleep(0)
+        token = (call.authorization or "").removeprefix("Bearer ")
+        if not token:
+            raise ServiceError("TOKEN_MISSING")
+        if token in self.revoked:
+            raise ServiceError("TOKEN_REVOKED")
+        return Caller(TokenKind.CLOUD, b"", b"", token.encode(), call)
+
+    def pay(self, group_id: str, ts: str) -> None:
+        self.paid[group_id] = ts
+        self.topics.bump(f"group/{group_id}")
+
+    async def get_billing(
+        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
+    ) -> Message | Park:
+        topic = f"group/{message.group_id}"
+        index = self.topics.index_of(topic)
+        self.reads += 1
+        park = self.topics.park_or_none(message.watch_index, caller.call, topic)
+        if park is not None:
+            self.parks += 1
+            return park
+        answer = groups_pb2.GetGroupBillingResponse()
+        if message.group_id in self.paid:
+            answer.group.payment_succeeded_ts = self.paid[message.group_id]
+        answer.group.SetInParent()
+        answer.watch.index = index
+        return answer
+
+    async def get_group(self, message: groups_pb2.GetGroupRequest, caller: Caller) -> Message:
+        raise ServiceError("GROUP_NOT_FOUND")
+
+    async def create_group(self, message: groups_pb2.CreateGroupRequest, caller: Caller) -> Message:
+        self.begun.set()
+        if self.is_slow:
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.left.set()
+                raise
+        return groups_pb2.CreateGroupResponse(group_id=GROUP)
+
+    async def validate_game(
+        self, message: games_pb2.ValidateGameRequest, caller: Caller
+    ) -> Message:
+        answer = games_pb2.ValidateGameResponse()
+        answer.errors.add(path=[str(len(message.display_name))], message="as long as this")
+        return answer
+
+
+class Behind:
+    """A process behind the door: may be started, stopped, and started again on the same sockets."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+        self.http_path = folder / "http.sock"
+        self.grpc_path = folder / "grpc.sock"
+        self._limits = limits or Limits()
+        self._servers: tuple[HttpServer, RpcServer] | None = None
+
+    async def start(self, control: SmallControl) -> None:
+        door = DoorSettings(is_behind_door=True)
+        metrics, limits, table = RequestMetrics(), self._limits, control.operations()
+        app = create_app(table, door, metrics, limits)
+        http = make_server(app, [listen_unix(self.http_path)])
+        await http.start()
+        internal = {NEXT_CHANGES: next_changes(control.topics)}
+        address = f"unix:{self.grpc_path}"
+        rpc = RpcServer(table, door, metrics, limits, address, internal=internal)
+        await rpc.start()
+        self._servers = (http, rpc)
+
+    async def stop(self) -> None:
+        if self._servers is not None:
+            http, rpc = self._servers
+            self._servers = None
+            await asyncio.gather(http.stop(0.0), rpc.stop(0.0))
+
+
+@dataclass
+class Doors:
+    """The public doors, and what is behind them."""
+
+    http: HttpDoor
+    grpc: GrpcDoor
+    behind: Behind
+    control: SmallControl
+    waiters: Waiters
+    metrics: RequestMetrics
+    server: HttpServer
+
+
+@asynccontextmanager
+async def open_doors(
+    folder: Path,
+    control: SmallControl | None = None,
+    *,
+    hold_ms: int = 40_000,
+    at_once: int = 256,
+    answer_timeout_ms: int = 60_000,
+    settings: DoorSettings | None = None,
+    limits: Limits | None = None,
+    is_started: bool = True,
+) -> AsyncIterator[Doors]:
+    """Both doors, the way between them, and the poll for changes."""
+    control = control or SmallControl()
+    settings, metrics = settings or DoorSettings(), RequestMetrics()
+    waiters = Waiters(hold_ms)
+    passed = tuple(control.operations())
+    own = SmallService().operations()
+    async with AsyncExitStack() as stack:
+        behind = Behind(folder, limits)
+        stack.push_async_callback(behind.stop)
+        if is_started:
+            await behind.start(control)
+        client = await stack.enter_async_context(InternalClient(behind.grpc_path))
+        poll = asyncio.create_task(ChangesPoll(client, waiters).run())
+        stack.push_async_callback(_end, poll)
+        bounds = {"at_once": at_once, "answer_timeout_ms": answer_timeout_ms}
+        passing = Passing(behind.http_path, waiters, **bounds)
+        stack.push_async_callback(passing.close)
+        app = create_app(own, settings, metrics, Limits(), passing=passing, passed=passed)
+        bound = listener()
+        server = make_server(app, [bound])
+        await server.start()
+        stack.push_async_callback(server.stop, 0.0)
+        rpc_passing = RpcPassing(behind.grpc_path, waiters, **bounds)
+        stack.push_async_callback(rpc_passing.close)
+        rpc = RpcServer(
+            own, settings, metrics, Limits(), "127.0.0.1:0", passing=rpc_passing, passed=passed
+        )
+        port = await rpc.start()
+        stack.push_async_callback(rpc.stop, 0.0)
+        channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        await stack.enter_async_context(channel)
+        http = HttpDoor(bound.getsockname(), server)
+        yield Doors(http, GrpcDoor(channel, rpc), behind, control, waiters, metrics, server)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition is true; fails when it does not become true."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
