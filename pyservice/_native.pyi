@@ -3,7 +3,8 @@
 Values cross the boundary, no Python object is kept inside and nothing inside calls back. Ids are 16 bytes, times and
 durations milliseconds, LSNs positive integers where 0 means "nothing to wait for". An answer whose ``wait`` is not 0
 may leave the process only when ``Engine.durable()`` has reached it. Methods that do work in proportion to the data
-(``open``, ``heartbeat``, ``list_lobbies``, ``render_metrics``, ``compact``, ``close``) release the GIL.
+(``open``, ``heartbeat``, ``list_lobbies``, ``render_metrics``, ``keys_in_use``, ``drop_key``, ``compact``, ``close``)
+release the GIL.
 """
 
 from collections.abc import Mapping, Sequence

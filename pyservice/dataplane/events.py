@@ -7,9 +7,9 @@ is sent to whom is decided by find, join and create; waiting for more is the doo
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from pyservice.calls import Call, Caller, Operation, TokenKind
+from pyservice.calls import Call, Caller, Operation, Park, TokenKind
 from pyservice.dataplane.answers import LobbyAnswers
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.records import SentToken
@@ -27,7 +27,7 @@ class Topics(Protocol):
 
     def bump(self, *topics: str) -> None: ...
     def index_of(self, *topics: str) -> str: ...
-    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Any: ...
+    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Park | None: ...
 
 
 class LiveEvents:
@@ -57,10 +57,10 @@ class LiveEvents:
         channel = self._engine.records.channel(secret[1].encode())
         return Caller(TokenKind.CHANNEL, b"", b"", channel, call)
 
-    async def get(self, request: pb.GetLiveEventsRequest, caller: Caller) -> Any:
-        """What was sent to the channel and has not expired, oldest first (GetLiveEventsResponse); with
-        a watch_index, while there is nothing newer, what the topics say to hold the request by.
-        """
+    async def get(
+        self, request: pb.GetLiveEventsRequest, caller: Caller
+    ) -> pb.GetLiveEventsResponse | Park:
+        """What was sent to the channel and has not expired, oldest first (decisions 5.12)."""
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None

@@ -177,9 +177,9 @@ impl Engine {
         self.shard.run(|engine, _| engine.add_key(key_id, &secret)).map_err(known)
     }
 
-    fn drop_key(&self, key_id: u16) -> bool {
-        let mut keys = self.keys.write();
-        self.shard.run(|engine, _| engine.drop_key(key_id)) && keys.remove(key_id)
+    fn drop_key(&self, py: Python<'_>, key_id: u16) -> bool {
+        let is_dropped = py.detach(|| self.shard.run(|engine, _| engine.drop_key(key_id)));
+        is_dropped && self.keys.write().remove(key_id)
     }
 
     fn key_ids(&self) -> Vec<u16> {
@@ -203,7 +203,7 @@ impl Engine {
 
     fn take_delivered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let durable = self.shard.durable();
-        let delivered = self.shard.run(|engine, _| engine.take_delivered(durable));
+        let delivered = self.shard.read().engine.take_delivered(durable);
         delivered.iter().map(|channel| PyBytes::new(py, channel)).collect()
     }
 

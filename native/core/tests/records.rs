@@ -169,6 +169,42 @@ fn a_recalled_hold_has_one_request_more_that_waits_for_it() {
     assert_eq!(w.players(starting), [0; 4]);
 }
 
+#[test]
+fn a_cut_or_damaged_image_of_records_is_refused_or_loaded_but_never_a_panic() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    w.join_with(lobby, |c| (c.party_size, c.channels) = (3, &[[1; 16], [2; 16]])).result.unwrap();
+    for source in 1..4 {
+        w.run(|e, cx| e.note_human(cx, source)).result.unwrap();
+        w.run(|e, cx| e.note_request(cx, source));
+    }
+    let token = mock(&mut w, 1);
+    consume(&mut w, &token).unwrap();
+    let mut image = Vec::new();
+    w.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
+    for len in 0..image.len() {
+        assert!(fresh_engine().load_image(&image[..len]).is_err(), "{len}");
+    }
+    for at in 0..image.len() {
+        for change in [0x01, 0x81, 0xff] {
+            let mut damaged = image.clone();
+            damaged[at] ^= change;
+            let mut engine = fresh_engine();
+            if engine.load_image(&damaged).is_err() {
+                continue;
+            }
+            engine.recovered(w.now);
+            let mut events = EventBuffer::default();
+            let mut cx = Context { now: w.now, credit: Credit::UNLIMITED, events: &mut events };
+            for channel in [[1; 16], [2; 16]] {
+                let _ = engine.channel_events(&mut cx, &channel);
+            }
+            let _ = engine.note_human(&mut cx, 1);
+            let _ = engine.keys_in_use();
+        }
+    }
+}
+
 /// What the build before channels, standings and mock players wrote: `busy_world` of the stories of durability.
 const IMAGE_1: &[u8] = include_bytes!("data/image-1.bin");
 const EVENTS_1: &[u8] = include_bytes!("data/events-1.bin");
