@@ -12,11 +12,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import boundary, core, doors, journal, scrape, start
+from bench import (
+    boundary,
+    changes,
+    core,
+    doors,
+    journal,
+    lists,
+    ready,
+    scrape,
+    start,
+    uploads,
+    versions,
+    watches,
+)
 from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
-BENCHMARKS = {module.NAME: module.run for module in (core, journal, boundary, doors, scrape, start)}
+_PLAYERS = (core, journal, boundary, doors, scrape, start)
+_CONTROL = (versions, changes, lists, watches, uploads, ready)
+BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1
 
 

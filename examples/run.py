@@ -278,7 +278,10 @@ The same by hand, in a shell: reserve a slot, confirm it as the game server does
   {connected}
   {disconnected}
 
+Deploy a game of your own: docs/game-developer.md, with the token in {stage.addresses["cloud_token_file"]}
+
 API {stage.api_url}   gRPC {stage.addresses["grpc"]}   metrics http://{stage.addresses["metrics"]}/metrics
+sites http://{stage.addresses["cdn"]}   data {stage.data_dir}
 Ctrl-C ends all of it.
 """
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
 from urllib.parse import urlsplit
+from uuid import UUID
 
-from pyservice.calls import Call, Caller, TokenKind
+from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.errors import ServiceError
 
 _SCHEME: Final = "bearer "
@@ -39,6 +40,13 @@ class DevelopmentTokens(Protocol):
         self, development_token: str
     ) -> tuple[bytes, bytes, int] | None:
         """(namespace, token id, end in Unix ms) of an authentic one."""
+
+
+class CloudTokens(Protocol):
+    """What cloud_ tokens stand for: the control plane's to say."""
+
+    async def scope(self, token: str) -> Scope:
+        """Raises TOKEN_INVALID, TOKEN_EXPIRED, TOKEN_REVOKED, CONTROL_PLANE_UNAVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +76,11 @@ class Authorizer:
         access: Access,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         development: DevelopmentTokens | None = None,
+        cloud: CloudTokens | None = None,
     ) -> None:
-        """`development` None: there are no dev_ tokens."""
+        """`development` None: there are no dev_ tokens. `cloud` None: there is no control plane to ask."""
         self._development_tokens = development
+        self._cloud_tokens = cloud
         self._lobby_of_token = authenticity.lobby_of_token
         self._namespace_of_lobby = authenticity.namespace_of_lobby
         self._namespace_of_public_token = authenticity.namespace_of_public_token
@@ -114,17 +124,17 @@ class Authorizer:
                 return self._development(token, call)
         raise _forbidden(kind, "the lobby's lobby_ or dev_")
 
-    def operator(self, call: Call) -> Caller:
-        """Attach and detach: env_; cloud_ once there is a control plane to ask."""
+    def operator(self, call: Call) -> Caller | Awaitable[Caller]:
+        """Attach and detach: env_, or cloud_, of which the control plane is asked."""
         token, kind = _token(call.authorization)
         match kind:
             case "env":
                 return self._environment(token, call)
             case "cloud":
-                raise _no_control_plane()
+                return self._cloud(token, call)
         raise _forbidden(kind, "env_ or cloud_")
 
-    def lobby_state(self, call: Call) -> Caller:
+    def lobby_state(self, call: Call) -> Caller | Awaitable[Caller]:
         """Reading a lobby's state: lobby_ of the namespace, env_, cloud_."""
         token, kind = _token(call.authorization)
         match kind:
@@ -136,7 +146,7 @@ class Authorizer:
             case "env":
                 return self._environment(token, call)
             case "cloud":
-                raise _no_control_plane()
+                return self._cloud(token, call)
         raise _forbidden(kind, "lobby_, env_ or cloud_")
 
     def _lobby(self, token: str, call: Call) -> Caller:
@@ -144,6 +154,15 @@ class Authorizer:
         if lobby_id is None:
             raise ServiceError("TOKEN_INVALID")
         return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)
+
+    def _cloud(self, token: str, call: Call) -> Awaitable[Caller]:
+        if self._cloud_tokens is None:
+            raise _no_control_plane()
+        return self._asked(self._cloud_tokens, token, call)
+
+    async def _asked(self, cloud_tokens: CloudTokens, token: str, call: Call) -> Caller:
+        scope = await cloud_tokens.scope(token)
+        return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
 
     def _public(self, token: str, call: Call) -> Caller:
         signed = self._namespace_of_public_token(token)

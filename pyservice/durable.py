@@ -6,28 +6,47 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replaces `path` atomically, syncs file and folder. Raises OSError; then the old one stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_files(path.parent, {path.name: content}, mode)
+
+
+def _write_synced(path: Path, content: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, mode)
     try:
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode
-        )
-        with os.fdopen(descriptor, "wb") as file:
-            # An earlier crash may have left the file with another mode.
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        # An earlier crash may have left the file with another mode.
+        os.fchmod(descriptor, mode)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes], mode: int = 0o600) -> None:
+    """Replaces files of one folder, each atomically; synced once for all. Raises OSError; then some may be replaced
+    and others not, and none is promised.
+    """
+    pending: dict[Path, Path] = {}
+    try:
+        for name, content in contents.items():
+            temporary = folder / f".{name}.{os.getpid()}.tmp"
+            pending[temporary] = folder / name
+            _write_synced(temporary, content, mode)
+        for temporary, path in pending.items():
+            os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        for temporary in pending:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         raise
-    sync_folder(path.parent)
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:

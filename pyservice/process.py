@@ -261,10 +261,10 @@ async def wait_for_end(pid: int, signals: StopSignals, duration_ms: int) -> None
         ending.cancel()
 
 
-def holder_of(folder: Path) -> int | None:
+def holder_of(folder: Path, name: str = LOCK_FILE) -> int | None:
     """Pid of the process that holds the lock of the folder, if one does and told it."""
     try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

@@ -44,6 +44,8 @@ class Readiness:
     loop: LoopWatch
     compactor: Compactor
     control: ControlWatch
+    held: Callable[[], int]
+    """Requests that wait for a change."""
 
     def conditions(self) -> Conditions:
         """Every condition, and behind them the notes."""
@@ -126,6 +128,12 @@ class Readiness:
                 "counter",
                 "Compactions that failed since the start; each is tried again.",
                 self.compactor.failed,
+            ),
+            (
+                "hosting_watches_held",
+                "gauge",
+                "Requests that wait for a change.",
+                self.held(),
             ),
         )
         lines = [

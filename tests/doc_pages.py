@@ -1,8 +1,10 @@
-"""How a page for users is read: its blocks, its tables, a shell that runs its examples in order.
+"""How a page for users is read: its blocks, its tables, its links, a shell that runs its examples in
+order; and what the code says, in the words of the tables.
 
 Shell blocks of a page run one after the other in one shell. A `text` or `json` block right after
 one is what it printed, where `...` stands for anything and numbers in JSON may differ. Comments
-before a block (`<!-- file: x -->`, `serve`, `stopped`, `until`) say what a reader does with it.
+before a block (`<!-- file: x -->`, `serve`, `stopped`, `until`, `shown`: is not run) say what a
+reader does with it.
 Port numbers of the defaults stand for the real ones.
 """
 
@@ -13,20 +15,24 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+
 from pyservice.errors import ServiceError
-from pyservice.settings import PREFIX
+from pyservice.settings import PREFIX, Region, Tier
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = ("game-developer.md", "lobby-server.md", "operator.md", "errors.md")
+PAGES = ("../README.md", "game-developer.md", "lobby-server.md", "operator.md", "errors.md")
 HTTP, GRPC, METRICS, CDN, ARENA, ROOM = "8080", "8081", "8090", "8092", "8100", "8200"
 TIMEOUT_S = 30.0
 
@@ -127,6 +133,15 @@ class Shell:
         self._bash.stdout.close()
 
 
+def help_of_curl() -> bytes:
+    try:
+        return subprocess.run(
+            ["curl", "--help", "all"], capture_output=True, check=False, timeout=10
+        ).stdout
+    except FileNotFoundError:
+        return b""
+
+
 @dataclass
 class Reader:
     """Follows a page. `ports` are the real ones by those that the page prints."""
@@ -149,6 +164,8 @@ class Reader:
             self.done.append(block)
 
     def _take(self, block: Block, follower: Block | None) -> None:
+        if block.note == "shown":
+            return
         if block.file:
             (self.folder / block.file).write_text(self._real(block.text))
         elif block.language == "sh" and block.note == "serve":
@@ -228,3 +245,84 @@ def check_problem(shown: dict[str, Any]) -> None:
     """An error that a page shows without a request is the one of the table."""
     error = ServiceError(shown["code"], metadata=shown.get("metadata"))
     assert shown == error.problem(shown["ray_id"])
+
+
+# What tables and links are compared with ----------------------------------------------------------
+
+
+def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
+    """TOML name, environment variable, flag and default of every setting."""
+    flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "cdn", "metrics")}}
+    flags["data_dir"] = "--data-dir"
+    for name, setting in model.model_fields.items():
+        full = prefix + name
+        default = setting.get_default()
+        if isinstance(default, BaseModel):
+            yield from settings_rows(type(default), f"{full}.")
+            continue
+        variable = PREFIX + full.upper().replace(".", "__")
+        yield [full, variable, flags.get(full, "--set"), shown_default(default)]
+
+
+def shown_default(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if type(value) is tuple:
+        return ", ".join(shown_default(one) for one in value)
+    if isinstance(value, Region):
+        return value.name_id
+    if isinstance(value, Tier):
+        return value.tier_name_id
+    return str(value)
+
+
+def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
+    """Type and labels of the families of ours on a /metrics page, by the name in its TYPE line. Labels
+    are None where there is nothing yet to count.
+    """
+    found = {}
+    names = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        if name.startswith("hosting_"):
+            found[name] = (names[name], labels if family.samples else None)
+    return found
+
+
+def commands(group: Any, before: str = "pyservice") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before} {name}")
+        elif not command.hidden:
+            yield f"{before} {name}"
+
+
+def links() -> Iterable[tuple[str, str, str]]:
+    """Page, file and heading of every link to a file or a heading of ours."""
+    for name in PAGES:
+        for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page(name)):
+            yield name, target, heading
+
+
+def headings(path: Path) -> set[str]:
+    """As links name them."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2].partition("/")[0]
+
+
+def free_port() -> str:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return str(unused.getsockname()[1])
+
+
+def alerts() -> str:
+    (block,) = (block for block in blocks_of("operator.md") if block.file == "alerts.yml")
+    return block.text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from pyservice.auth import Authorizer, host_of_origin
-from pyservice.calls import Call, Caller, TokenKind
+from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.errors import ServiceError
@@ -86,7 +86,7 @@ def _call(token: str | None = None, origin: str | None = None, scheme: str = "Be
     return Call(ray_id="0" * 32, address=ADDRESS, authorization=header, origin=origin)
 
 
-def _code(authorize: Callable[[Call], Caller], call: Call) -> str:
+def _code(authorize: Callable[[Call], Caller | Awaitable[Caller]], call: Call) -> str:
     with pytest.raises(ServiceError) as caught:
         authorize(call)
     return caught.value.code
@@ -162,7 +162,9 @@ async def test_revoked_and_ended_tokens_say_so(scene: Scene) -> None:
     assert _code(scene.authorizer.client, _call(revoked)) == "TOKEN_REVOKED"
     assert _code(scene.authorizer.client, _call("env_revoked")) == "TOKEN_REVOKED"
     assert _code(scene.authorizer.operator, _call("env_ended")) == "TOKEN_EXPIRED"
-    assert scene.authorizer.operator(_call("env_late")).namespace_id == NAMESPACE
+    caller = scene.authorizer.operator(_call("env_late"))
+    assert isinstance(caller, Caller)
+    assert caller.namespace_id == NAMESPACE
 
 
 @pytest.mark.parametrize(
@@ -244,12 +246,38 @@ async def test_what_attach_and_detach_do_not_take(
 
 async def test_state_is_read_by_lobbies_of_the_namespace_and_back_ends(scene: Scene) -> None:
     _, token = scene.lobby_token()
-    assert scene.authorizer.lobby_state(_call(token)).namespace_id == NAMESPACE
-    assert scene.authorizer.lobby_state(_call("env_good")).namespace_id == NAMESPACE
+    for shown in (token, "env_good"):
+        caller = scene.authorizer.lobby_state(_call(shown))
+        assert isinstance(caller, Caller)
+        assert caller.namespace_id == NAMESPACE
     assert _code(scene.authorizer.lobby_state, _call("lobby_abc")) == "TOKEN_INVALID"
     assert _code(scene.authorizer.lobby_state, _call("pub_abc")) == "FORBIDDEN"
     call = _call("cloud_abc")
     assert _code(scene.authorizer.lobby_state, call) == "CONTROL_PLANE_UNAVAILABLE"
+
+
+class Cloud:
+    """A control plane that knows one token."""
+
+    async def scope(self, token: str) -> Scope:
+        if token != "cloud_good":
+            raise ServiceError("TOKEN_REVOKED")
+        return Scope("identity", GOOD_ID, None, None)
+
+
+async def test_of_cloud_tokens_the_control_plane_is_asked(engine: Engine) -> None:
+    authorizer = Authorizer(engine, Namespaces(), cloud=Cloud())
+    for authorize in (authorizer.operator, authorizer.lobby_state):
+        asked = authorize(_call("cloud_good"))
+        assert not isinstance(asked, Caller)
+        caller = await asked
+        assert (caller.kind, caller.namespace_id) == (TokenKind.CLOUD, b"")
+        assert caller.identity == raw(GOOD_ID)
+        refused = authorize(_call("cloud_other"))
+        assert not isinstance(refused, Caller)
+        with pytest.raises(ServiceError) as caught:
+            await refused
+        assert caught.value.code == "TOKEN_REVOKED"
 
 
 async def test_a_removed_namespace_has_no_tokens(scene: Scene) -> None:

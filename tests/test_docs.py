@@ -9,25 +9,28 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel
+import typer
 from websockets.sync.client import connect
 
 from docs import generate
+from pyservice.cli.commands import app
+from pyservice.control.configuration import problems
+from pyservice.dataplane.configuration import MAX_DRAIN_MS, MAX_PLAYERS, PLAYER_TOKEN_TTL_MS, TIER
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
-from pyservice.settings import PREFIX, Region, Settings
+from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.schema.methods import METHODS
+from pyservice.settings import Region, Settings
 from tests.doc_pages import (
     ARENA,
     CDN,
@@ -41,10 +44,19 @@ from tests.doc_pages import (
     TIMEOUT_S,
     Reader,
     Shell,
+    alerts,
     blocks_of,
     code,
+    commands,
+    families_of,
+    free_port,
+    headings,
+    help_of_curl,
     is_like,
+    links,
     page,
+    port_of,
+    settings_rows,
     table_of,
 )
 from tests.e2e.conftest import Run, StartRun
@@ -53,31 +65,12 @@ from tests.e2e.conftest import start_run as start_run
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    if b"--json" not in _help_of_curl():
+    if b"--json" not in help_of_curl():
         pytest.skip("the pages use curl 7.82 or newer: apt-get install curl")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     opened = Shell(tmp_path)
     yield opened
     opened.close()
-
-
-def _help_of_curl() -> bytes:
-    try:
-        return subprocess.run(
-            ["curl", "--help", "all"], capture_output=True, check=False, timeout=10
-        ).stdout
-    except FileNotFoundError:
-        return b""
-
-
-def port_of(address: str) -> str:
-    return address.rpartition(":")[2].partition("/")[0]
-
-
-def free_port() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return str(unused.getsockname()[1])
 
 
 def wait_until_open(run: Run) -> dict[str, str]:
@@ -90,6 +83,7 @@ def wait_until_open(run: Run) -> dict[str, str]:
         HTTP: port_of(ready["http"]),
         GRPC: port_of(ready["grpc"]),
         METRICS: port_of(ready["metrics"]),
+        CDN: port_of(ready["cdn"]),
         ARENA: arena[1],
         ROOM: free_port(),
     }
@@ -134,21 +128,24 @@ def test_the_examples_of_a_page_run_beside_make_run(
     run.stop()
 
 
-def test_the_examples_for_operators_run(shell: Shell, tmp_path: Path) -> None:
+# A page and how often it starts the service.
+@pytest.mark.parametrize(("name", "starts"), [("../README.md", 1), ("operator.md", 2)])
+def test_the_examples_of_a_page_run_with_a_service_of_their_own(
+    name: str, starts: int, shell: Shell, tmp_path: Path
+) -> None:
     services: list[subprocess.Popen[bytes]] = []
     log = tmp_path / "service.log"
 
     def serve(reader: Reader, text: str) -> None:
         ready_file = tmp_path / "ready.json"
         ready_file.unlink(missing_ok=True)
-        command = text.split()
-        assert command[:2] == ["pyservice", "serve"]
+        program, *words = text.split()
+        assert [Path(program).name, words[0]] == ["pyservice", "serve"]
+        if "--config" not in words:  # the ports of the defaults may be somebody else's
+            words += [f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "cdn", "metrics")]
+        command = [sys.executable, "-m", "pyservice", *words]
         with log.open("ab") as errors:
-            services.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", *command], cwd=tmp_path, stdout=errors, stderr=errors
-                )
-            )
+            services.append(subprocess.Popen(command, cwd=tmp_path, stdout=errors, stderr=errors))
         end = time.monotonic() + TIMEOUT_S
         while not ready_file.exists():
             assert services[-1].poll() is None, log.read_text()
@@ -168,8 +165,8 @@ def test_the_examples_for_operators_run(shell: Shell, tmp_path: Path) -> None:
     try:
         # Before a service says which they are, any port will do.
         unbound = dict.fromkeys((HTTP, GRPC, METRICS, CDN), "0")
-        Reader(tmp_path, shell, unbound, serve, wait_stopped).follow("operator.md")
-        assert len(services) == 2
+        Reader(tmp_path, shell, unbound, serve, wait_stopped).follow(name)
+        assert len(services) == starts
         services[-1].terminate()
         wait_stopped()
     finally:
@@ -254,30 +251,6 @@ def test_an_answer_that_differs_from_the_page_is_seen(
     assert is_like(printed, expected) is is_same
 
 
-def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
-    """TOML name, environment variable, flag and default of every setting."""
-    flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "cdn", "metrics")}}
-    flags["data_dir"] = "--data-dir"
-    for name, setting in model.model_fields.items():
-        full = prefix + name
-        default = setting.get_default()
-        if isinstance(default, BaseModel):
-            yield from settings_rows(type(default), f"{full}.")
-            continue
-        variable = PREFIX + full.upper().replace(".", "__")
-        yield [full, variable, flags.get(full, "--set"), shown_default(default)]
-
-
-def shown_default(value: object) -> str:
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple) and isinstance(value[0], Region):
-        return ", ".join(region.name_id for region in value)
-    return str(value)
-
-
 def test_the_table_of_settings_is_the_settings() -> None:
     rows = table_of("operator.md", "settings")
     assert [[code(cell) for cell in row[:4]] for row in rows] == list(settings_rows(Settings))
@@ -304,18 +277,6 @@ def test_every_flag_of_the_table_is_one_of_serve() -> None:
         assert re.search(rf"{code(row[2])}\b", told), row
 
 
-def families_of(text: str) -> dict[str, tuple[str, set[str]]]:
-    """Type and labels of the families of ours on a /metrics page, by the name in its TYPE line."""
-    found = {}
-    names = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
-    for family in text_string_to_metric_families(text):
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        if name.startswith("hosting_"):
-            found[name] = (names[name], labels)
-    return found
-
-
 def test_the_table_of_metrics_is_the_metrics_page(start_run: StartRun) -> None:
     run = start_run(bots=2)
     wait_until_open(run)
@@ -327,12 +288,10 @@ def test_the_table_of_metrics_is_the_metrics_page(start_run: StartRun) -> None:
         for name, kind, labels, meaning in table_of("operator.md", "metrics")
         if meaning
     }
+    for name, (kind, labels) in live.items():
+        if labels is None and name in shown:
+            live[name] = (kind, shown[name][1])
     assert shown == live
-
-
-def alerts() -> str:
-    (block,) = (block for block in blocks_of("operator.md") if block.file == "alerts.yml")
-    return block.text
 
 
 def test_alerts_name_families_that_there_are() -> None:
@@ -372,6 +331,64 @@ def test_every_field_of_the_feed_is_told(message: Any) -> None:
     assert missing <= {"source_epoch", "dev_hostname"}
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        versions_pb2.CloudConfig,
+        versions_pb2.VersionCdn,
+        versions_pb2.VersionRoute,
+        versions_pb2.VersionEngine,
+        versions_pb2.VersionMatchmaker,
+        versions_pb2.VersionCaptcha,
+        versions_pb2.VersionGameMode,
+        versions_pb2.VersionCreateAction,
+        versions_pb2.VersionVerification,
+        versions_pb2.VersionDocker,
+        versions_pb2.VersionPort,
+        versions_pb2.VersionIdleLobbies,
+    ],
+)
+def test_every_field_of_a_configuration_is_told(message: Any) -> None:
+    section = page("game-developer.md").split("\n## The configuration\n")[1].split("\n## ")[0]
+    words = set(re.findall(r"\w+", section))
+    assert set(message.DESCRIPTOR.fields_by_name) <= words
+
+
+def test_defaults_and_limits_of_a_configuration_are_those_of_the_code() -> None:
+    rows = {code(row[0]): row for row in table_of("game-developer.md", "modes")}
+    defaults = {
+        "max_players": MAX_PLAYERS,
+        "player_token_ttl": PLAYER_TOKEN_TTL_MS,
+        "max_drain_ms": MAX_DRAIN_MS,
+        "heartbeat_timeout": Settings().attached_heartbeat_timeout_ms,
+        "heartbeat_grace_ms": Settings().heartbeat_grace_ms,
+        "tier": f"`{TIER}`",
+    }
+    assert {name: rows[name][2] for name in defaults} == {
+        name: str(default) for name, default in defaults.items()
+    }
+    assert f"at most {problems.GAME_MODES_MAX};" in rows["game_modes"][3]
+    assert f"1 to {Settings().player_limit_max}," in rows["max_players"][3]
+    assert f"`max` ≤ {problems.IDLE_LOBBIES_MAX}" in rows["idle_lobbies"][3]
+
+
+def test_the_table_of_commands_is_the_commands() -> None:
+    shown = set()
+    for words, _ in table_of("operator.md", "commands"):
+        first, *others = re.findall(r"`([^`]+)`", words)
+        shown |= {first, *(f"{first.rpartition(' ')[0]} {other}" for other in others)}
+    # The service runs `compact` itself: it is told apart before the flags are read.
+    assert shown - {"pyservice compact"} == set(commands(typer.main.get_command(app)))
+
+
+def test_paths_that_pages_name_are_operations() -> None:
+    templates = {re.sub(r"{\w+}", "{}", method.template) for method in METHODS.values()}
+    path = re.compile(r"`(?:[A-Z]+ )?(/(?:cloud|games|matchmaker|events)/[\w{}/-]*[\w}])[`?]")
+    named = {(name, found) for name in PAGES for found in path.findall(page(name))}
+    assert len(named) > 20
+    assert not [one for one in named if re.sub(r"{\w+}", "{}", one[1]) not in templates]
+
+
 def test_the_environment_of_a_lobby_is_what_the_arena_reads() -> None:
     names = re.compile(r"\bHOSTING_[A-Z_]+")
     read = set(names.findall((ROOT / "examples/arena/settings.py").read_text()))
@@ -389,12 +406,10 @@ def test_codes_that_pages_name_are_in_the_table() -> None:
             ServiceError(slug)
 
 
-def links() -> Iterable[tuple[str, str]]:
-    for name in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page(name)):
-            yield name, target
-
-
 def test_links_of_the_pages_lead_somewhere() -> None:
-    broken = [(name, target) for name, target in links() if not (DOCS / target).exists()]
+    broken = []
+    for name, target, heading in links():
+        path = (DOCS / name).parent / target if target else DOCS / name
+        if not path.exists() or (heading and heading not in headings(path)):
+            broken.append((name, target, heading))
     assert not broken

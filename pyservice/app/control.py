@@ -10,23 +10,39 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from pyservice.app import described
+from pyservice.app.control_files import ControlFiles
 from pyservice.app.planes import DataPlaneClient
+from pyservice.app.rays import CONTROL, STORE_SPANS, PlaneRays
+from pyservice.control import measures
 from pyservice.control.access import Gate
+from pyservice.control.administration import Administration
 from pyservice.control.admittance import Admittance
+from pyservice.control.avatars import Avatars
+from pyservice.control.builds import Builds
+from pyservice.control.cdn import Sites
 from pyservice.control.changes import Changes
 from pyservice.control.configuration import Completeness, Context
-from pyservice.control.counts import PlayerCounts
+from pyservice.control.counts import CountsReader, PlayerCounts
+from pyservice.control.devices import Devices, LinkKey
 from pyservice.control.feeder import Feeder
 from pyservice.control.feeding import Composer
 from pyservice.control.first_start import Owner, ensure_owner
-from pyservice.control.games import Games
+from pyservice.control.games import Games, game_topic
 from pyservice.control.groups import Groups
+from pyservice.control.history import History
 from pyservice.control.links import Links
+from pyservice.control.lobbies import Lobbies
 from pyservice.control.namespaces import Namespaces
 from pyservice.control.one_namespace import OneNamespace
 from pyservice.control.operations import Nouns, operations
+from pyservice.control.pictures import Pictures
+from pyservice.control.platform import Platform
+from pyservice.control.rays import RayStore
 from pyservice.control.tokens import Tokens
 from pyservice.control.uploaded import Uploaded
+from pyservice.control.uploading import Uploading
+from pyservice.control.uploads import Uploads
 from pyservice.control.versions import Versions
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
@@ -42,7 +58,7 @@ from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.process import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
 from pyservice.settings import Settings, SettingsError
-from pyservice.storage.database import DatabaseUnusable, open_database
+from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.watch import Topics
 
@@ -62,6 +78,7 @@ class ControlPlane:
     def __init__(self, settings: Settings) -> None:
         """The folder of the control plane is there: its lock is in it."""
         self._settings = settings
+        self._tiers = settings.tiers
         self._folder = settings.data_dir / "control"
         self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
         url = settings.database_url
@@ -96,21 +113,41 @@ class ControlPlane:
     def _wire(self, owner: Owner) -> None:
         settings = self._settings
         self._owner = owner
-        links = _links(settings, bound(self._cdn_socket))
+        cdn_url = (settings.cdn_url or f"http://{bound(self._cdn_socket)}").rstrip("/")
+        self._files = ControlFiles(settings, self._folder, cdn_url)
+        links = _links(settings, cdn_url, self._files.picture)
         data_plane = DataPlaneClient(self._client)
-        self._feeder = Feeder(self._database, Composer(owner.source_epoch, links), data_plane)
+        self._feeder = Feeder(
+            self._database,
+            Composer(owner.source_epoch, links),
+            data_plane,
+            lambda game_id: self._topics.bump(game_topic(game_id)),
+        )
         self._gate = Gate(self._database)
+        self._counts = PlayerCounts()
+        self._readers: dict[str, CountsReader | History] = {
+            "counts": CountsReader(self._database, data_plane, self._counts, self._topics),
+            "history": History(self._database, data_plane, self._feeder.doubt),
+        }
+        self._ray_store = RayStore(self._database, settings.rays.stored)
+        self._rays = PlaneRays(settings, CONTROL, self._metrics.rays, self._ray_store.store)
+        self._platform = _platform(settings, self._database, links)
         nouns = self._nouns(links, data_plane)
+        administration = Administration(
+            self._database, self._ids, self._topics, self._gate, nouns.tokens
+        )
         table = operations(self._gate, nouns)
         door = _door(settings)
         rates = settings.rate_limits.operator
         limits = Limits(control=Rate(rates.per_second, rates.burst))
         self._limits = limits
-        app = create_app(table, door, self._metrics, limits)
+        app = create_app(table, door, self._metrics, limits, rays=self._rays.rays)
         self._http = make_server(app, [listen_unix(settings.control_http_socket)])
         internal: dict[str, Handler] = {
             NEXT_CHANGES: next_changes(self._topics),
             f"{_INTERNAL}.Control.Metrics": self._render,
+            STORE_SPANS: self._ray_store.store_spans,
+            **administration.handlers(),
         }
         self._rpc = RpcServer(
             table,
@@ -119,22 +156,47 @@ class ControlPlane:
             limits,
             f"unix:{settings.control_socket}",
             internal=internal,
+            rays=self._rays.rays,
         )
 
     def _nouns(self, links: Links, data_plane: DataPlaneClient) -> Nouns:
         settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
         changes = Changes(database)
-        counts = PlayerCounts()
         one = OneNamespace(database, changes, topics, self._feeder)
+        uploading = Uploading(database, changes, topics, self._files.objects)
+        self._uploading = uploading
         return Nouns(
             games=Games(
-                database, changes, ids, topics, self._feeder, counts, links, _regions(settings)
+                database,
+                changes,
+                ids,
+                topics,
+                self._feeder,
+                self._counts,
+                links,
+                _regions(settings),
             ),
             groups=Groups(database, changes, ids, topics, links, self._gate.doubt),
             namespaces=Namespaces(database, changes, ids, topics, self._feeder, one),
             admittance=Admittance(database, one),
             tokens=Tokens(database, changes, ids, self._feeder, data_plane, self._gate.doubt),
             versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
+            platform=self._platform,
+            devices=Devices(
+                database,
+                changes,
+                ids,
+                topics,
+                LinkKey.load_or_create(self._folder),
+                links.hub_url,
+            ),
+            lobbies=Lobbies(database, data_plane),
+            rays=self._ray_store,
+            builds=Builds(database, changes, ids, uploading, settings.runtime.kinds),
+            uploads=Uploads(uploading),
+            sites=Sites(database, ids, uploading),
+            avatars=Avatars(database, uploading, links),
+            pictures=Pictures(uploading),
         )
 
     def _context(
@@ -144,7 +206,7 @@ class ControlPlane:
         return Context(
             player_limit_max=settings.player_limit_max,
             regions={region.name_id for region in settings.regions},
-            tiers={tier.tier_name_id for tier in settings.tiers},
+            tiers={tier.tier_name_id for tier in self._tiers},
             builds=builds,
             sites=sites,
             verification_allowed_networks=settings.verification_allowed_networks,
@@ -152,13 +214,24 @@ class ControlPlane:
         )
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
-        return control_pb2.MetricsResponse(text=self._metrics.render())
+        cdn = self._files.cdn_counts
+        measured = measures.render(
+            self._feeder, self._topics.sequence, self._files.objects.counts, cdn.answers, cdn.bytes
+        )
+        return control_pb2.MetricsResponse(text=self._metrics.render() + measured)
 
     async def start(self) -> dict[str, str]:
         """Serves; returns what the ready file says of this plane."""
         await self._http.start()
         await self._rpc.start()
+        await self._files.start(self._database, self._topics, self._cdn_socket)
+        self._own("uploads", self._uploading.keep_tidy())
         self._own("feeder", self._feeder.run())
+        for name, reader in self._readers.items():
+            self._own(name, reader.run())
+        self._own("rays", self._ray_store.run())
+        for name, work in self._rays.work():
+            self._own(name, work)
         return {
             "cdn": bound(self._cdn_socket),
             "owner_group_id": self._owner.group_id,
@@ -166,7 +239,7 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: rate limits are read again; the rest needs a restart."""
+        """SIGHUP: rate limits and tiers are read again; the rest needs a restart."""
         try:
             settings = reread()
         except SettingsError as error:
@@ -176,16 +249,22 @@ class ControlPlane:
         rates = settings.rate_limits.operator
         rate = Rate(rates.per_second, rates.burst)
         self._limits.change(rate, rate)
+        self._tiers = settings.tiers
+        self._platform.take_tiers(described.region_tiers(settings.tiers))
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
         """A second signal hurries."""
         grace_s = 0.0 if signals.hurry.is_set() else self._settings.stop_grace_ms / 1000
         _log.info("stopping")
-        await asyncio.gather(self._http.stop(grace_s), self._rpc.stop(grace_s))
+        stopping = (self._http.stop(grace_s), self._rpc.stop(grace_s), self._files.stop(grace_s))
+        await asyncio.gather(*stopping)
+        await self._uploading.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._rays.close()
+        await self._files.close()
         await self._client.close()
         await self._database.close()
         self._cdn_socket.close()
@@ -214,14 +293,22 @@ def _door(settings: Settings) -> DoorSettings:
     )
 
 
-def _links(settings: Settings, cdn_address: str) -> Links:
-    cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
+def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> Links:
     public_url = settings.public_url or f"http://{settings.http}"
     return Links(
         cdn_url=cdn_url,
         cdn_domain=settings.domains.cdn,
         hub_url=(settings.hub_url or public_url).rstrip("/"),
-        picture=lambda upload_id: f"{cdn_url}/.pictures/{upload_id}",
+        picture=picture,
+    )
+
+
+def _platform(settings: Settings, database: Database, links: Links) -> Platform:
+    return Platform(
+        database,
+        described.bootstrap(settings, links),
+        described.region_tiers(settings.tiers),
+        described.datacenters(settings),
     )
 
 

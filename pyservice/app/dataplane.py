@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from pyservice import keyring
+from pyservice.app.cloud_tokens import CloudTokens
 from pyservice.app.doors import Doors
+from pyservice.app.rays import DATA, PlaneRays, over_socket
 from pyservice.auth import Authorizer
 from pyservice.calls import Operation
 from pyservice.dataplane import compaction, engine
@@ -99,6 +101,7 @@ class DataPlane:
         over_socket = _FeedOverSocket(self._client)
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
         self._control_client = InternalClient(settings.control_socket)
+        self._cloud_tokens = CloudTokens(self._control_client)
         self._control = ControlWatch(self._control_metrics, is_awaited=is_control_awaited)
         probes = create_probes(self._conditions, self._metrics, self._render, self._control.scrape)
         self._probes = AsgiServer(probes, self._probes_socket)
@@ -137,10 +140,22 @@ class DataPlane:
         settings = self._settings
         topics = Topics()
         self._to_games = Outbound(AllowedAddresses(settings.verification_allowed_networks))
-        self._to_providers = Outbound(anywhere)
+        self._to_providers = Outbound(anywhere, label="captcha")
         table = self._operations(regions, topics)
-        self._doors = Doors(settings, table, topics, self._http_socket, self._metrics, self._limits)
-        for name, work in self._doors.work(self._control_client):
+        store = over_socket(self._control_client)
+        self._rays = PlaneRays(
+            settings, DATA, self._metrics.rays, store, self._engine.namespace_of_lobby
+        )
+        self._doors = Doors(
+            settings,
+            table,
+            topics,
+            self._http_socket,
+            self._metrics,
+            self._limits,
+            self._rays.rays,
+        )
+        for name, work in (*self._doors.work(self._control_client), *self._rays.work()):
             self._own(name, work)
         administration = Administration(
             self._namespaces,
@@ -152,9 +167,9 @@ class DataPlane:
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
+                f"{_INTERNAL}.Feed.ApplyMany": self._feed.apply_many,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
                 f"{_INTERNAL}.Feed.Held": self._feed.held,
-                f"{_INTERNAL}.Feed.Check": self._feed.check_only,
                 f"{_INTERNAL}.Signing.SignToken": Signing(self._namespaces, self._engine).sign,
                 f"{_INTERNAL}.Facts.Read": facts.read,
                 f"{_INTERNAL}.Facts.Counts": facts.counts,
@@ -181,9 +196,10 @@ class DataPlane:
             regions,
             heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
+            reaches=self._cloud_tokens.reaches,
         )
         table = operations(
-            Authorizer(engine_, namespaces, development=engine_),
+            Authorizer(engine_, namespaces, development=engine_, cloud=self._cloud_tokens),
             Matchmaker(engine_, namespaces, regions, entrance),
             fleet,
             Development(namespaces, engine_.records, engine_.idempotency),
@@ -206,6 +222,7 @@ class DataPlane:
             loop=LoopWatch(),
             compactor=self._compactor,
             control=self._control,
+            held=lambda: self._doors.held,
         )
         for watch in (
             self._readiness.journal,
@@ -285,6 +302,7 @@ class DataPlane:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._doors.close()
+        await self._rays.close()
         await self._to_games.close()
         await self._to_providers.close()
         await self._client.close()

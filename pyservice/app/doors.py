@@ -18,6 +18,7 @@ from pyservice.edge.passing import Passing
 from pyservice.edge.published import Published
 from pyservice.edge.server import make_server
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.rays import Rays
 from pyservice.process import StopSignals
 from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
 from pyservice.schema.methods import METHODS
@@ -36,6 +37,7 @@ class Doors:
         http_socket: socket.socket,
         metrics: RequestMetrics,
         limits: Limits,
+        rays: Rays,
     ) -> None:
         """`topics` are what the operations of the table park requests for."""
         self._grace_s = settings.stop_grace_ms / 1000
@@ -45,8 +47,8 @@ class Doors:
         self._own_waiters = own = Waiters()
         topics.listen(lambda changes: own.take(topics.run, changes))
         self._passed_waiters = Waiters()
-        self._passing = Passing(settings.control_http_socket, self._passed_waiters)
-        self._rpc_passing = RpcPassing(settings.control_socket, self._passed_waiters)
+        self._passing = Passing(settings.control_http_socket, self._passed_waiters, rays)
+        self._rpc_passing = RpcPassing(settings.control_socket, self._passed_waiters, rays)
         app = create_app(
             table,
             door,
@@ -55,6 +57,7 @@ class Doors:
             passing=self._passing,
             passed=passed,
             waiters=self._own_waiters,
+            rays=rays,
             published=[
                 Published(
                     b"/openapi.json",
@@ -72,6 +75,7 @@ class Doors:
             passing=self._rpc_passing,
             passed=passed,
             waiters=self._own_waiters,
+            rays=rays,
         )
 
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:

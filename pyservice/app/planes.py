@@ -1,35 +1,94 @@
-"""How the planes reach each other: the other one's services over its socket, in the words of its callers."""
+"""How the control plane reaches the data plane: its services over its socket, in the words of their callers."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from pyservice.control.feeder import Away
 from pyservice.errors import ServiceError
-from pyservice.pb.hosting.internal.v1 import feed_pb2, signing_pb2
+from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, signing_pb2
 from pyservice.rpc import InternalClient, Unreachable
 
 _INTERNAL: Final = "hosting.internal.v1"
 _SIGN_TIMEOUT_S: Final = 1.0
+_BATCH: Final = 64
+_PATIENCE_S: Final = 10.0
+"""What a long poll may take beyond the time for which it was asked to wait."""
+
+
+class _Batches:
+    """Namespaces that are sent at one time go in one call: what comes while one is under way waits for the next."""
+
+    def __init__(
+        self, call: Callable[[feed_pb2.ApplyManyRequest], Awaitable[feed_pb2.ApplyManyResponse]]
+    ) -> None:
+        self._call = call
+        self._waiting: list[tuple[feed_pb2.ManyItem, asyncio.Future[feed_pb2.ApplyResponse]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def send(self, item: feed_pb2.ManyItem) -> feed_pb2.ApplyResponse:
+        """The answer to one. Raises what the call raises."""
+        future: asyncio.Future[feed_pb2.ApplyResponse] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        return await future
+
+    async def _send(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            request = feed_pb2.ApplyManyRequest(items=[item for item, _ in batch])
+            try:
+                answers = (await self._call(request)).answers
+            except (Away, ServiceError) as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+        self._sending = None
 
 
 class DataPlaneClient:
-    """The data plane, for the control plane: it is fed, and signs tokens."""
+    """The data plane, for the control plane: it is fed, signs tokens, and tells what happens in games."""
 
     def __init__(self, client: InternalClient) -> None:
         self._client = client
+        self._fed = _Batches(lambda request: self._call("Feed.ApplyMany", request))
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        answer: feed_pb2.ApplyResponse = await self._call("Feed.Apply", request)
-        return answer
+        return await self._fed.send(feed_pb2.ManyItem(configuration=request.configuration))
 
-    async def check(self, request: feed_pb2.CheckRequest) -> feed_pb2.CheckResponse:
-        answer: feed_pb2.CheckResponse = await self._call("Feed.Check", request)
-        return answer
+    async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
+        """What `apply` would answer; nothing is changed."""
+        item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
+        return await self._fed.send(item)
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
         return answer
+
+    async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse:
+        answer: facts_pb2.ReadResponse = await self._call(
+            "Facts.Read", request, request.wait_ms / 1000 + _PATIENCE_S
+        )
+        return answer
+
+    async def read_counts(self, request: facts_pb2.CountsRequest) -> facts_pb2.CountsResponse:
+        answer: facts_pb2.CountsResponse = await self._call(
+            "Facts.Counts", request, request.wait_ms / 1000 + _PATIENCE_S
+        )
+        return answer
+
+    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]:
+        """By id, of those of these lobbies that have not ended; at most 1,000."""
+        request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
+        answer = await self._call("Facts.Lobbies", request)
+        return {one.lobby_id: one for one in answer.lobbies}
 
     async def public_token(self, namespace_id: str, token_id: str) -> str:
         """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""

@@ -8,22 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyservice.cdn.globs import Glob
-
-FORBIDDEN: Final = frozenset(
-    {
-        # Of one connection, and what frames a message on it: only the server knows them.
-        *("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding"),
-        *("upgrade", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        # What the server answers conditions and ranges by.
-        *("accept-ranges", "content-range", "date", "etag", "last-modified", "vary"),
-        # A cookie in an answer that caches share is everybody's, and in local mode, or by its
-        # Domain, it is every other site's too. What runs in a page can set its own.
-        "set-cookie",
-        # Never taken back.
-        "x-content-type-options",
-    }
-)
-"""Names in lower case that no route can set; they are left out."""
+from pyservice.control.configuration.site import FORBIDDEN
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")

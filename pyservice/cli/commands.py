@@ -5,13 +5,27 @@ from __future__ import annotations
 import enum
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
 from pyservice.app import Launch, run_all, run_control, run_data
+from pyservice.cli import people
+from pyservice.cli.options import (
+    Cdn,
+    Config,
+    DataDir,
+    Feed,
+    Grpc,
+    Http,
+    Metrics,
+    Set,
+    fail,
+    flags_of,
+    load_or_exit,
+)
 from pyservice.process import Parent
-from pyservice.settings import Settings, SettingsError, load
+from pyservice.settings import Settings, load
 
 app = typer.Typer(
     name="pyservice",
@@ -25,6 +39,9 @@ token_app = typer.Typer(help="Tokens of a running service.", no_args_is_help=Tru
 app.add_typer(token_app, name="token")
 keys_app = typer.Typer(help="Keys of a running service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+app.add_typer(people.group_app, name="group")
+app.add_typer(people.identity_app, name="identity")
+app.add_typer(people.billing_app, name="billing")
 
 
 class Role(enum.StrEnum):
@@ -48,23 +65,6 @@ class TokenKind(enum.StrEnum):
     ENVIRONMENT = "environment"
 
 
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of journal, keys and feed.")]
-Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP door; port 0 picks.")]
-Grpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door; port 0 picks.")]
-Cdn = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Sites and files; port 0 picks.")
-]
-Metrics = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Metrics and health; port 0 picks.")
-]
-Feed = Annotated[Path | None, typer.Option(help="JSON file with games and namespaces.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as journal.segment_bytes."),
-]
-
-
 @app.command()
 def serve(
     role: Annotated[Role, typer.Option(help="Which part of the service to run.")] = Role.ALL,
@@ -85,12 +85,12 @@ def serve(
     child_of: Annotated[Parent | None, typer.Option(parser=Parent.parse, hidden=True)] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
-    flags = _flags(data_dir, http, grpc, cdn, metrics, feed, settings)
+    flags = flags_of(data_dir, http, grpc, cdn, metrics, feed, settings)
 
     def reread() -> Settings:
         return load(flags, config)
 
-    launch = Launch(_load_or_exit(flags, config), reread, ready_file, child_of)
+    launch = Launch(load_or_exit(flags, config), reread, ready_file, child_of)
     if role is Role.DATA:
         sys.exit(run_data(launch))
     if role is Role.CONTROL:
@@ -123,25 +123,60 @@ def check_config(
     """Print every problem of settings and feed file; exit 1 when there is one."""
     from pyservice.cli.check_config import all_problems
 
-    problems = all_problems(_flags(data_dir, http, grpc, cdn, metrics, feed, settings), config)
+    problems = all_problems(flags_of(data_dir, http, grpc, cdn, metrics, feed, settings), config)
     if problems:
-        _fail(problems)
+        fail(problems)
     print("ok")
+
+
+@app.command()
+def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
+    """Bring the database to the tables of this version while the service is stopped; print its revision."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    from pyservice.cli import migrate
+
+    sys.exit(migrate.run(loaded))
 
 
 @token_app.command("create")
 def create_token(
-    kind: Annotated[TokenKind, typer.Option(help="Whom the token is for.")],
-    namespace: Annotated[str, typer.Option(help="game/namespace, or the namespace's id.")],
+    kind: Annotated[
+        TokenKind | None, typer.Option(help="Of a namespace: whom the token is for.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="game/namespace, or the namespace's id.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="A cloud_ token of this group, by its id.")
+    ] = None,
+    game: Annotated[
+        str | None, typer.Option(help="A cloud_ token of this game, by id or name.")
+    ] = None,
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose cloud_ token: the owner's when left out. Without --group and --game it is one "
+            "for all groups of the identity."
+        ),
+    ] = None,
     config: Config = None,
     data_dir: DataDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print token and token_id as JSON.")] = False,
 ) -> None:
-    """Make a token; it is printed this once."""
-    loaded = _load_or_exit(_flags(data_dir=data_dir), config)
+    """Make a token; it is printed this once. Say --group, --game, --identity, or --kind with --namespace."""
+    is_of_namespace = kind is not None or namespace is not None
+    if is_of_namespace and (kind is None or namespace is None or group or game or identity):
+        fail(["--kind and --namespace belong together, without --group, --game and --identity"])
+    if group and game:
+        fail(["--group and --game: one of them"])
+    if not (is_of_namespace or group or game or identity):
+        fail(["say for whom: --group, --game, --identity, or --kind with --namespace"])
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
     from pyservice.cli import token
 
-    sys.exit(token.create(loaded.data_dir, kind.value, namespace, json))
+    if kind is not None and namespace is not None:
+        sys.exit(token.create(loaded.data_dir, kind.value, namespace, json))
+    sys.exit(token.create_cloud(loaded.data_dir, group, game, identity, json))
 
 
 @keys_app.command("rotate")
@@ -161,51 +196,7 @@ def rotate_keys(
     ] = False,
 ) -> None:
     """Add a key that signs from now on; print its number. What older keys signed stays good."""
-    loaded = _load_or_exit(_flags(data_dir=data_dir), config)
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
     from pyservice.cli import keys
 
     sys.exit(keys.rotate(loaded.data_dir, drop_unused, json))
-
-
-def _flags(
-    data_dir: Path | None = None,
-    http: str | None = None,
-    grpc: str | None = None,
-    cdn: str | None = None,
-    metrics: str | None = None,
-    feed: Path | None = None,
-    settings: list[str] | None = None,
-) -> dict[str, Any]:
-    flags: dict[str, Any] = {
-        "data_dir": data_dir,
-        "http": http,
-        "grpc": grpc,
-        "cdn": cdn,
-        "metrics": metrics,
-        "feed_file": feed,
-    }
-    for pair in settings or ():
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            _fail([f"--set {pair}: must be NAME=VALUE"])
-        holder = flags
-        *sections, last = name.split(".")
-        for section in sections:
-            holder = holder.setdefault(section, {})
-            if not isinstance(holder, dict):
-                _fail([f"--set {pair}: {section} is not a section"])
-        holder[last] = value
-    return flags
-
-
-def _load_or_exit(flags: dict[str, Any], config: Path | None) -> Settings:
-    try:
-        return load(flags, config)
-    except SettingsError as error:
-        _fail([str(problem) for problem in error.problems])
-
-
-def _fail(problems: list[str]) -> NoReturn:
-    for problem in problems:
-        print(f"pyservice: {problem}", file=sys.stderr)
-    sys.exit(1)

@@ -1,28 +1,22 @@
-"""`pyservice keys rotate`: asks the running service over its admin socket."""
+"""`pyservice keys rotate`: asks the running data plane over its admin socket."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from pathlib import Path
 
-from pyservice.errors import ServiceError
+from pyservice.cli.asking import Failed, admin_socket, ask, tell_failed
 from pyservice.pb.hosting.internal.v1 import admin_pb2
-from pyservice.rpc import InternalClient, Unreachable
 
 
 def rotate(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
     """Exit status: 0 when a new key signs."""
     request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
+    method = "hosting.internal.v1.Admin.RotateKeys"
     try:
-        answer = asyncio.run(_ask(data_dir / "admin.sock", request))
-    except ServiceError as error:
-        return _failed(str(error))
-    except Unreachable as error:
-        return _failed(f"is a service running with --data-dir {data_dir}? {error}")
-    except OSError as error:
-        return _failed(str(error))
+        answer = ask(admin_socket(data_dir), data_dir, method, request)
+    except Failed as failed:
+        return tell_failed("keys", failed)
     if is_json:
         keys = {
             "current_key": answer.current_key,
@@ -33,18 +27,3 @@ def rotate(data_dir: Path, drop_unused: bool, is_json: bool) -> int:
     else:
         print(answer.current_key)
     return 0
-
-
-async def _ask(
-    socket_path: Path, request: admin_pb2.RotateKeysRequest
-) -> admin_pb2.RotateKeysResponse:
-    async with InternalClient(socket_path) as client:
-        answer: admin_pb2.RotateKeysResponse = await client.call(
-            "hosting.internal.v1.Admin.RotateKeys", request
-        )
-        return answer
-
-
-def _failed(problem: str) -> int:
-    print(f"pyservice keys: {problem}", file=sys.stderr)
-    return 1

@@ -1,51 +1,72 @@
-"""`pyservice token create`: asks the running service over its admin socket."""
+"""`pyservice token create`: asks the control plane; where none runs (a static feed) the data plane makes the tokens of
+its namespaces.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pyservice.errors import ServiceError
-from pyservice.pb.hosting.internal.v1 import admin_pb2
-from pyservice.rpc import InternalClient, Unreachable
+from pyservice.cli.asking import (
+    Failed,
+    admin_socket,
+    ask,
+    control_socket,
+    has_control_plane,
+    tell_failed,
+)
+from pyservice.pb.hosting.internal.v1 import admin_pb2, control_admin_pb2
 
 _KINDS: Final = {
     "public": admin_pb2.TOKEN_KIND_PUBLIC,
     "environment": admin_pb2.TOKEN_KIND_ENVIRONMENT,
 }
+_CONTROL: Final = "hosting.internal.v1.ControlAdmin"
+_DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 
 
 def create(data_dir: Path, kind: str, namespace: str, is_json: bool) -> int:
-    """Exit status: 0 when the token was printed and is good."""
-    request = admin_pb2.CreateTokenRequest(kind=_KINDS[kind], namespace=namespace)
+    """Of a namespace. Exit status: 0 when the token was printed and is good."""
     try:
-        answer = asyncio.run(_ask(data_dir / "admin.sock", request))
-    except ServiceError as error:
-        return _failed(str(error))
-    except Unreachable as error:
-        return _failed(f"is a service running with --data-dir {data_dir}? {error}")
-    except OSError as error:
-        return _failed(str(error))
+        if has_control_plane(data_dir):
+            answer = ask(
+                control_socket(data_dir),
+                data_dir,
+                f"{_CONTROL}.CreateNamespaceToken",
+                control_admin_pb2.CreateNamespaceTokenRequest(
+                    kind=_KINDS[kind], namespace=namespace
+                ),
+            )
+        else:
+            request = admin_pb2.CreateTokenRequest(kind=_KINDS[kind], namespace=namespace)
+            answer = ask(admin_socket(data_dir), data_dir, _DATA, request)
+    except Failed as failed:
+        return tell_failed("token", failed)
+    return _tell(answer, is_json)
+
+
+def create_cloud(
+    data_dir: Path, group: str | None, game: str | None, identity: str | None, is_json: bool
+) -> int:
+    """A cloud_ token; without group and game one for all groups of the identity. Exit status as of `create`."""
+    request = control_admin_pb2.CreateCloudTokenRequest(identity_id=identity)
+    if group is not None:
+        request.group_id = group
+    elif game is not None:
+        request.game_id = game
+    else:
+        request.all_groups = True
+    try:
+        answer = ask(control_socket(data_dir), data_dir, f"{_CONTROL}.CreateCloudToken", request)
+    except Failed as failed:
+        return tell_failed("token", failed)
+    return _tell(answer, is_json)
+
+
+def _tell(answer: Any, is_json: bool) -> int:
     if is_json:
         print(json.dumps({"token": answer.token, "token_id": answer.token_id}))
     else:
         print(answer.token)
     return 0
-
-
-async def _ask(
-    socket_path: Path, request: admin_pb2.CreateTokenRequest
-) -> admin_pb2.CreateTokenResponse:
-    async with InternalClient(socket_path) as client:
-        answer: admin_pb2.CreateTokenResponse = await client.call(
-            "hosting.internal.v1.Admin.CreateToken", request
-        )
-        return answer
-
-
-def _failed(problem: str) -> int:
-    print(f"pyservice token: {problem}", file=sys.stderr)
-    return 1

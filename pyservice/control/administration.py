@@ -143,10 +143,9 @@ class Administration:
             async with self._database.write() as tx:
                 await _group(tx, request.group_id)
                 await _identity(tx, request.identity_id)
-                if not await groups.is_member(tx, request.group_id, request.identity_id):
-                    await groups.add_member(
-                        tx, request.group_id, request.identity_id, self._now_ms()
-                    )
+                if await groups.is_member(tx, request.group_id, request.identity_id):
+                    return pb.AddMemberResponse()
+                await groups.add_member(tx, request.group_id, request.identity_id, self._now_ms())
         self._members_changed(request.group_id, request.identity_id)
         return pb.AddMemberResponse()
 
@@ -157,8 +156,9 @@ class Administration:
             group = await _group(tx, request.group_id)
             if group.owner_identity_id == request.identity_id:
                 raise ServiceError("IN_USE", "The owner of a group stays its member.")
-            await groups.remove_member(tx, request.group_id, request.identity_id)
-        self._members_changed(request.group_id, request.identity_id)
+            was_member = await groups.remove_member(tx, request.group_id, request.identity_id)
+        if was_member:
+            self._members_changed(request.group_id, request.identity_id)
         return pb.RemoveMemberResponse()
 
     def _members_changed(self, group_id: str, identity_id: str) -> None:

@@ -36,7 +36,7 @@ class PlayerCounts:
         return sum(self._players.get(namespace_id, 0) for namespace_id in namespace_ids)
 
     def take(self, players: Mapping[str, int], *, is_all: bool = False) -> list[str]:
-        """What the data plane said of some namespaces, or of all that have any; those whose number is another one now."""
+        """What the data plane said of some namespaces, or of all that have players; those whose number changed."""
         told = dict(players)
         if is_all:
             told = {**dict.fromkeys(self._players, 0), **told}

@@ -1,7 +1,8 @@
-"""Device links (contract devices.links.get; decisions 8.7): made by a device, completed by a person, told to the device.
+"""Device links (contract devices.links.get; decisions 8.7): made by a device, completed by a person, told to the
+device.
 
-A link's token is signed with a key of the control folder, and the device's cloud_ token is made from the same key: every
-GET can tell it, and only its hash is in the records.
+A link's token is signed with a key of the control folder, and the device's cloud_ token is made from the same key:
+every GET can tell it, and only its hash is in the records.
 """
 
 from __future__ import annotations

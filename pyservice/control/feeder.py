@@ -2,13 +2,14 @@
 
 Owns when a namespace is sent and who waits for it. A namespace is wanted (it changed, or the data plane holds another
 revision), sent, and settled when the data plane holds it durably. Messages are made by `feeding`; nothing is lost by a
-crash, because at each start what the data plane holds is compared with the records.
+crash of either: what the data plane holds is compared with the records at each start, and looked at again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -19,8 +20,15 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 64
+"""They go in batches."""
 _WAIT_S: Final = 1.0
+_CHECK_S: Final = 0.3
+"""A data plane that takes longer says later what it thinks of a version: when it gets it."""
+_LOOK_S: Final = 0.4
+_LOOK_MAX_S: Final = 5.0
+_LOOK_SHARE: Final = 50
+"""Of this time at most one part is spent on looking."""
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _REFUSED_RETRY_S: Final = 10.0
@@ -36,7 +44,7 @@ class FeedClient(Protocol):
     """The data plane, as a feeder sees it. Raises Away, and ServiceError when it cannot take anything now."""
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
-    async def check(self, request: feed_pb2.CheckRequest) -> feed_pb2.CheckResponse: ...
+    async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
 
 
@@ -44,22 +52,33 @@ class FeedClient(Protocol):
 class _Wanted:
     """A namespace that has to be sent. `number` grows with each change; who waits, waits for one."""
 
+    since: float
+    """When it was first wanted, in seconds of the loop's clock."""
     number: int = 0
-    sent: int = 0
+    parked: asyncio.TimerHandle | None = None
+    """It was refused; then it is tried again, if it is not changed before."""
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
 
 
 class Feeder:
     """Sends namespaces that are wanted, as long as `run` runs."""
 
-    def __init__(self, database: Database, composer: Composer, client: FeedClient) -> None:
+    def __init__(
+        self,
+        database: Database,
+        composer: Composer,
+        client: FeedClient,
+        taken_back: Callable[[str], None] = lambda game_id: None,
+    ) -> None:
+        """`taken_back` hears of a game of which a namespace went back to the version that it ran."""
+        self._taken_back = taken_back
         self._database = database
         self._composer = composer
         self._client = client
         self._wanted: dict[str, _Wanted] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._held_versions: dict[str, str] = {}
-        """What the data plane runs, as far as it was told."""
+        self._held: dict[str, feed_pb2.HeldConfiguration] = {}
+        """What the data plane said that it holds."""
         self._is_connected = asyncio.Event()
         self._doubt = asyncio.Event()
         self.refused: dict[str, str] = {}
@@ -73,6 +92,12 @@ class Feeder:
         return len(self._wanted)
 
     @property
+    def lag_s(self) -> float:
+        """How long the one that waits longest has waited."""
+        oldest = next(iter(self._wanted.values()), None)
+        return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.since
+
+    @property
     def is_connected(self) -> bool:
         return self._is_connected.is_set()
 
@@ -81,8 +106,10 @@ class Feeder:
         for namespace_id in namespace_ids:
             wanted = self._wanted.get(namespace_id)
             if wanted is None:
-                wanted = self._wanted[namespace_id] = _Wanted()
+                wanted = self._wanted[namespace_id] = _Wanted(asyncio.get_running_loop().time())
                 self._queue.put_nowait(namespace_id)
+            elif wanted.parked is not None:
+                self._unpark(namespace_id)
             wanted.number += 1
 
     async def settled(self, namespace_id: str) -> None:
@@ -94,7 +121,8 @@ class Feeder:
         self.changed(namespace_id)
         wanted = self._wanted[namespace_id]
         future = asyncio.get_running_loop().create_future()
-        wanted.waiting.append((wanted.number, future))
+        waiter = (wanted.number, future)
+        wanted.waiting.append(waiter)
         try:
             async with asyncio.timeout(_WAIT_S):
                 await future
@@ -104,16 +132,22 @@ class Feeder:
                 "The change is stored and will take effect; the data plane has not said so yet. "
                 "Repeating the request is harmless and answers 200 once it has.",
             ) from None
+        finally:
+            if waiter in wanted.waiting:
+                wanted.waiting.remove(waiter)
 
     async def check(self, namespace_id: str, version_id: str) -> None:
-        """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away, nobody knows."""
+        """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away or slow, nobody
+        knows.
+        """
         async with self._database.read() as tx:
             message = await self._composer.compose(tx, namespace_id, version_id=version_id)
         if message is None or not self._is_connected.is_set():
             return
         try:
-            answer = await self._client.check(feed_pb2.CheckRequest(configuration=message))
-        except (Away, ServiceError):
+            async with asyncio.timeout(_CHECK_S):
+                answer = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
+        except (Away, ServiceError, TimeoutError):
             return
         if answer.HasField("refused"):
             raise _refusal(message, answer.refused)
@@ -125,13 +159,36 @@ class Feeder:
                 group.create_task(self._send_all())
             while True:
                 await self._compare()
-                await self._doubt.wait()
-                self._doubt.clear()
+                await self._until_doubt()
 
     def doubt(self) -> None:
         """The data plane was away: it may hold something else than it did."""
         self._is_connected.clear()
         self._doubt.set()
+
+    async def _until_doubt(self) -> None:
+        """Looks whether it still holds what it said: one that was started again may have lost its disk."""
+        pause_s = _LOOK_S
+        loop = asyncio.get_running_loop()
+        while not self._doubt.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._doubt.wait()
+                    break
+            began_s = loop.time()
+            try:
+                answer = await self._client.held(feed_pb2.HeldRequest())
+            except (Away, ServiceError):
+                self.doubt()
+            else:
+                if self._lacks_something(answer):
+                    self._doubt.set()
+            pause_s = min(max(_LOOK_S, (loop.time() - began_s) * _LOOK_SHARE), _LOOK_MAX_S)
+        self._doubt.clear()
+
+    def _lacks_something(self, answer: feed_pb2.HeldResponse) -> bool:
+        held = {one.namespace_id: _order(one) for one in answer.configurations}
+        return any(_order(said) > held.get(name, (0, 0)) for name, said in self._held.items())
 
     async def _compare(self) -> None:
         """What the data plane holds against what the records have; what differs is wanted."""
@@ -145,16 +202,14 @@ class Feeder:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _RETRY_MAX_S)
                 continue
+            self._is_connected.set()
             held = {one.namespace_id: one for one in answer.configurations}
-            self._held_versions = {
-                one.namespace_id: one.current_version_id for one in answer.configurations
-            }
+            self._held = held
             epoch = self._composer.source_epoch
             for row in rows:
                 one = held.get(row.namespace_id)
-                if one is None or (one.source_epoch, one.revision) != (epoch, row.revision):
+                if one is None or _order(one) != (epoch, row.revision):
                     self.changed(row.namespace_id)
-            self._is_connected.set()
             return
 
     async def _send_all(self) -> None:
@@ -180,6 +235,8 @@ class Feeder:
             pause_s = _RETRY_S
             if is_done:
                 self._done(namespace_id, number)
+            elif wanted.number > number:
+                self._queue.put_nowait(namespace_id)
             else:
                 self._later(namespace_id)
 
@@ -200,7 +257,15 @@ class Feeder:
     def _later(self, namespace_id: str) -> None:
         """What the data plane does not take may be taken when its operator changed something."""
         loop = asyncio.get_running_loop()
-        loop.call_later(_REFUSED_RETRY_S, self._queue.put_nowait, namespace_id)
+        wanted = self._wanted[namespace_id]
+        wanted.parked = loop.call_later(_REFUSED_RETRY_S, self._unpark, namespace_id)
+
+    def _unpark(self, namespace_id: str) -> None:
+        wanted = self._wanted[namespace_id]
+        if wanted.parked is not None:
+            wanted.parked.cancel()
+            wanted.parked = None
+            self._queue.put_nowait(namespace_id)
 
     async def _send(self, namespace_id: str) -> bool:
         """Sends it as it is; whether the data plane holds it now. Raises Away, ServiceError."""
@@ -214,7 +279,12 @@ class Feeder:
                 case "applied":
                     self.acknowledged += 1
                     self.refused.pop(namespace_id, None)
-                    self._held_versions[namespace_id] = message.current_version_id
+                    self._held[namespace_id] = feed_pb2.HeldConfiguration(
+                        namespace_id=namespace_id,
+                        source_epoch=message.source_epoch,
+                        revision=message.revision,
+                        current_version_id=message.current_version_id,
+                    )
                     return True
                 case "stale":
                     if not await self._catch_up(message, answer.stale.held):
@@ -244,7 +314,8 @@ class Feeder:
         error = _refusal(message, refused)
         self.refusals += 1
         self._note(message, refused.problems[0].reason if refused.problems else "refused")
-        running = self._held_versions.get(namespace_id)
+        held = self._held.get(namespace_id)
+        running = held.current_version_id if held else ""
         is_back = False
         if running and running != message.current_version_id:
             async with self._database.write() as tx:
@@ -253,6 +324,7 @@ class Feeder:
                 is_back = await namespaces.take_back_version(
                     tx, namespace_id, message.current_version_id, running, entry
                 )
+            self._taken_back(message.game.game_id)
         wanted = self._wanted[namespace_id]
         for _, future in wanted.waiting:
             if not future.done():
@@ -268,6 +340,10 @@ class Feeder:
     def problems(self) -> Mapping[str, str]:
         """What the data plane does not take, by namespace."""
         return dict(self.refused)
+
+
+def _order(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
+    return held.source_epoch, held.revision
 
 
 def _refusal(

@@ -15,7 +15,7 @@ from pyservice.control.tokens import new_secret
 from pyservice.durable import write_file
 from pyservice.ids import RecordIds
 from pyservice.storage import groups, numbers, tokens
-from pyservice.storage.database import Database
+from pyservice.storage.database import Conflict, Database
 
 TOKEN_FILE: Final = "owner.token"
 _OWNER: Final = "Owner"
@@ -49,12 +49,18 @@ async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Owne
         write_file(path, token.encode() + b"\n", mode=0o600)
     now = now_ms()
     identity_id, group_id = ids.new(), ids.new()
-    async with database.write() as tx:
-        await groups.add_identity(tx, identity_id, _OWNER, now)
-        await groups.add(tx, group_id, _GROUP, identity_id, now)
-        sha256 = hashlib.sha256(token.encode()).digest()
-        await tokens.add_cloud(tx, ids.new(), sha256, identity_id, None, None, now)
-        await numbers.put(tx, numbers.SOURCE_EPOCH, now)
+    try:
+        async with database.write() as tx:
+            # First: of two services that start on one database at once, one goes on.
+            await numbers.add(tx, numbers.SOURCE_EPOCH, now)
+            await groups.add_identity(tx, identity_id, _OWNER, now)
+            await groups.add(tx, group_id, _GROUP, identity_id, now)
+            sha256 = hashlib.sha256(token.encode()).digest()
+            await tokens.add_cloud(tx, ids.new(), sha256, identity_id, None, None, now)
+    except Conflict:
+        # The other one made the owner, and this token is nobody's.
+        path.unlink()
+        return await ensure_owner(database, ids, folder)
     return Owner(group_id, path, now)
 
 

@@ -14,7 +14,7 @@ class Links:
     cdn_domain: str | None
     hub_url: str
     picture: Callable[[str], str]
-    """Upload id to the address of the picture that was uploaded with it."""
+    """Name of an uploaded picture to its address; see `shown`."""
 
     def game(self, name_id: str) -> str:
         """Where the site of its `prod` is (decisions 8.4)."""
@@ -28,6 +28,10 @@ class Links:
             return []
         hosts = [f"{game_name_id}--{name_id}.{self.cdn_domain}"]
         return [*hosts, f"{game_name_id}.{self.cdn_domain}"] if name_id == "prod" else hosts
+
+    def shown(self, upload_id: str | None, kind: str | None) -> str | None:
+        """Address of the picture that was uploaded with it, png or jpeg; None without one."""
+        return None if upload_id is None else self.picture(f"{upload_id}.{kind}")
 
     def profile(self, group_id: str) -> str:
         """Profile page of a group."""

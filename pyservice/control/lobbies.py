@@ -52,7 +52,9 @@ class Lobbies:
         records = await self._told(rows, namespace.version_id)
         return pb.ListLobbyRecordsResponse(lobbies=records)
 
-    async def get(self, request: pb.GetLobbyRecordRequest, caller: Caller) -> pb.GetLobbyRecordResponse:
+    async def get(
+        self, request: pb.GetLobbyRecordRequest, caller: Caller
+    ) -> pb.GetLobbyRecordResponse:
         """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         kept_since_ms = self._now_ms() - KEPT_MS
         async with self._database.read() as tx:

@@ -53,11 +53,20 @@ class OneNamespace:
         change: Callable[[Transaction, Record, Record], Awaitable[Answer]],
     ) -> Answer:
         """Changes it and waits for the data plane."""
-        answer = await self.change(caller, request, answer_type, change)
-        async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+        found: list[str] = []
+
+        async def noted(tx: Transaction, game: Record, row: Record) -> Answer:
+            found[:] = [row.namespace_id]
+            return await change(tx, game, row)
+
+        answer = await self.change(caller, request, answer_type, noted)
+        if not found:
+            # Remembered from the first time; the data plane may not have heard of it yet.
+            async with self._database.read() as tx:
+                _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            found = [row.namespace_id]
         try:
-            await self._feeder.settled(row.namespace_id)
+            await self._feeder.settled(found[0])
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
                 await self._changes.forget(caller)

@@ -9,11 +9,22 @@ from typing import Final
 from pyservice.calls import Authorize, Operation, Run
 from pyservice.control.access import Gate
 from pyservice.control.admittance import Admittance
+from pyservice.control.avatars import Avatars
+from pyservice.control.builds import Builds
+from pyservice.control.cdn import Sites
+from pyservice.control.devices import Devices
 from pyservice.control.games import Games
 from pyservice.control.groups import Groups
+from pyservice.control.lobbies import Lobbies
 from pyservice.control.namespaces import Namespaces
+from pyservice.control.pictures import Pictures
+from pyservice.control.platform import Platform
+from pyservice.control.rays import RayStore
 from pyservice.control.tokens import Tokens
+from pyservice.control.uploads import Uploads
 from pyservice.control.versions import Versions
+
+Row = tuple[str, Authorize, Run]
 
 _PACKAGE: Final = "hosting.v1"
 
@@ -28,11 +39,20 @@ class Nouns:
     admittance: Admittance
     tokens: Tokens
     versions: Versions
+    platform: Platform
+    devices: Devices
+    lobbies: Lobbies
+    rays: RayStore
+    builds: Builds
+    uploads: Uploads
+    sites: Sites
+    avatars: Avatars
+    pictures: Pictures
 
 
 def operations(gate: Gate, nouns: Nouns) -> dict[str, Operation]:
     """Every operation by full proto name."""
-    rows: Iterable[tuple[str, Authorize, Run]] = (
+    rows: Iterable[Row] = (
         ("Games.ValidateGame", gate.cloud, nouns.games.validate),
         ("Games.CreateGame", gate.cloud_of_group, nouns.games.create),
         ("Games.GetGames", gate.cloud, nouns.games.list_),
@@ -68,8 +88,42 @@ def operations(gate: Gate, nouns: Nouns) -> dict[str, Operation]:
         ("Tokens.ListGroupTokens", gate.cloud_of_group, nouns.tokens.list_of_group),
         ("Tokens.RevokeGroupToken", gate.cloud_of_group, nouns.tokens.revoke_of_group),
         ("Tokens.InspectToken", gate.cloud, nouns.tokens.inspect),
+        ("Platform.GetBootstrap", gate.anybody, nouns.platform.bootstrap),
+        ("Platform.GetRegionTiers", gate.anybody, nouns.platform.tiers),
+        ("Platform.ListDatacenters", gate.environment_or_cloud, nouns.platform.datacenters),
+        ("Devices.PrepareDeviceLink", gate.anybody, nouns.devices.prepare),
+        ("Devices.GetDeviceLink", gate.anybody, nouns.devices.get),
+        ("Devices.CompleteDeviceLink", gate.cloud, nouns.devices.complete),
+        ("Logs.ListLobbyRecords", gate.cloud, nouns.lobbies.list_),
+        ("Logs.GetLobbyRecord", gate.cloud, nouns.lobbies.get),
+        ("Rays.GetRayPerf", gate.cloud, nouns.rays.perf),
+        *_of_files(gate, nouns),
     )
     return {
         f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)
         for name, authorize, run in rows
     }
+
+
+def _of_files(gate: Gate, nouns: Nouns) -> Iterable[Row]:
+    """What is uploaded: builds, sites, pictures."""
+    return (
+        ("Builds.ListBuilds", gate.environment_or_cloud, nouns.builds.list_),
+        ("Builds.PrepareBuild", gate.environment_or_cloud, nouns.builds.prepare),
+        ("Builds.CompleteBuild", gate.environment_or_cloud, nouns.builds.complete),
+        ("Builds.GetBuild", gate.environment_or_cloud, nouns.builds.get),
+        ("Builds.PatchBuildTags", gate.environment_or_cloud, nouns.builds.patch_tags),
+        ("Builds.ListGameBuilds", gate.cloud, nouns.builds.list_of_game),
+        ("Builds.CreateGameBuild", gate.cloud, nouns.builds.create),
+        ("Builds.DeleteGameBuild", gate.cloud, nouns.builds.delete),
+        ("Uploads.CompleteUpload", gate.cloud, nouns.uploads.complete),
+        ("Cdn.CreateGameCdnSite", gate.cloud, nouns.sites.create),
+        ("Cdn.ListSites", gate.cloud, nouns.sites.list_),
+        ("Avatars.PrepareCustomAvatarUpload", gate.cloud, nouns.avatars.prepare),
+        ("Avatars.CompleteCustomAvatarUpload", gate.cloud, nouns.avatars.complete),
+        ("Avatars.ListCustomAvatars", gate.cloud, nouns.avatars.list_),
+        ("Pictures.PrepareGameBannerUpload", gate.cloud, nouns.pictures.prepare_banner),
+        ("Pictures.CompleteGameBannerUpload", gate.cloud, nouns.pictures.complete_banner),
+        ("Pictures.PrepareGameLogoUpload", gate.cloud, nouns.pictures.prepare_logo),
+        ("Pictures.CompleteGameLogoUpload", gate.cloud, nouns.pictures.complete_logo),
+    )

@@ -43,8 +43,8 @@ def game_summary(
         url=links.game(row.name_id),
         total_player_count=player_count,
         developer=group_handle(of_group, links),
-        logo_url=links.picture(row.logo_upload_id) if row.logo_upload_id else None,
-        banner_url=links.picture(row.banner_upload_id) if row.banner_upload_id else None,
+        logo_url=links.shown(row.logo_upload_id, row.logo_kind),
+        banner_url=links.shown(row.banner_upload_id, row.banner_kind),
     )
 
 

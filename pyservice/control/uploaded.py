@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyservice.control.configuration import Completeness
-from pyservice.storage import uploads
+from pyservice.storage import builds, sites
 from pyservice.storage.database import Transaction
 
 
@@ -12,11 +12,11 @@ class Uploaded:
 
     async def builds(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
         """Those that are builds of the game."""
-        return _told(await uploads.completeness_of_builds(tx, game_id, ids))
+        return _told(await builds.completeness(tx, game_id, ids))
 
     async def sites(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
         """Those that are sites of the game."""
-        return _told(await uploads.completeness_of_sites(tx, game_id, ids))
+        return _told(await sites.completeness(tx, game_id, ids))
 
 
 def _told(found: dict[str, bool]) -> dict[str, Completeness]:

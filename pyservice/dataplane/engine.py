@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from time import perf_counter
+from typing import Final
 
 from pyservice import _native
 from pyservice._native import Fact, Facts, Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice.dataplane.opening import Keys, Limits
 from pyservice.dataplane.records import Records
 from pyservice.dataplane.refusals import service_error
 from pyservice.dataplane.waiting import Waiting
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import note
 
 __all__ = [
     "REFUSAL_SLUGS",
@@ -39,27 +41,6 @@ __all__ = [
 build_profile: Final = _native.build_profile
 REFUSAL_SLUGS: Final = _native.SLUGS
 version: Final = _native.version
-
-
-class Keys(Protocol):
-    """What signs and hashes."""
-
-    @property
-    def mac_keys(self) -> tuple[tuple[int, bytes], ...]: ...
-    @property
-    def current_key(self) -> int: ...
-    @property
-    def hash_key(self) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Times and sizes that the operator may set."""
-
-    find_wait_ms: int = 45_000
-    start_limit_ms: int = 300_000
-    segment_bytes: int = 64 << 20
-    boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
 
 
 def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
@@ -109,8 +90,6 @@ class Engine:
         self.lobby_of_token = native.lobby_of_token
         self.public_token = native.public_token
         self.namespace_of_public_token = native.namespace_of_public_token
-        self.development_token = native.development_token
-        self.namespace_of_development_token = native.namespace_of_development_token
         self.development_token = native.development_token
         self.namespace_of_development_token = native.namespace_of_development_token
         self.list_lobbies = native.list_lobbies
@@ -174,6 +153,7 @@ class Engine:
         channels: Sequence[bytes] = (),
     ) -> Placed:
         """Places in the fullest lobby that fits; waits for one that starts."""
+        began = perf_counter()
         try:
             placed = self._native.find(
                 namespace,
@@ -188,8 +168,8 @@ class Engine:
                 channels=channels,
             )
         except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        return await self._placed(placed, deadline)
+            raise await self._told(refused, deadline, began=began) from None
+        return await self._placed(placed, deadline, began=began)
 
     async def recalled(self, idempotency: bytes | None, deadline: float | None) -> Placed | None:
         """What a find or join under this key got before, None when the engine does not know the
@@ -217,6 +197,7 @@ class Engine:
         channels: Sequence[bytes] = (),
     ) -> Placed:
         """Places in this lobby; waits when it starts."""
+        began = perf_counter()
         try:
             placed = self._native.join(
                 namespace,
@@ -229,8 +210,8 @@ class Engine:
                 channels=channels,
             )
         except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        return await self._placed(placed, deadline, lobby)
+            raise await self._told(refused, deadline, began=began) from None
+        return await self._placed(placed, deadline, lobby, began)
 
     # Lobby servers
 
@@ -238,10 +219,12 @@ class Engine:
         self, lobby: bytes, player_token: str, idempotency: bytes | None, deadline: float | None
     ) -> None:
         """The player of the token is there."""
+        began = perf_counter()
         try:
             wait = self._native.connected(lobby, player_token, idempotency)
         except Refused as refused:
-            raise await self._told(refused, deadline) from None
+            raise await self._told(refused, deadline, began=began) from None
+        note("engine", began)
         if wait > self._waiting.durable:
             await self._waiting.settled(wait, deadline)
 
@@ -254,12 +237,9 @@ class Engine:
         deadline: float | None,
     ) -> None:
         """The player of the token is gone."""
-        try:
-            wait = self._native.disconnected(lobby, player_token, hold_ms, idempotency)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
-        if wait > self._waiting.durable:
-            await self._waiting.settled(wait, deadline)
+        await self._done(
+            lambda: self._native.disconnected(lobby, player_token, hold_ms, idempotency), deadline
+        )
 
     async def ready(self, lobby: bytes, deadline: float | None) -> None:
         """The lobby takes players."""
@@ -385,14 +365,20 @@ class Engine:
 
     async def _done(self, command: Callable[[], int], deadline: float | None) -> None:
         """Runs a command that tells nothing but that it was done."""
+        began = perf_counter()
         try:
             wait = command()
         except Refused as refused:
-            raise await self._told(refused, deadline) from None
+            raise await self._told(refused, deadline, began=began) from None
+        note("engine", began)
         await self._waiting.settled(wait, deadline)
 
-    async def _placed(self, placed: Placed, deadline: float | None, lobby: bytes = b"") -> Placed:
-        """The places, when they are there and durable. `lobby`: the one that was asked for."""
+    async def _placed(
+        self, placed: Placed, deadline: float | None, lobby: bytes = b"", began: float | None = None
+    ) -> Placed:
+        """The places, when they are there and durable. `lobby`: the one that was asked for; `began`: when."""
+        if began is not None:
+            note("engine", began)
         if placed.hold:
             lobby = placed.lobby or lobby
             resolved = await self._waiting.resolved(placed.hold, deadline)
@@ -405,9 +391,15 @@ class Engine:
         return placed
 
     async def _told(
-        self, refused: Refused, deadline: float | None, lobby: bytes = b""
+        self,
+        refused: Refused,
+        deadline: float | None,
+        lobby: bytes = b"",
+        began: float | None = None,
     ) -> ServiceError:
         """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
+        if began is not None:
+            note("engine", began)
         await self._waiting.settled(refused.wait, deadline)
         return service_error(refused, lobby)
 

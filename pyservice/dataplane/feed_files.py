@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from pyservice.durable import write_file
+from pyservice.durable import write_files
 from pyservice.ids import is_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 
@@ -58,9 +59,10 @@ class FeedFiles:
         except OSError as error:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
-    def save(self, kept: Kept) -> None:
-        """Durable when it returns. Raises OSError; then the file is as it was."""
-        write_file(self._folder / f"{kept.namespace_id}{_SUFFIX}", _encode(kept))
+    def save(self, several: Iterable[Kept]) -> None:
+        """Durable when it returns. Raises OSError; then nothing is promised of any of them."""
+        contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
+        write_files(self._folder, contents)
 
 
 def _encode(kept: Kept) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -159,11 +159,12 @@ def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
             elif host in seen:
                 yield path, "is there more than once"
             seen.add(host)
-    for other in _others(configuration, held):
-        for host in sorted(public_hosts(other) & public_hosts(configuration)):
+    for host in sorted(public_hosts(configuration)):
+        if other := _other(configuration, held, held.namespace_of_host(host)):
             yield ("access",), f"domain {host} belongs to {_name(other)}"
-        if _name(other) == _name(configuration):
-            yield ("name_id",), f"{_name(other)} is namespace {other.namespace_id} already"
+    named = held.named(_name(configuration))
+    if named and (other := _other(configuration, held, named.namespace_id)):
+        yield ("name_id",), f"{_name(other)} is namespace {other.namespace_id} already"
 
 
 def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
@@ -172,8 +173,9 @@ def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
         if token.sha256 in hashes:
             yield ("environment_tokens", str(index), "sha256"), "is there more than once"
         hashes.add(token.sha256)
-    for other in _others(configuration, held):
-        if hashes.intersection(token.sha256 for token in other.environment_tokens):
+    grants = [held.environment_grant(token_hash) for token_hash in hashes]
+    for namespace_id in sorted({grant.namespace_id for grant in grants if grant}):
+        if other := _other(configuration, held, namespace_id):
             yield ("environment_tokens",), f"has a token of {_name(other)}"
 
 
@@ -188,10 +190,12 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fo
             yield (*path, "hostname"), "must be a host name or an IP address, without a port"
 
 
-def _others(
-    configuration: pb.NamespaceConfiguration, held: Namespaces
-) -> Iterable[pb.NamespaceConfiguration]:
-    return (other for other in held if other.namespace_id != configuration.namespace_id)
+def _other(
+    configuration: pb.NamespaceConfiguration, held: Namespaces, namespace_id: bytes | None
+) -> pb.NamespaceConfiguration | None:
+    """The held namespace of this id, if it is not the one that is looked at."""
+    found = held.configuration(namespace_id) if namespace_id else None
+    return found if found and found.namespace_id != configuration.namespace_id else None
 
 
 def _name(configuration: pb.NamespaceConfiguration) -> str:

@@ -7,9 +7,10 @@ What game clients ask is in `matchmaker`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from pyservice.bearer import bearer_token
 from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.admission import admit_attach
 from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
@@ -25,6 +26,14 @@ _CONNECTED: Final = pb.PlayerConnectedResponse()
 _DISCONNECTED: Final = pb.PlayerDisconnectedResponse()
 
 
+Reaches = Callable[[str, bytes], Awaitable[bool]]
+"""Whether a cloud_ token reaches a game, by its id. Raises ServiceError when nobody can tell."""
+
+
+async def _reaches_nothing(token: str, game_id: bytes) -> bool:
+    return False
+
+
 class Fleet:
     """The operations of lobby servers and operators."""
 
@@ -37,8 +46,10 @@ class Fleet:
         heartbeat_timeout_ms: int,
         heartbeat_grace_ms: int,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        reaches: Reaches = _reaches_nothing,
     ) -> None:
         """`heartbeat_*` hold for attached lobbies of modes that set none."""
+        self._reaches = reaches
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
@@ -101,9 +112,10 @@ class Fleet:
         """Decisions 5.6; another namespace's lobby is not there."""
         # A lobby that asks has spoken, or learns of its own end, as with its other calls.
         speaker = caller.lobby_id if caller.kind is TokenKind.LOBBY else None
+        lobby = raw_id(request.lobby_id)
         state = await self._engine.state(
-            [caller.namespace_id] if caller.namespace_id else [],
-            raw_id(request.lobby_id),
+            await self._readable(caller, lobby),
+            lobby,
             caller.call.deadline,
             speaker,
         )
@@ -122,7 +134,7 @@ class Fleet:
         self, request: pb.AttachLobbyRequest, caller: Caller
     ) -> pb.AttachLobbyResponse:
         """A running server becomes a lobby, starting until it calls ready (decisions 5.11)."""
-        namespace = self._visible(request.game_id, request.namespace_id, caller)
+        [namespace] = await self._visible(request.game_id, request.namespace_id, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("attach", request, caller)
         try:
@@ -165,23 +177,45 @@ class Fleet:
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
     ) -> pb.DetachLobbyResponse:
-        """Ends a lobby of the caller's namespace (decisions 5.11)."""
-        namespace = self._visible(request.game_id, None, caller)
+        """Ends a lobby of what the caller's token covers (decisions 5.11)."""
+        visible = await self._visible(request.game_id, None, caller)
         did_remove = await self._engine.detach(
-            [namespace.namespace_id], raw_id(request.lobby_id), caller.call.deadline
+            [one.namespace_id for one in visible], raw_id(request.lobby_id), caller.call.deadline
         )
         return pb.DetachLobbyResponse(did_remove=did_remove)
 
-    def _visible(self, game: str, name: str | None, caller: Caller) -> ResolvedNamespace:
-        """The caller's namespace, when the path names it (decisions 1.4): what it does not cover is
-        not there for it.
+    async def _visible(
+        self, game: str, name: str | None, caller: Caller
+    ) -> list[ResolvedNamespace]:
+        """The namespaces that a path names, one when it has the name: what the caller's token does not
+        cover is not there for it (decisions 1.4).
         """
-        namespace = self._namespaces.resolved(caller.namespace_id)
-        if game not in (namespace.game_name, format_uuid(namespace.game_id)):
-            raise ServiceError("GAME_NOT_FOUND")
-        if name not in (None, namespace.name, format_uuid(namespace.namespace_id)):
+        if caller.kind is TokenKind.CLOUD:
+            of_game = self._namespaces.of_game(game)
+            if not of_game or not await self._is_reached(of_game[0], caller):
+                raise ServiceError("GAME_NOT_FOUND")
+        else:
+            of_game = [self._namespaces.resolved(caller.namespace_id)]
+            if game not in (of_game[0].game_name, format_uuid(of_game[0].game_id)):
+                raise ServiceError("GAME_NOT_FOUND")
+        named = [one for one in of_game if name in (None, one.name, format_uuid(one.namespace_id))]
+        if not named:
             raise ServiceError("NAMESPACE_NOT_FOUND")
-        return namespace
+        return named
+
+    async def _readable(self, caller: Caller, lobby: bytes) -> list[bytes]:
+        """Whose states the caller reads, as far as this lobby's matters."""
+        if caller.kind is not TokenKind.CLOUD:
+            return [caller.namespace_id] if caller.namespace_id else []
+        namespace_id = self._engine.namespace_of_lobby(lobby)
+        if namespace_id is None or not self._namespaces.is_known(namespace_id):
+            return []
+        is_reached = await self._is_reached(self._namespaces.resolved(namespace_id), caller)
+        return [namespace_id] if is_reached else []
+
+    async def _is_reached(self, namespace: ResolvedNamespace, caller: Caller) -> bool:
+        token, _ = bearer_token(caller.call.authorization)
+        return await self._reaches(token, namespace.game_id)
 
     def _idempotency(self, operation: str, request: Any, caller: Caller) -> bytes | None:
         key = caller.call.idempotency_key

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyservice.auth import EnvironmentGrant
 from pyservice.dataplane.configuration import ResolvedNamespace, raw_id, resolve
 from pyservice.errors import ServiceError
-from pyservice.ids import parse_uuid
+from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 
@@ -33,6 +33,8 @@ class Namespaces:
     def __init__(self) -> None:
         self._held: dict[bytes, _Held] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
+        self._by_game: dict[str, dict[bytes, None]] = {}
+        """By the game's id and by its name, in the order in which they were put."""
         self._by_host: dict[str, bytes] = {}
         self._grants: dict[bytes, EnvironmentGrant] = {}
         self._labels: dict[bytes, str] = {}
@@ -65,6 +67,8 @@ class Namespaces:
         )
         self._labels[resolved.namespace_id] = resolved.label
         self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
+        for game in _texts_of_game(resolved):
+            self._by_game.setdefault(game, {})[resolved.namespace_id] = None
         self._by_host |= dict.fromkeys(hosts, resolved.namespace_id)
         self._grants |= grants
 
@@ -75,6 +79,11 @@ class Namespaces:
             return
         del self._labels[namespace_id]
         self._by_name.pop((held.resolved.game_name, held.resolved.name), None)
+        for game in _texts_of_game(held.resolved):
+            of_game = self._by_game[game]
+            of_game.pop(namespace_id, None)
+            if not of_game:
+                del self._by_game[game]
         for host in held.hosts:
             self._by_host.pop(host, None)
         for token_hash in held.token_hashes:
@@ -103,6 +112,10 @@ class Namespaces:
         held = self._held.get(raw) if raw else None
         return held.resolved if held else None
 
+    def of_game(self, text: str) -> list[ResolvedNamespace]:
+        """The namespaces of a game, named by id or name_id; none for one that nobody fed."""
+        return [self._held[one].resolved for one in self._by_game.get(text, ())]
+
     # What tokens and origins stand for (auth.Access)
 
     def environment_grant(self, token_sha256: bytes) -> EnvironmentGrant | None:
@@ -117,6 +130,10 @@ class Namespaces:
 
     def namespace_of_host(self, host: str) -> bytes | None:
         return self._by_host.get(host)
+
+
+def _texts_of_game(namespace: ResolvedNamespace) -> tuple[str, str]:
+    return format_uuid(namespace.game_id), namespace.game_name
 
 
 def public_hosts(configuration: pb.NamespaceConfiguration) -> set[str]:

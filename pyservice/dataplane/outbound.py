@@ -8,7 +8,6 @@ Owns that the address that was checked is the one connected to. Which addresses 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from ssl import SSLContext
+from time import perf_counter
 from typing import Final
 
 import aiohttp
@@ -23,6 +23,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from pyservice.dataplane.public_addresses import Address
+from pyservice.observability.rays import new_span_id, note
 
 TIMEOUT_MS: Final = 10_000
 AT_ONCE: Final = 64
@@ -58,8 +59,10 @@ class Outbound:
         timeout_ms: int = TIMEOUT_MS,
         at_once: int = AT_ONCE,
         tls: SSLContext | None = None,
+        label: str = "webhook",
     ) -> None:
-        """`tls` None: certificates are verified with what the system trusts."""
+        """`tls` None: certificates are verified with what the system trusts. `label` is what rays call a request."""
+        self._label = label
         self._is_allowed = is_allowed
         self._timeout_s = timeout_ms / 1000
         self._at_once = at_once
@@ -82,14 +85,18 @@ class Outbound:
         trusted, no HTTP, more than `body_limit` bytes, or not done within the time, which counts
         waiting for others to the same host too. Redirects are answers like any other.
         """
+        began, span_id = perf_counter(), new_span_id()
+        trace = traceparent(ray_id, span_id)
         try:
             target = URL(url)
             async with asyncio.timeout(self._timeout_s), self._turn(target.host or ""):
-                return await self._exchange(target, content, headers, ray_id, body_limit)
+                return await self._exchange(target, content, headers, trace, body_limit)
         except TimeoutError:
             raise Unanswered(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Unanswered(_reason(error)) from None
+        finally:
+            note(self._label, began, span_id)
 
     async def close(self) -> None:
         """Ends all connections. Repeats do nothing."""
@@ -97,12 +104,12 @@ class Outbound:
             await self._session.close()
 
     async def _exchange(
-        self, url: URL, content: bytes, headers: Mapping[str, str], ray_id: str, body_limit: int
+        self, url: URL, content: bytes, headers: Mapping[str, str], trace: str, body_limit: int
     ) -> Answer:
         if self._session is None:
             self._session = self._open()
         # Compressed bodies are not asked for: their size says nothing about what they become.
-        ours = {"traceparent": traceparent(ray_id), "Accept-Encoding": "identity"}
+        ours = {"traceparent": trace, "Accept-Encoding": "identity"}
         async with self._session.post(
             url, data=content, headers={**headers, **ours}, allow_redirects=False
         ) as response:
@@ -233,9 +240,9 @@ class _Resolver(AbstractResolver):
         return found
 
 
-def traceparent(ray_id: str) -> str:
+def traceparent(ray_id: str, span_id: str) -> str:
     """The `traceparent` of a request that this ray makes: a span of its own."""
-    return f"00-{ray_id}-{os.urandom(8).hex()}-01"
+    return f"00-{ray_id}-{span_id}-01"
 
 
 def _reason(error: Exception) -> str:

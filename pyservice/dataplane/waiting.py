@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import note
 
 _PRUNE_AT: Final = 4096
 
@@ -82,7 +84,11 @@ class Waiting(Generic[Outcome]):
         if len(self._settling) >= self._prune_at:
             self._prune()
         self._settling.append((lsn, future))
-        await self._until(future, deadline)
+        began = perf_counter()
+        try:
+            await self._until(future, deadline)
+        finally:
+            note("journal wait", began)
 
     async def progressed(self, at_most_s: float) -> None:
         """Returns when the next batch is durable, or after so long."""
@@ -107,6 +113,7 @@ class Waiting(Generic[Outcome]):
         future: asyncio.Future[Outcome] = loop.create_future()
         waiting = self._holding.setdefault(hold, [])
         waiting.append(future)
+        began = perf_counter()
         try:
             return await self._until(future, limit if deadline is None else min(limit, deadline))
         except BaseException:
@@ -117,6 +124,8 @@ class Waiting(Generic[Outcome]):
                     del self._holding[hold]
                 self._source.release_hold(hold)
             raise
+        finally:
+            note("lobby start", began)
 
     def give_up_holds(self) -> None:
         """Who waits for a lobby that starts is sent away: the service stops."""

@@ -63,8 +63,8 @@ class Edge:
         rays: Rays | None = None,
     ) -> None:
         self.door = door
-        # Without anybody who takes them, kept rays are soon too many, and then none is kept.
-        self._rays = rays or Rays("edge", is_behind_door=door.is_behind_door)
+        # Nobody takes them then, so none is kept.
+        self._rays = rays or Rays("edge", queued_max=0, is_behind_door=door.is_behind_door)
         self.proxies = TrustedProxies(door.trusted_proxies)
         self._metrics = metrics.http
         self._unrouted = metrics.http.meter(UNROUTED)

@@ -55,7 +55,7 @@ class Passing:
         self,
         socket_path: Path,
         waiters: Waiters,
-        rays: Rays,
+        rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
@@ -64,8 +64,8 @@ class Passing:
         self._at_once = at_once
         self._running = 0
         self._is_away = False
-        self.rays = rays
-        self.held = HeldRequests(self._ask, waiters, rays)
+        self.rays = rays or Rays("edge", queued_max=0)
+        self.held = HeldRequests(self._ask, waiters, self.rays)
 
     async def ask_first(self, head: bytes, body: bytes, *, is_safe: bool) -> Reply:
         """Pass a client's request on. Raises ServiceError."""

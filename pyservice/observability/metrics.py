@@ -87,6 +87,16 @@ class FeedMetrics:
             self.last_applied_ts_s = now_s
 
 
+class RayMetrics:
+    """Rays that were kept, and those that were to be and had no room."""
+
+    __slots__ = ("dropped", "kept")
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self.dropped = 0
+
+
 class RequestMetrics:
     """All metrics that Python owns in a process with doors."""
 
@@ -104,7 +114,10 @@ class RequestMetrics:
         self.http = DoorMetrics("http")
         self.grpc = DoorMetrics("grpc")
         self.feed = FeedMetrics()
+        self.rays = RayMetrics()
         self._registry = CollectorRegistry()
+        prefix = "hosting" if inner_plane is None else f"hosting_{inner_plane}"
+        self._registry.register(_RayFamilies(self.rays, prefix))
         if inner_plane is not None:
             ProcessCollector(namespace=f"hosting_{inner_plane}", registry=self._registry)
             return
@@ -129,6 +142,24 @@ class _Families(Collector):
         yield from _request_families(doors)
         yield from _feed_families(self._metrics.feed)
         yield InfoMetricFamily("hosting_build", "What is running.", value=self._build)
+
+
+class _RayFamilies(Collector):
+    """Rays of one process."""
+
+    def __init__(self, metrics: RayMetrics, prefix: str) -> None:
+        self._metrics = metrics
+        self._prefix = prefix
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            f"{self._prefix}_rays", "Requests whose ray was kept.", value=self._metrics.kept
+        )
+        yield CounterMetricFamily(
+            f"{self._prefix}_rays_dropped",
+            "Requests whose ray was to be kept, and for which there was no room.",
+            value=self._metrics.dropped,
+        )
 
 
 def _request_families(doors: Sequence[DoorMetrics]) -> Iterator[Metric]:

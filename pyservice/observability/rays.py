@@ -12,12 +12,13 @@ import math
 import os
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from time import monotonic, perf_counter, time_ns
 from typing import Any, Final, NamedTuple
 
-from pyservice.observability.metrics import CANCELLED, OK
+from pyservice.ids import format_uuid
+from pyservice.observability.metrics import CANCELLED, OK, RayMetrics
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 
 SLOW_S: Final = 0.1
@@ -45,23 +46,29 @@ new_span_id = _random_span_ids().__next__
 
 
 class Trace:
-    """What is noted of one request. Times are of `perf_counter`."""
+    """What is noted of one request. Times are of `perf_counter`.
 
-    __slots__ = (
-        "_span_id",
-        "authorized",
-        "caller",
-        "game",
-        "given",
-        "handled",
-        "is_drawn",
-        "is_held",
-        "is_passed",
-        "message",
-        "ray_id",
-        "spans",
-        "started",
-    )
+    What most requests never set is the class's: each of them makes one of these.
+    """
+
+    authorized = 0.0
+    """When it was known who calls; 0: it is not."""
+    handled = 0.0
+    """When its handler began; 0: it never did."""
+    caller: Any = None
+    message: Any = None
+    """The request, while it runs, when it was read."""
+    namespace_id = b""
+    """Whose namespace it is; of one that is kept."""
+    game = ""
+    """The game that it names, as it names it; of one that is kept."""
+    is_held = False
+    """It waited for a change, which is not slowness."""
+    is_passed = False
+    """The other plane answers it."""
+    is_drawn = False
+    """It is kept in any case."""
+    _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, given: str | None = None) -> None:
         """`given` is the valid traceparent that the request came with."""
@@ -70,22 +77,6 @@ class Trace:
         self.given = given
         self.spans: list[tuple[str, str | None, float, float]] = []
         """What took time within: label, id, beginning, end."""
-        self.authorized = 0.0
-        """When it was known who calls; 0: it is not."""
-        self.handled = 0.0
-        """When its handler began; 0: it never did."""
-        self.caller: Any = None
-        self.message: Any = None
-        """The request, while it runs, when it was read."""
-        self.game = ""
-        """The game that it names, as it names it; of one that is kept."""
-        self.is_held = False
-        """It waited for a change, which is not slowness."""
-        self.is_passed = False
-        """The other plane answers it."""
-        self.is_drawn = False
-        """It is kept in any case."""
-        self._span_id: str | None = None
 
     @property
     def span_id(self) -> str:
@@ -157,14 +148,16 @@ class Rays:
         per_second: int = 100,
         queued_max: int = 2_000,
         is_behind_door: bool = False,
+        count: RayMetrics | None = None,
+        namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
         """At most `per_second` that failed or were slow, and as many others. `is_behind_door`: requests come with the
-        traceparent of a door of ours, which says by its flag whether it keeps them.
+        traceparent of a door of ours, which says by its flag whether it keeps them. Lobby tokens do not say of which
+        namespace they are.
         """
+        self._namespace_of_lobby = namespace_of_lobby
         self.service = service
-        self.dropped = 0
-        """Those that were to be kept, and for which there was no room."""
-        self.kept = 0
+        self.count = count or RayMetrics()
         self._is_behind_door = is_behind_door
         self._troubles = _Allowance(per_second)
         self._samples = _Allowance(per_second)
@@ -202,15 +195,26 @@ class Rays:
         else:
             return
         if len(self._queue) >= self._queued_max or not allowance.takes():
-            self.dropped += 1
+            self.count.dropped += 1
             return
-        self.kept += 1
+        self.count.kept += 1
         trace.game = _game_of(trace)
+        trace.namespace_id = self._namespace_of(trace)
         # A queue of whole versions would be large.
         trace.message = None
         wall_ns = time_ns() - int(perf_counter() * _NS)
         self._queue.append(Kept(trace, door, operation, code, ended, wall_ns))
         self._are_there.set()
+
+    def _namespace_of(self, trace: Trace) -> bytes:
+        """Now, because a lobby may be gone soon."""
+        caller = trace.caller
+        if caller is None:
+            return b""
+        if caller.lobby_id and not caller.namespace_id and self._namespace_of_lobby is not None:
+            return self._namespace_of_lobby(caller.lobby_id) or b""
+        namespace_id: bytes = caller.namespace_id
+        return namespace_id
 
     def _is_asked_for(self, trace: Trace) -> bool:
         if trace.given is None:
@@ -227,6 +231,13 @@ class Rays:
     async def take(self, at_most: int) -> list[Kept]:
         """The oldest that are kept, when there are any."""
         await self._are_there.wait()
+        return self._taken(at_most)
+
+    def take_all(self) -> list[Kept]:
+        """All that are kept now."""
+        return self._taken(len(self._queue))
+
+    def _taken(self, at_most: int) -> list[Kept]:
         taken = [self._queue.popleft() for _ in range(min(at_most, len(self._queue)))]
         if not self._queue:
             self._are_there.clear()
@@ -247,7 +258,7 @@ def _gap() -> int:
 
 
 def span_set(kept: Kept, service: str) -> pb.SpanSet:
-    """A kept request as a message, without whose it is."""
+    """A kept request as a message."""
     trace, wall_ns = kept.trace, kept.wall_ns
 
     def at_ns(moment: float) -> int:
@@ -263,6 +274,8 @@ def span_set(kept: Kept, service: str) -> pb.SpanSet:
         code=kept.code,
         start_ns=at_ns(trace.started),
         end_ns=at_ns(kept.ended),
+        asker=_asker(trace),
+        is_passed=trace.is_passed,
     )
     if trace.authorized:
         made.marks.add(label="authorized", at_ns=at_ns(trace.authorized))
@@ -288,3 +301,20 @@ def span_set(kept: Kept, service: str) -> pb.SpanSet:
             end_ns=at_ns(min(end, kept.ended)),
         )
     return made
+
+
+def _asker(trace: Trace) -> pb.Asker | None:
+    caller = trace.caller
+    if caller is None:
+        return None
+    if caller.scope is not None:
+        scope = caller.scope
+        return pb.Asker(
+            identity_id=scope.identity_id,
+            group_id=scope.group_id or "",
+            game_id=scope.game_id or "",
+            named_game=trace.game,
+        )
+    if trace.namespace_id:
+        return pb.Asker(namespace_id=format_uuid(trace.namespace_id))
+    return None

@@ -19,7 +19,11 @@ from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _SCOPE: Final = InstrumentationScope("pyservice")
-_KINDS: Final = {"webhook": SpanKind.CLIENT, "captcha": SpanKind.CLIENT, "control plane": SpanKind.CLIENT}
+_KINDS: Final = {
+    "webhook": SpanKind.CLIENT,
+    "captcha": SpanKind.CLIENT,
+    "control plane": SpanKind.CLIENT,
+}
 
 
 class Exporter:
@@ -39,7 +43,7 @@ class Exporter:
             self._processor.on_end(span)
 
     def close(self) -> None:
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
 
 def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
@@ -51,8 +55,8 @@ def spans_of(span_set: pb.SpanSet) -> list[ReadableSpan]:
         return SpanContext(trace_id, int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
 
     attributes = {"hosting.operation": span_set.operation, "hosting.code": span_set.code}
-    if span_set.namespace_id:
-        attributes["hosting.namespace_id"] = span_set.namespace_id
+    if span_set.asker.namespace_id:
+        attributes["hosting.namespace_id"] = span_set.asker.namespace_id
     has_failed = span_set.code not in (OK, CANCELLED)
     request = ReadableSpan(
         label_of(span_set),

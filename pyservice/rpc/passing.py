@@ -74,14 +74,14 @@ class RpcPassing:
         self,
         socket_path: Path,
         waiters: Waiters,
-        rays: Rays,
+        rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._channel = grpc.aio.insecure_channel(unix_address(socket_path), options=_OPTIONS)
         self._waiters = waiters
-        self._rays = rays
+        self._rays = rays or Rays("rpc", queued_max=0)
         self._at_once = at_once
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._running = 0

@@ -77,7 +77,7 @@ class RpcServer:
         """`passed` are operations that go the way of `passing`; `waiters` hold what operations of this
         process park; `internal` handlers are served on the same socket, which then is a unix one."""
         self._address = address
-        rays = rays or Rays("rpc", is_behind_door=door.is_behind_door)
+        rays = rays or Rays("rpc", queued_max=0, is_behind_door=door.is_behind_door)
         self._calls = _Calls(door, metrics.grpc, waiters, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
 
@@ -267,7 +267,9 @@ class _Calls:
             if isinstance(failure, Failed):
                 await context.abort(failure.status, failure.detail, failure.trailers)
             else:
-                await context.abort(status_code(failure), failure.detail, trailers(failure, trace.ray_id))
+                await context.abort(
+                    status_code(failure), failure.detail, trailers(failure, trace.ray_id)
+                )
             raise AssertionError("abort raises")
 
         return grpc.unary_unary_rpc_method_handler(serve)

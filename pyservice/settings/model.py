@@ -21,6 +21,7 @@ from pyservice.settings.sections import (
     Network,
     Origin,
     RateLimits,
+    RaySettings,
     Region,
     RuntimeSettings,
     S3Settings,
@@ -102,6 +103,7 @@ class Settings(BaseSettings):
         BASIC_TIERS
     )
     runtime: RuntimeSettings = RuntimeSettings()
+    rays: RaySettings = RaySettings()
     s3: S3Settings | None = None
     log_format: Literal["auto", "console", "json"] = "auto"
     """`auto`: for people on a terminal, else JSON lines."""

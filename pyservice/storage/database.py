@@ -39,9 +39,7 @@ _log = get_logger("storage")
 
 
 class Conflict(Exception):
-    """Something that may be there once is there already, something that is needed is not there, or two writers were in
-    each other's way: tried anew, it may go another way.
-    """
+    """Something is there already, or is needed and not there, or two writers were in each other's way: try anew."""
 
 
 class DatabaseUnusable(Exception):

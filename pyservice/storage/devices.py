@@ -27,7 +27,9 @@ async def complete(
     """Once; whether this was it."""
     statement = (
         update(device_links)
-        .where(device_links.c.device_link_id == device_link_id, device_links.c.complete_ms.is_(None))
+        .where(
+            device_links.c.device_link_id == device_link_id, device_links.c.complete_ms.is_(None)
+        )
         .values(complete_ms=now_ms, game_id=game_id, token_id=token_id)
     )
     return await tx.run(statement) > 0

@@ -76,9 +76,10 @@ async def add(
     )
 
 
-async def set_picture(tx: Transaction, game_id: str, column: str, upload_id: str) -> None:
-    """`column` is `logo_upload_id` or `banner_upload_id`."""
-    await tx.run(update(games).where(games.c.game_id == game_id).values({column: upload_id}))
+async def set_picture(tx: Transaction, game_id: str, which: str, upload_id: str, kind: str) -> None:
+    """`which` is `logo` or `banner`, `kind` png or jpeg."""
+    values = {f"{which}_upload_id": upload_id, f"{which}_kind": kind}
+    await tx.run(update(games).where(games.c.game_id == game_id).values(values))
 
 
 # Versions -----------------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ async def put(tx: Transaction, name: str, value: int) -> None:
     await put_text(tx, name, str(value))
 
 
+async def add(tx: Transaction, name: str, value: int) -> None:
+    """Raises Conflict when it is there already."""
+    await tx.run(insert(service_state), {"name": name, "value": str(value)})
+
+
 async def remembered(tx: Transaction, caller_key: bytes) -> Record | None:
     """Columns of `idempotent_answers`."""
     return await tx.first(_REMEMBERED, {"caller_key": caller_key})

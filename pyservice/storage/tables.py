@@ -95,7 +95,10 @@ games: Final = Table(
     Column("reserved_version_names", Integer, nullable=False, server_default="0"),
     _id("logo_upload_id", nullable=True),
     _id("banner_upload_id", nullable=True),
+    Column("logo_kind", String(8), nullable=True),
+    Column("banner_kind", String(8), nullable=True),
 )
+"""Kinds of pictures: png or jpeg, as their content is."""
 
 versions: Final = Table(
     "versions",
@@ -115,7 +118,7 @@ version_builds: Final = Table(
     "version_builds",
     metadata,
     _id("version_id", ForeignKey("versions.version_id"), primary_key=True),
-    _id("build_id", primary_key=True, index=True),
+    _id("build_id", ForeignKey("builds.build_id"), primary_key=True, index=True),
 )
 """Which builds a version names: they are needed while it is there."""
 
@@ -204,7 +207,7 @@ uploads: Final = Table(
     Index("ix_uploads_game_id_kind", "game_id", "kind", "create_ms"),
     Index("ix_uploads_complete_ms_create_ms", "complete_ms", "create_ms"),
 )
-"""`kind` build, site, avatar, banner or logo."""
+"""`kind` build, site, avatar, banner or logo; `gone`: of a build that was deleted, to be removed."""
 
 upload_files: Final = Table(
     "upload_files",
@@ -299,10 +302,13 @@ rays: Final = Table(
     "rays",
     metadata,
     _id("ray_id", primary_key=True),
-    _id("span_set", primary_key=True),
-    _id("game_id", nullable=True),
+    Column("span_id", String(16), primary_key=True),
+    Column("parent_span_id", String(16), nullable=False),
+    _id("identity_id", nullable=True),
     _id("group_id", nullable=True),
+    _id("game_id", nullable=True),
     _ms("create_ms", index=True),
-    Column("spans", LargeBinary, nullable=False),
+    Column("span_set", LargeBinary, nullable=False),
 )
-"""What one process did for a request."""
+"""What one process did for a request. Whose it is says the first that is not null of game, group and identity; none:
+that of the request that it passed on, whose `parent_span_id` is this `span_id`."""

@@ -1,18 +1,18 @@
-"""The authorization table (decisions 3): which operation takes which callers, how to call it, what its effect is.
+"""What a row of the authorization table says, and what it means for everybody who may call (decisions 3).
 
-Add a row for a new operation to `ROWS`: its slug, its scope, the fields of a good call, and the effect by which it is
-seen that somebody was let in: tables that change, a text that is shown, or the lobbies of the data plane.
+The rows are in `authorization_rows`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-from uuid import uuid4
 
 from pyservice.pb.hosting.v1.options_pb2 import (
+    CREDENTIAL_CHANNEL,
     CREDENTIAL_CLOUD,
     CREDENTIAL_DEVELOPMENT,
     CREDENTIAL_ENVIRONMENT,
@@ -21,7 +21,7 @@ from pyservice.pb.hosting.v1.options_pb2 import (
     CREDENTIAL_ORIGIN,
     CREDENTIAL_PUBLIC,
 )
-from tests.control.world import PAID_TS, Bearer, World
+from tests.control.world import Bearer, World
 
 OK: Final = "OK"
 Fields = dict[str, Any]
@@ -51,6 +51,7 @@ class Scope(Enum):
         "clients of the namespace that they show",
     )
     LOBBY = (frozenset({CREDENTIAL_LOBBY, CREDENTIAL_DEVELOPMENT}), "the lobby that is shown")
+    CHANNEL = (frozenset({CREDENTIAL_CHANNEL}), "who has the secret of an event channel")
     LOBBY_STATE = (
         frozenset({CREDENTIAL_LOBBY, CREDENTIAL_ENVIRONMENT, CREDENTIAL_CLOUD}),
         "lobby_ and env_ of the namespace, cloud_ that covers the game",
@@ -66,6 +67,7 @@ class Scope(Enum):
         return frozenset(_KINDS[one] for one in self.credentials if one in _KINDS)
 
 
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 _KINDS: Final[dict[int, str]] = {
     CREDENTIAL_PUBLIC: "pub",
     CREDENTIAL_ENVIRONMENT: "env",
@@ -90,6 +92,12 @@ class Row:
     """What the data plane has of the namespace changes."""
     elsewhere: str = OK
     """What a client, a lobby or an environment of another namespace, which the operation takes, is told."""
+    missing: str = "GAME_NOT_FOUND"
+    """What is missing to whose token does not cover the game."""
+    mock: str = OK
+    """What a dev_ token is told, which is never let in to the subject itself."""
+    undo: Callable[[World], Awaitable[None]] | None = None
+    """Afterwards, where the other rows need it as it was."""
     is_private: bool = True
     """False: `shows` is in the answer to everybody who is let in."""
 
@@ -102,7 +110,10 @@ def expected(row: Row, bearer: Bearer) -> str:
     if bearer.kind == "":
         is_page = scope is Scope.CLIENT and bearer.is_of_namespace
         return OK if is_page else "TOKEN_MISSING"
-    if bearer.kind == "garbage":
+    if scope is Scope.CHANNEL:
+        # Any text of the form names a channel, in which there may be nothing.
+        return OK if _SECRET.fullmatch(bearer.token or "") else "TOKEN_INVALID"
+    if bearer.kind in ("garbage", "channel"):
         return "TOKEN_INVALID"
     if bearer.kind not in scope.kinds:
         return "FORBIDDEN"
@@ -110,6 +121,8 @@ def expected(row: Row, bearer: Bearer) -> str:
         return bearer.fault
     if bearer.kind == "cloud":
         return _of_cloud(row, bearer)
+    if bearer.kind == "dev":
+        return row.mock
     if scope is Scope.ENVIRONMENT and not bearer.is_of_namespace:
         return row.elsewhere if bearer.is_of_game else "GAME_NOT_FOUND"
     return OK if bearer.is_of_namespace else row.elsewhere
@@ -124,7 +137,7 @@ def _of_cloud(row: Row, bearer: Bearer) -> str:
         case Scope.GROUP:
             return OK if bearer.covers_group else "GROUP_NOT_FOUND"
         case Scope.GAME | Scope.ENVIRONMENT:
-            return OK if bearer.covers_game else "GAME_NOT_FOUND"
+            return OK if bearer.covers_game else row.missing
         case Scope.LOBBY_STATE:
             return OK if bearer.covers_game else row.elsewhere
     return OK
@@ -132,6 +145,8 @@ def _of_cloud(row: Row, bearer: Bearer) -> str:
 
 def is_concerned(row: Row, bearer: Bearer) -> bool:
     """Whether whoever is let in meets the subject: mocks and other namespaces are somewhere else."""
+    if row.scope is Scope.CHANNEL:
+        return bearer.kind == "channel"
     if bearer.kind == "dev":
         return False
     if bearer.kind == "cloud" and row.scope in (Scope.ANY_CLOUD, Scope.IDENTITY):
@@ -139,222 +154,3 @@ def is_concerned(row: Row, bearer: Bearer) -> bool:
     if row.scope in (Scope.CLIENT, Scope.LOBBY, Scope.LOBBY_STATE) and bearer.kind != "cloud":
         return bearer.is_of_namespace
     return True
-
-
-# Fields of a good call ----------------------------------------------------------------------------
-
-
-def _given(make: Callable[[World], Fields]) -> Callable[[World], Awaitable[Fields]]:
-    async def fields(world: World) -> Fields:
-        return make(world)
-
-    return fields
-
-
-def _of_game(**more: Any) -> Callable[[World], Awaitable[Fields]]:
-    """The game's, with texts in which `NEW` is a new name."""
-    return _given(lambda world: {"game_id": world.game_id, **_named(more)})
-
-
-def _of_namespace(**more: Any) -> Callable[[World], Awaitable[Fields]]:
-    return _given(lambda world: {"game_id": world.game_id, "namespace_id": "prod", **_named(more)})
-
-
-def _of_group(**more: Any) -> Callable[[World], Awaitable[Fields]]:
-    return _given(lambda world: {"group_id": world.group_id, **_named(more)})
-
-
-def _named(more: Fields) -> Fields:
-    return {name: _new() if value == "NEW" else value for name, value in more.items()}
-
-
-def _new() -> str:
-    return f"n{uuid4().hex[:18]}"
-
-
-async def _new_version(world: World) -> Fields:
-    version_id = await world.owner.version(world.game_id, {}, name=_new())
-    return {"game_id": world.game_id, "namespace_id": "staging", "version_id": version_id}
-
-
-_limits = iter(range(1000, 1_000_000))
-
-
-async def _new_limits(world: World) -> Fields:
-    return {
-        "game_id": world.game_id,
-        "namespace_id": "staging",
-        "lobby_count_max": next(_limits),
-        "max_players": 2,
-    }
-
-
-async def _other_public_auth(world: World) -> Fields:
-    place = {"game_id": world.game_id, "namespace_id": "staging"}
-    config = (await world.owner.good("get_namespace", **place))["namespace"]["config"]
-    return {**place, "enabled": not config["cdn"]["enable_domain_public_auth"]}
-
-
-async def _other_cdn_auth(world: World) -> Fields:
-    place = {"game_id": world.game_id, "namespace_id": "staging"}
-    config = (await world.owner.good("get_namespace", **place))["namespace"]["config"]
-    other = "basic" if config["cdn"]["auth_type"] == "none" else "none"
-    return {**place, "auth_type": other}
-
-
-async def _some_domain(world: World) -> Fields:
-    fields = {"game_id": world.game_id, "namespace_id": "prod", "domain": f"{_new()}.example"}
-    await world.owner.good("add_domain", **fields)
-    return fields
-
-
-async def _some_user(world: World) -> Fields:
-    user = _new()
-    await world.records.site_user(world.namespace_id, user)
-    return {"game_id": world.game_id, "namespace_id": "prod", "user": user}
-
-
-async def _some_token(world: World) -> Fields:
-    place = {"game_id": world.game_id, "namespace_id": "prod"}
-    made = await world.owner.good("create_public_token", **place)
-    return {**place, "token_id": made["token_id"]}
-
-
-async def _some_group_token(world: World) -> Fields:
-    _, token_id = await world.records.cloud_token(world.identity_id, world.group_id)
-    return {"group_id": world.group_id, "token_id": token_id}
-
-
-async def _reserved(world: World) -> Fields:
-    return {"player_token": await world.player_token()}
-
-
-async def _connected(world: World) -> Fields:
-    fields = await _reserved(world)
-    answer = await world.door.call("connected", fields, token=world.lobby["lobby_token"])
-    assert answer.code == OK, answer
-    return fields
-
-
-async def _nobody_there(world: World) -> Fields:
-    """A list without a player who is connected and was so at the list before: it frees the slot."""
-    await _connected(world)
-    fields: Fields = {"player_tokens": []}
-    answer = await world.door.call("heartbeat", fields, token=world.lobby["lobby_token"])
-    assert answer.code == OK, answer
-    await _connected(world)
-    return fields
-
-
-async def _other_closed(world: World) -> Fields:
-    listed = await world.door.call("list", {}, token=world.environment_token)
-    is_open = world.lobby["lobby_id"] in str(listed.body)
-    return {"is_closed": is_open}
-
-
-async def _attached(world: World) -> Fields:
-    lobby = await world.owner.lobby(world.game_id, world.environment_token)
-    return {"game_id": world.game_id, "lobby_id": lobby["lobby_id"]}
-
-
-PORTS: Final = {"game": {"address": "127.0.0.1", "port": 4000}}
-MODES: Final = {"game_modes": ["arena"]}
-
-# The table ----------------------------------------------------------------------------------------
-
-_GAMES = (
-    Row("validate_game", Scope.ANY_CLOUD, _given(lambda _: {"display_name": ""}),
-        shows=lambda _: "too-short", is_private=False),
-    Row("create_game", Scope.GROUP,
-        _given(lambda world: {"developer_group_id": world.group_id, "display_name": _new()}),
-        changes=frozenset({"games", "versions", "namespaces", "version_history"})),
-    Row("get_games", Scope.ANY_CLOUD, _given(lambda _: {}), shows=lambda world: world.game_id),
-    Row("get_game", Scope.GAME, _of_game(), shows=lambda world: world.game_id),
-)  # fmt: skip
-_GROUPS = (
-    Row("create_group", Scope.IDENTITY, _given(lambda _: {"display_name": _new()}),
-        changes=frozenset({"groups", "members"})),
-    Row("get_group", Scope.GROUP, _of_group(), shows=lambda world: world.group_id),
-    Row("get_billing", Scope.GROUP, _of_group(), shows=lambda _: PAID_TS),
-)  # fmt: skip
-_VERSIONS = (
-    Row("create_version", Scope.GAME, _of_game(display_name="NEW", config={}),
-        changes=frozenset({"versions"})),
-    Row("validate_version", Scope.GAME, _of_game(display_name="", config={}),
-        shows=lambda _: "too-short"),
-    Row("reserve_version_name", Scope.GAME, _of_game(), changes=frozenset({"games"})),
-    Row("get_version", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "version_id": world.version_id}),
-        shows=lambda _: "heartbeat_grace_ms"),
-    Row("list_versions", Scope.GAME, _of_game(), shows=lambda world: world.version_id),
-)  # fmt: skip
-_FED = frozenset({"namespaces"})
-_NAMESPACES = (
-    Row("validate_namespace", Scope.GAME, _of_game(display_name="x", name_id=""),
-        shows=lambda _: "too-short"),
-    Row("create_namespace", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "display_name": "x", "name_id": _new(),
-                              "version_id": world.version_id}),
-        changes=frozenset({"namespaces", "version_history"})),
-    Row("list_namespaces", Scope.GAME, _of_game(), shows=lambda world: world.namespace_id),
-    Row("get_namespace", Scope.GAME, _of_namespace(), shows=lambda world: world.domain),
-    Row("set_version", Scope.GAME, _new_version,
-        changes=frozenset({"namespaces", "version_history"})),
-    Row("version_history", Scope.GAME, _of_namespace(), shows=lambda world: world.version_id),
-    Row("set_mm_config", Scope.GAME, _new_limits, changes=_FED),
-    Row("validate_mm_config", Scope.GAME, _of_namespace(lobby_count_max=0, max_players=1),
-        shows=lambda _: "too-low"),
-    Row("set_domain_public_auth", Scope.GAME, _other_public_auth, changes=_FED),
-    Row("add_domain", Scope.GAME,
-        _given(lambda world: {"game_id": world.game_id, "namespace_id": "staging",
-                              "domain": f"{_new()}.example"}),
-        changes=frozenset({"domains", "namespaces"})),
-    Row("remove_domain", Scope.GAME, _some_domain, changes=frozenset({"domains", "namespaces"})),
-    Row("set_cdn_auth", Scope.GAME, _other_cdn_auth, changes=_FED),
-    Row("set_auth_user", Scope.GAME, _of_namespace(user="NEW", password="x"),
-        changes=frozenset({"auth_users"})),
-    Row("remove_auth_user", Scope.GAME, _some_user, changes=frozenset({"auth_users"})),
-)  # fmt: skip
-_TOKENS = (
-    Row("create_service_token", Scope.GAME, _of_game(environment_id="prod"),
-        changes=frozenset({"namespace_tokens", "namespaces"})),
-    Row("create_public_token", Scope.GAME, _of_namespace(),
-        changes=frozenset({"namespace_tokens"})),
-    Row("create_development_token", Scope.GAME, _of_namespace(),
-        changes=frozenset({"namespace_tokens", "namespaces"})),
-    Row("list_namespace_tokens", Scope.GAME, _of_namespace(), shows=lambda _: "'env'"),
-    Row("revoke_namespace_token", Scope.GAME, _some_token,
-        changes=frozenset({"namespace_tokens", "namespaces"})),
-    Row("create_game_token", Scope.GAME, _of_game(), changes=frozenset({"cloud_tokens"})),
-    Row("list_group_tokens", Scope.GROUP, _of_group(), shows=lambda world: world.other_game_id),
-    Row("revoke_group_token", Scope.GROUP, _some_group_token,
-        changes=frozenset({"cloud_tokens"})),
-    Row("inspect_token", Scope.ANY_CLOUD, _given(lambda _: {}),
-        shows=lambda _: "token_id", is_private=False),
-)  # fmt: skip
-_LOBBY_GONE = "MATCHMAKER_LOBBY_NOT_FOUND"
-_MATCHMAKER = (
-    Row("find", Scope.CLIENT, _given(lambda _: MODES), moves=True,
-        elsewhere="MATCHMAKER_GAME_MODE_NOT_FOUND"),
-    Row("join", Scope.CLIENT, _given(lambda world: {"lobby_id": world.lobby["lobby_id"]}),
-        moves=True, elsewhere=_LOBBY_GONE),
-    Row("list", Scope.CLIENT, _given(lambda _: {}), shows=lambda world: world.lobby["lobby_id"]),
-    Row("regions", Scope.CLIENT, _given(lambda _: {}), shows=lambda _: "Self-hosted",
-        is_private=False),
-    Row("statistics", Scope.CLIENT, _given(lambda _: {}), shows=lambda _: "arena"),
-    Row("connected", Scope.LOBBY, _reserved, moves=True, elsewhere="PLAYER_TOKEN_WRONG_LOBBY"),
-    Row("disconnected", Scope.LOBBY, _connected, moves=True,
-        elsewhere="PLAYER_TOKEN_WRONG_LOBBY"),
-    Row("ready", Scope.LOBBY, _given(lambda _: {})),
-    Row("closed", Scope.LOBBY, _other_closed, moves=True),
-    Row("set_state", Scope.LOBBY, _given(lambda _: {"state": _new()}), moves=True),
-    Row("get_state", Scope.LOBBY_STATE,
-        _given(lambda world: {"lobby_id": world.lobby["lobby_id"]}), elsewhere=_LOBBY_GONE),
-    Row("heartbeat", Scope.LOBBY, _nobody_there, moves=True),
-    Row("attach", Scope.ENVIRONMENT,
-        _of_namespace(game_mode="arena", ports=PORTS), moves=True,
-        elsewhere="NAMESPACE_NOT_FOUND"),
-    Row("detach", Scope.ENVIRONMENT, _attached, moves=True, elsewhere=_LOBBY_GONE),
-)  # fmt: skip
-
-ROWS: Final = (*_GAMES, *_GROUPS, *_VERSIONS, *_NAMESPACES, *_TOKENS, *_MATCHMAKER)

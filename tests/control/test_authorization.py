@@ -11,7 +11,8 @@ import pytest
 
 from pyservice.pb.hosting.v1 import options_pb2
 from pyservice.schema.methods import METHODS, option
-from tests.control.authorization import OK, ROWS, Row, expected, is_concerned
+from tests.control.authorization import OK, Row, expected, is_concerned
+from tests.control.authorization_rows import ROWS
 from tests.control.world import Bearer, World
 from tests.household import BY_SLUG, Answer, Door
 
@@ -48,6 +49,8 @@ async def test_who_is_let_in_has_the_effect_and_who_is_not_has_none(
     await _refused_change_nothing(world, door, row, refused)
     for bearer in let_in:
         await _let_in_has_effect(world, door, row, bearer)
+        if row.undo is not None:
+            await row.undo(world)
 
 
 async def _refused_change_nothing(

@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
 
-from tests.control.authorization import ROWS, Row
+from tests.control.authorization import Row
+from tests.control.authorization_rows import ROWS
 from tests.control.world import World
+from tests.databases import KINDS
 from tests.household import BY_SLUG, Developer, House, HttpDoor
 
-pytestmark = pytest.mark.anyio
+# Nothing of this gets as far as a database.
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("house", KINDS[:1], indirect=True)]
 
+_OF_THE_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
 NOUNS: Final = tuple(
-    row for row in ROWS if not BY_SLUG[row.slug].name.startswith("hosting.v1.Matchmaker.")
+    row for row in ROWS if not BY_SLUG[row.slug].name.startswith(_OF_THE_DATA_PLANE)
 )
 IDS: Final = ("game_id", "group_id", "namespace_id", "environment_id", "version_id", "token_id")
 IN_PATH: Final = tuple(
@@ -39,16 +44,11 @@ async def test_an_id_without_form_is_refused(
     before = await world.records.tables()
     longest = 40 if name == "game_id" else 20
     for text in ("A", "a--b", "-a", "a_b", "é", "x" * (longest + 1), str(uuid4()).upper()):
-        answer = await world.owner.door.call(
+        answer = await developer.door.call(
             row.slug, {**fields, name: text}, token=world.owner.token
         )
-        (path,) = answer.errors
-        assert (answer.code, path[0]) == ("ID_INVALID", name), text
+        assert (answer.code, {path[0] for path in answer.errors}) == ("ID_INVALID", {name}), text
         assert answer.detail
-        spoilt = await developer.door.call(
-            row.slug, {**fields, name: text}, token=world.owner.token
-        )
-        assert (spoilt.code, spoilt.errors) == (answer.code, answer.errors)
     assert await world.records.tables() == before
 
 
@@ -117,11 +117,11 @@ async def test_a_body_without_form_is_refused(house: House, world: World, row: R
         status, code, paths = await send(house, world, row, fields, body)
         assert (status, code, len(paths)) == (400, "BODY_INVALID", 1), body
     found = await send(house, world, row, fields, {**good, "nonsense": 1, "none": None})
-    unknown = [("nonsense", "unknown"), ("none", "unknown")]
+    unknown = [("nonsense", "unknown-field"), ("none", "unknown-field")]
     assert found == (400, "BODY_INVALID", unknown)
     for name in BY_SLUG[row.slug].path_fields:
         found = await send(house, world, row, fields, {**good, name: "x"})
-        assert found == (400, "BODY_INVALID", [(name, "unknown")])
+        assert found == (400, "BODY_INVALID", [(name, "unknown-field")])
     assert await world.records.tables() == before
 
 
@@ -150,8 +150,10 @@ async def test_values_of_other_types_are_all_told_at_once(
 async def test_an_unknown_query_parameter_is_refused(house: House, world: World, row: Row) -> None:
     fields = await row.fields(world)
     before = await world.records.tables()
-    found = await send(house, world, row, fields, None, "?nonsense=1&more=")
-    assert found == (400, "QUERY_INVALID", [("nonsense", "unknown"), ("more", "unknown")])
+    unknown = [("nonsense", "unknown-parameter"), ("more", "unknown-parameter")]
+    query = "?" + urlencode({**body_of(row, fields), "nonsense": "1", "more": ""})
+    found = await send(house, world, row, fields, None, query)
+    assert found == (400, "QUERY_INVALID", unknown)
     assert await world.records.tables() == before
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import httpx
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, update
 
 from pyservice.control.changes import now_ms
 from pyservice.control.tokens import new_secret
@@ -19,8 +19,8 @@ from pyservice.ids import RecordIds
 from pyservice.storage import groups, namespaces, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
-from pyservice.storage.tables import members, metadata
-from tests.household import ARENA_MODES, Developer, Door, House
+from pyservice.storage.tables import lobbies, members, metadata
+from tests.household import ARENA_MODES, Developer, Door, House, HttpDoor, eventually
 
 PAID_MS: Final = 1
 PAID_TS: Final = "1970-01-01T00:00:00.001Z"
@@ -114,6 +114,25 @@ class Records:
                 )
             )
 
+    async def past_lobby(self, namespace_id: str, version_id: str) -> str:
+        """Id of a lobby that has ended."""
+        values = {
+            "lobby_id": str(uuid4()),
+            "namespace_id": namespace_id,
+            "game_mode": "arena",
+            "region_id": "local",
+            "version_id": version_id,
+            "publicity": "public",
+            "is_closed": False,
+            "is_stopping": False,
+            "create_ms": now_ms(),
+            "stop_ms": now_ms(),
+            "stop_reason": "removed",
+        }
+        async with self.database.write() as tx:
+            await tx.run(insert(lobbies), values)
+        return str(values["lobby_id"])
+
     async def site_user(self, namespace_id: str, user: str) -> None:
         """A user of the site whose password nobody knows."""
         async with self.database.write() as tx:
@@ -165,12 +184,33 @@ class World:
             one["namespace_id"] for one in game["game"]["namespaces"]
         )
         self.version_id = game["game"]["versions"][0]["version_id"]
+        self.past_lobby_id = await records.past_lobby(self.namespace_id, self.version_id)
+        self.ray_id = await self._ray()
         self.bearers = [
             *_nobodies(),
             *await self._clouds(other_group_id, stranger_id, stranger_group_id),
             *await self._of_namespaces(),
         ]
         return self
+
+    async def _ray(self) -> str:
+        """Of a kept request about the game."""
+        ray_id = uuid4().hex
+        door = HttpDoor(self.house.said["http"])
+        traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
+        path = f"/cloud/games/{self.game_id}"
+        answer = await door.request(
+            "GET", path, token=self.owner.token, headers={"traceparent": traceparent}
+        )
+        assert answer.status_code == 200, answer.text
+        await door.close()
+
+        async def is_stored() -> bool:
+            told = await self.owner.good("get_ray_perf", ray_id=ray_id)
+            return len(told["perf_lists"]) > 0
+
+        await eventually(is_stored)
+        return ray_id
 
     async def close(self) -> None:
         await self._scraper.aclose()
@@ -280,9 +320,18 @@ class World:
             ),
             Bearer("player", "player", await self.player_token()),
             Bearer("link", "link", "link_AAAAAAAAAAAAAAAAAAAAAA"),
+            Bearer("channel", "channel", await self._channel()),
             Bearer("a page of the namespace", "", origin=f"https://{self.domain}", **here),
             Bearer("a page of nobody", "", origin="https://nobody.example"),
         ]
+
+    async def _channel(self) -> str:
+        """Secret of a channel to which a token was sent."""
+        secret = uuid4().hex
+        fields = {"lobby_id": self.lobby["lobby_id"], "party_size": 2, "event_channels": [secret]}
+        joined = await self.door.call("join", fields, token=self.public_token)
+        assert joined.code == "OK", joined
+        return secret
 
     async def player_token(self) -> str:
         """Of a reserved place in the lobby."""

@@ -11,12 +11,21 @@ import pytest
 
 from pyservice import keyring
 from pyservice.auth import Authorizer
-from pyservice.calls import Call, Caller
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine, Limits, open_engine
+from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.regions import Region, Regions
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.configurations import GAME_ID, NAMESPACE_ID, version
-from tests.dataplane.scene import MODES, Scene
+from tests.dataplane.configurations import (
+    GAME_ID,
+    NAMESPACE_ID,
+    OTHER_NAMESPACE_ID,
+    configuration,
+    version,
+)
+from tests.dataplane.scene import MODES, PORTS, Scene
 
 pytestmark = pytest.mark.anyio
 
@@ -179,12 +188,82 @@ async def test_state_is_given_back_byte_for_byte(scene: Scene) -> None:
     assert (await scene.fleet.get_state(request, scene.back_end())).state == state
 
 
+def _cloud(scene: Scene, *reached: bytes) -> tuple[Fleet, Caller]:
+    """Who shows a cloud_ token that reaches these games, and the operations for it."""
+
+    async def reaches(token: str, game_id: bytes) -> bool:
+        return token == "cloud_shown" and game_id in reached
+
+    fleet = Fleet(
+        scene.engine,
+        scene.namespaces,
+        Regions([Region("north", "Self-hosted", "North", 60.0, 0.0)]),
+        heartbeat_timeout_ms=30_000,
+        heartbeat_grace_ms=10_000,
+        reaches=reaches,
+    )
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
+    return fleet, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call)
+
+
+async def test_a_cloud_token_names_any_namespace_of_a_game_within_its_reach(scene: Scene) -> None:
+    scene.namespaces.put(
+        configuration(
+            namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[version(**MODES)]
+        )
+    )
+    fleet, caller = _cloud(scene, raw_id(GAME_ID))
+    for game in ("arena", GAME_ID):
+        for namespace in ("prod", NAMESPACE_ID, "staging", OTHER_NAMESPACE_ID):
+            made = await fleet.attach(_attach(game, namespace), caller)
+            state = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+            assert (await fleet.get_state(state, caller)).state == b""
+            assert (await fleet.detach(_detach(made.lobby_id, game), caller)).did_remove
+    assert await _code(fleet.attach(_attach("arena", "nowhere"), caller)) == "NAMESPACE_NOT_FOUND"
+    assert await _code(fleet.attach(_attach("nowhere", "prod"), caller)) == "GAME_NOT_FOUND"
+
+
+async def test_beyond_its_reach_nothing_is_there_for_a_cloud_token(scene: Scene) -> None:
+    made = await scene.attach()
+    fleet, caller = _cloud(scene)
+    assert await _code(fleet.attach(_attach("arena", "prod"), caller)) == "GAME_NOT_FOUND"
+    assert await _code(fleet.detach(_detach(made.lobby_id), caller)) == "GAME_NOT_FOUND"
+    state = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+    assert scene.engine.lobby(raw_id(made.lobby_id)) is not None
+
+
+async def test_namespaces_of_a_game_are_found_by_its_id_and_name_until_they_are_removed(
+    scene: Scene,
+) -> None:
+    scene.namespaces.put(
+        configuration(
+            namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[version(**MODES)]
+        )
+    )
+    for text in ("arena", GAME_ID):
+        assert [one.name for one in scene.namespaces.of_game(text)] == ["prod", "staging"]
+    scene.namespaces.remove(raw_id(NAMESPACE_ID))
+    assert [one.name for one in scene.namespaces.of_game("arena")] == ["staging"]
+    scene.namespaces.remove(raw_id(OTHER_NAMESPACE_ID))
+    assert scene.namespaces.of_game("arena") == scene.namespaces.of_game(GAME_ID) == []
+
+
+def _attach(game: str, namespace: str) -> pb.AttachLobbyRequest:
+    ports = {name: pb.AttachedPort(**port) for name, port in PORTS.items()}
+    return pb.AttachLobbyRequest(
+        game_id=game, namespace_id=namespace, game_mode="duel", ports=ports
+    )
+
+
 def _reader(scene: Scene, lobby_token: str) -> Caller:
     """Who reads states with this token, as the doors find out."""
     call = Call(
         ray_id="0" * 32, address=bytes([127, 0, 0, 1]), authorization=f"Bearer {lobby_token}"
     )
-    return Authorizer(scene.engine, scene.namespaces).lobby_state(call)
+    reader = Authorizer(scene.engine, scene.namespaces).lobby_state(call)
+    assert isinstance(reader, Caller)
+    return reader
 
 
 async def test_a_lobby_reads_states_of_its_namespace_until_it_has_ended(scene: Scene) -> None:

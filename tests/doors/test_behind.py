@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyservice.calls import Park
-from pyservice.doors import behind, tracecontext
+from pyservice.doors import behind
 
-RAY = "4bf92f3577b34da6a3ce929d0e0e4736"
 _WORDS = st.text(st.characters(codec="ascii", exclude_characters=" ,\r\n\t"), min_size=1)
 
 
@@ -29,12 +28,3 @@ def test_what_a_request_waits_for_is_read_as_it_was_written(
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         behind.read_park(text)
-
-
-def test_the_trace_of_a_client_goes_on_and_others_begin_here() -> None:
-    given_trace = f"00-{RAY}-00f067aa0ba902b7-01"
-    assert behind.traceparent(RAY, given_trace) == given_trace
-    for other in (None, "nonsense", given_trace.replace("4bf9", "0000")):
-        made = behind.traceparent(RAY, other)
-        assert tracecontext.continued(made) == RAY
-        assert made != other

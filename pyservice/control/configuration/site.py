@@ -6,7 +6,7 @@ What a glob matches is for who serves the site; here is only whether it is one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from pyservice.control.configuration.context import Context
@@ -37,6 +37,22 @@ _OF_A_CONNECTION: Final = frozenset(
     }
 )
 """Names in lower case that speak of one connection: whoever sends the message sets them."""
+
+FORBIDDEN: Final = frozenset(
+    {
+        # Of one connection, and what frames a message on it: only the server knows them.
+        *("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding"),
+        *("upgrade", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        # What the server answers conditions and ranges by.
+        *("accept-ranges", "content-range", "date", "etag", "last-modified", "vary"),
+        # A cookie in an answer that caches share is everybody's, and in local mode, or by its
+        # Domain, it is every other site's too. What runs in a page can set its own.
+        "set-cookie",
+        # Never taken back.
+        "x-content-type-options",
+    }
+)
+"""Names in lower case that no route of a site can set."""
 
 Path = tuple[str, ...]
 
@@ -81,22 +97,24 @@ def _route(route: pb.VersionRoute, path: Path) -> Iterator[Finding]:
             yield Finding(where, "too-many", f"must have at most {HEADERS_MAX} entries")
         for number, header in enumerate(headers[:HEADERS_MAX]):
             at_header = (*where, str(number))
-            yield from findings_in_header_name(header.name, (*at_header, "name"))
+            yield from findings_in_header_name(header.name, (*at_header, "name"), FORBIDDEN)
             yield from findings_in_header_value(
                 header.value, (*at_header, "value"), HEADER_VALUE_MAX_BYTES
             )
 
 
-def findings_in_header_name(name: str, path: Path) -> Iterator[Finding]:
-    """What is wrong with the name of a header that a developer sets."""
+def findings_in_header_name(
+    name: str, path: Path, forbidden: Collection[str] = _OF_A_CONNECTION
+) -> Iterator[Finding]:
+    """What is wrong with the name of a header that a developer sets; `forbidden` are in lower case."""
     if not name:
         yield Finding(path, "too-short", "must not be an empty header name")
     elif len(name.encode()) > HEADER_NAME_MAX_BYTES:
         yield Finding(path, "too-long", f"must have at most {HEADER_NAME_MAX_BYTES} bytes")
     elif not _HEADER_NAME.fullmatch(name):
         yield Finding(path, "invalid", "must be the name of an HTTP header")
-    elif name.lower() in _OF_A_CONNECTION or name.lower().startswith("proxy-"):
-        yield Finding(path, "not-allowed", "is a header of the connection, which nobody may set")
+    elif name.lower() in forbidden or name.lower().startswith("proxy-"):
+        yield Finding(path, "not-allowed", "is a header that only the service sets")
 
 
 def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterator[Finding]:

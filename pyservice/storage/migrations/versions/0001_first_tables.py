@@ -66,12 +66,14 @@ def upgrade() -> None:
     op.create_table(
         "rays",
         sa.Column("ray_id", sa.String(length=36), nullable=False),
-        sa.Column("span_set", sa.String(length=36), nullable=False),
-        sa.Column("game_id", sa.String(length=36), nullable=True),
+        sa.Column("span_id", sa.String(length=16), nullable=False),
+        sa.Column("parent_span_id", sa.String(length=16), nullable=False),
+        sa.Column("identity_id", sa.String(length=36), nullable=True),
         sa.Column("group_id", sa.String(length=36), nullable=True),
+        sa.Column("game_id", sa.String(length=36), nullable=True),
         sa.Column("create_ms", sa.BigInteger(), nullable=False),
-        sa.Column("spans", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("ray_id", "span_set", name=op.f("pk_rays")),
+        sa.Column("span_set", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("ray_id", "span_id", name=op.f("pk_rays")),
     )
     op.create_index(op.f("ix_rays_create_ms"), "rays", ["create_ms"], unique=False)
     op.create_table(
@@ -109,6 +111,8 @@ def upgrade() -> None:
         sa.Column("reserved_version_names", sa.Integer(), server_default="0", nullable=False),
         sa.Column("logo_upload_id", sa.String(length=36), nullable=True),
         sa.Column("banner_upload_id", sa.String(length=36), nullable=True),
+        sa.Column("logo_kind", sa.String(length=8), nullable=True),
+        sa.Column("banner_kind", sa.String(length=8), nullable=True),
         sa.ForeignKeyConstraint(
             ["group_id"], ["groups.group_id"], name=op.f("fk_games_group_id_groups")
         ),
@@ -271,20 +275,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("upload_id", "path", name=op.f("pk_upload_files")),
     )
     op.create_table(
-        "version_builds",
-        sa.Column("version_id", sa.String(length=36), nullable=False),
-        sa.Column("build_id", sa.String(length=36), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["version_id"],
-            ["versions.version_id"],
-            name=op.f("fk_version_builds_version_id_versions"),
-        ),
-        sa.PrimaryKeyConstraint("version_id", "build_id", name=op.f("pk_version_builds")),
-    )
-    op.create_index(
-        op.f("ix_version_builds_build_id"), "version_builds", ["build_id"], unique=False
-    )
-    op.create_table(
         "auth_users",
         sa.Column("namespace_id", sa.String(length=36), nullable=False),
         sa.Column("user", sa.String(length=128), nullable=False),
@@ -339,6 +329,23 @@ def upgrade() -> None:
     )
     op.create_index(
         op.f("ix_namespace_tokens_namespace_id"), "namespace_tokens", ["namespace_id"], unique=False
+    )
+    op.create_table(
+        "version_builds",
+        sa.Column("version_id", sa.String(length=36), nullable=False),
+        sa.Column("build_id", sa.String(length=36), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["build_id"], ["builds.build_id"], name=op.f("fk_version_builds_build_id_builds")
+        ),
+        sa.ForeignKeyConstraint(
+            ["version_id"],
+            ["versions.version_id"],
+            name=op.f("fk_version_builds_version_id_versions"),
+        ),
+        sa.PrimaryKeyConstraint("version_id", "build_id", name=op.f("pk_version_builds")),
+    )
+    op.create_index(
+        op.f("ix_version_builds_build_id"), "version_builds", ["build_id"], unique=False
     )
     op.create_table(
         "version_history",

@@ -14,21 +14,25 @@ class ApplyRequest(_message.Message):
     configuration: _configuration_pb2.NamespaceConfiguration
     def __init__(self, configuration: _Optional[_Union[_configuration_pb2.NamespaceConfiguration, _Mapping]] = ...) -> None: ...
 
-class CheckRequest(_message.Message):
-    __slots__ = ("configuration",)
-    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
-    configuration: _configuration_pb2.NamespaceConfiguration
-    def __init__(self, configuration: _Optional[_Union[_configuration_pb2.NamespaceConfiguration, _Mapping]] = ...) -> None: ...
+class ApplyManyRequest(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[ManyItem]
+    def __init__(self, items: _Optional[_Iterable[_Union[ManyItem, _Mapping]]] = ...) -> None: ...
 
-class CheckResponse(_message.Message):
-    __slots__ = ("applied", "stale", "refused")
-    APPLIED_FIELD_NUMBER: _ClassVar[int]
-    STALE_FIELD_NUMBER: _ClassVar[int]
-    REFUSED_FIELD_NUMBER: _ClassVar[int]
-    applied: Applied
-    stale: Stale
-    refused: Refused
-    def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+class ManyItem(_message.Message):
+    __slots__ = ("configuration", "is_check")
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    IS_CHECK_FIELD_NUMBER: _ClassVar[int]
+    configuration: _configuration_pb2.NamespaceConfiguration
+    is_check: bool
+    def __init__(self, configuration: _Optional[_Union[_configuration_pb2.NamespaceConfiguration, _Mapping]] = ..., is_check: _Optional[bool] = ...) -> None: ...
+
+class ApplyManyResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[ApplyResponse]
+    def __init__(self, answers: _Optional[_Iterable[_Union[ApplyResponse, _Mapping]]] = ...) -> None: ...
 
 class ApplyResponse(_message.Message):
     __slots__ = ("applied", "stale", "refused")

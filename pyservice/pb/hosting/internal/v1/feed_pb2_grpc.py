@@ -40,10 +40,10 @@ class FeedStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyResponse.FromString,
                 _registered_method=True)
-        self.Check = channel.unary_unary(
-                '/hosting.internal.v1.Feed/Check',
-                request_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckRequest.SerializeToString,
-                response_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckResponse.FromString,
+        self.ApplyMany = channel.unary_unary(
+                '/hosting.internal.v1.Feed/ApplyMany',
+                request_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyManyRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyManyResponse.FromString,
                 _registered_method=True)
         self.Remove = channel.unary_unary(
                 '/hosting.internal.v1.Feed/Remove',
@@ -68,8 +68,8 @@ class FeedServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Check(self, request, context):
-        """What Apply would answer; nothing is changed.
+    def ApplyMany(self, request, context):
+        """Takes many, in this order, each as Apply does; those that are looked at only are not taken. One answer for each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,10 +97,10 @@ def add_FeedServicer_to_server(servicer, server):
                     request_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyResponse.SerializeToString,
             ),
-            'Check': grpc.unary_unary_rpc_method_handler(
-                    servicer.Check,
-                    request_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckRequest.FromString,
-                    response_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.CheckResponse.SerializeToString,
+            'ApplyMany': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyMany,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyManyRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyManyResponse.SerializeToString,
             ),
             'Remove': grpc.unary_unary_rpc_method_handler(
                     servicer.Remove,
@@ -152,7 +152,7 @@ class Feed:
             _registered_method=True)
 
     @staticmethod
-    def Check(request,
+    def ApplyMany(request,
             target,
             options=(),
             channel_credentials=None,
@@ -165,9 +165,9 @@ class Feed:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/hosting.internal.v1.Feed/Check',
-            hosting_dot_internal_dot_v1_dot_feed__pb2.CheckRequest.SerializeToString,
-            hosting_dot_internal_dot_v1_dot_feed__pb2.CheckResponse.FromString,
+            '/hosting.internal.v1.Feed/ApplyMany',
+            hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyManyRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_feed__pb2.ApplyManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,7 +18,7 @@ class StoreSpansResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SpanSet(_message.Message):
-    __slots__ = ("ray_id", "span_id", "parent_span_id", "service", "operation", "door", "code", "start_ns", "end_ns", "spans", "marks", "namespace_id")
+    __slots__ = ("ray_id", "span_id", "parent_span_id", "service", "operation", "door", "code", "start_ns", "end_ns", "spans", "marks", "asker", "is_passed")
     RAY_ID_FIELD_NUMBER: _ClassVar[int]
     SPAN_ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_SPAN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -30,7 +30,8 @@ class SpanSet(_message.Message):
     END_NS_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    IS_PASSED_FIELD_NUMBER: _ClassVar[int]
     ray_id: str
     span_id: str
     parent_span_id: str
@@ -42,8 +43,23 @@ class SpanSet(_message.Message):
     end_ns: int
     spans: _containers.RepeatedCompositeFieldContainer[Span]
     marks: _containers.RepeatedCompositeFieldContainer[Mark]
+    asker: Asker
+    is_passed: bool
+    def __init__(self, ray_id: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., service: _Optional[str] = ..., operation: _Optional[str] = ..., door: _Optional[str] = ..., code: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., asker: _Optional[_Union[Asker, _Mapping]] = ..., is_passed: _Optional[bool] = ...) -> None: ...
+
+class Asker(_message.Message):
+    __slots__ = ("namespace_id", "identity_id", "group_id", "game_id", "named_game")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMED_GAME_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
-    def __init__(self, ray_id: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., service: _Optional[str] = ..., operation: _Optional[str] = ..., door: _Optional[str] = ..., code: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., namespace_id: _Optional[str] = ...) -> None: ...
+    identity_id: str
+    group_id: str
+    game_id: str
+    named_game: str
+    def __init__(self, namespace_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., named_game: _Optional[str] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("label", "span_id", "start_ns", "end_ns", "parent_span_id")

@@ -1,0 +1,234 @@
+"""Load of many different requests on the HTTP door: over some connections, in a closed loop (each asks when it was
+answered) or an open one (a fixed rate, latency counted from when a request should have been sent).
+
+Owns connections and times. Each answer must be a 200 that contains what its question expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, cast
+
+from bench.results import Run, WrongAnswer
+
+_TIMEOUT_S: Final = 120.0
+_TICK_S: Final = 0.001
+
+
+class Question(NamedTuple):
+    """A whole request, and what the body of its answer contains."""
+
+    sent: bytes
+    expected: bytes
+
+
+@dataclass
+class Asked:
+    """What a load gave: its figures, and the bodies in the order of the questions, if they were kept."""
+
+    run: Run
+    bodies: list[bytes] = field(default_factory=list)
+
+
+class Answers(asyncio.Protocol):
+    """One connection and the answers that come on it, one at a time."""
+
+    def __init__(self) -> None:
+        self._came = b""
+        self._needed_bytes = 0
+        self._transport: asyncio.Transport
+
+    def send(self, request: bytes) -> None:
+        self._transport.write(request)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def on_answer(self, status: bytes, body: bytes) -> None:
+        """A whole answer is there."""
+        raise NotImplementedError
+
+    def on_end(self) -> None:
+        """The other side has closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.on_end()
+
+    def data_received(self, data: bytes) -> None:
+        self._came = came = self._came + data if self._came else data
+        if len(came) < self._needed_bytes:
+            return
+        end = came.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        start = came.lower().find(b"\r\ncontent-length:", 0, end) + 17
+        line_end = came.find(b"\r\n", start)
+        whole = end + 4 + int(came[start:line_end])
+        if len(came) < whole:
+            self._needed_bytes = whole
+            return
+        self._came, self._needed_bytes = b"", 0
+        self.on_answer(came[9:12], came[end + 4 : whole])
+
+
+class _Caller(Answers):
+    """A connection of a load."""
+
+    def __init__(self, load: _Load) -> None:
+        super().__init__()
+        self._load = load
+        self.own: deque[int] = deque()
+        """What it still has to ask, in a closed loop."""
+        self.number = -1
+        self.due_s = 0.0
+
+    def ask(self, number: int, due_s: float) -> None:
+        self.number, self.due_s = number, due_s
+        self.send(self._load.questions[number].sent)
+
+    def on_answer(self, status: bytes, body: bytes) -> None:
+        self._load.answered(self, status, body)
+
+    def on_end(self) -> None:
+        self._load.fail("the service closed a connection")
+
+
+class _Load:
+    """One window."""
+
+    def __init__(self, questions: Sequence[Question], *, is_kept: bool) -> None:
+        self.questions = questions
+        self.latencies_s: list[float] = []
+        self.bodies: list[bytes] = [b""] * len(questions) if is_kept else []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.free: list[_Caller] = []
+        self.waiting: deque[tuple[int, float]] = deque()
+        self.is_open = False
+
+    def answered(self, caller: _Caller, status: bytes, body: bytes) -> None:
+        now_s = time.perf_counter()
+        question = self.questions[caller.number]
+        if status != b"200" or question.expected not in body:
+            head = question.sent.split(b"\r\n")[0].decode()
+            self.fail(f"{head}: {status.decode()} {body[:400].decode(errors='replace')}")
+            return
+        self.latencies_s.append(now_s - caller.due_s)
+        if self.bodies:
+            self.bodies[caller.number] = body
+        if len(self.latencies_s) == len(self.questions):
+            if not self.done.done():
+                self.done.set_result(None)
+        elif self.is_open:
+            self._next_open(caller)
+        elif caller.own:
+            caller.ask(caller.own.popleft(), now_s)
+
+    def _next_open(self, caller: _Caller) -> None:
+        if self.waiting:
+            caller.ask(*self.waiting.popleft())
+        else:
+            self.free.append(caller)
+
+    def fail(self, reason: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(WrongAnswer(reason))
+
+    async def pace(self, rate_per_s: float, began_s: float) -> None:
+        """Asks at a fixed rate, whoever was answered or not."""
+        number = 0
+        while number < len(self.questions) and not self.done.done():
+            now_s = time.perf_counter()
+            while number < len(self.questions) and began_s + number / rate_per_s <= now_s:
+                due_s = began_s + number / rate_per_s
+                if self.free:
+                    self.free.pop().ask(number, due_s)
+                else:
+                    self.waiting.append((number, due_s))
+                number += 1
+            await asyncio.sleep(_TICK_S)
+
+
+async def ask_all(
+    address: str,
+    questions: Sequence[Question],
+    connections: int,
+    rate_per_s: float = 0.0,
+    *,
+    is_kept: bool = False,
+) -> Asked:
+    """Asks everything once. Rate 0: a closed loop. Raises WrongAnswer."""
+    loop = asyncio.get_running_loop()
+    host, _, port = address.rpartition(":")
+    load = _Load(questions, is_kept=is_kept)
+    callers = []
+    for _ in range(connections):
+        _, caller = await loop.create_connection(lambda: _Caller(load), host, int(port))
+        callers.append(caller)
+    cpu_before_s, began_s = time.process_time(), time.perf_counter()
+    pacing = None
+    if rate_per_s:
+        load.is_open, load.free = True, callers.copy()
+        pacing = loop.create_task(load.pace(rate_per_s, began_s))
+    else:
+        for number in range(len(questions)):
+            callers[number % connections].own.append(number)
+        for caller in callers:
+            if caller.own:
+                caller.ask(caller.own.popleft(), began_s)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            await load.done
+    finally:
+        if pacing is not None:
+            pacing.cancel()
+        for caller in callers:
+            caller.close()
+    seconds = time.perf_counter() - began_s
+    cpu_share = (time.process_time() - cpu_before_s) / seconds
+    return Asked(_figures(load.latencies_s, seconds, cpu_share, rate_per_s), load.bodies)
+
+
+def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: float) -> Run:
+    latencies_s.sort()
+    return {
+        "answers": len(latencies_s),
+        "seconds": seconds,
+        "asked_per_s": rate,
+        "answers_per_s": len(latencies_s) / seconds,
+        "p50_us": 1e6 * share(latencies_s, 0.5),
+        "p99_us": 1e6 * share(latencies_s, 0.99),
+        "max_us": 1e6 * latencies_s[-1],
+        "load_cpu_share": cpu_share,
+    }
+
+
+def share(ordered: Sequence[float], part: float) -> float:
+    """The value that this part of all does not exceed."""
+    return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
+
+
+def ask_once(address: str, question: Question) -> bytes:
+    """The body of one answer, on a connection of its own. Raises WrongAnswer."""
+    head, _, body = question.sent.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = dict(line.split(": ", 1) for line in lines)
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200 or question.expected not in text:
+        raise WrongAnswer(f"{first}: {answer.status} {text[:400].decode(errors='replace')}")
+    return text

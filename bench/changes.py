@@ -1,0 +1,298 @@
+"""Create game, create version, set version, each durable and by 32 callers: on SQLite and on PostgreSQL, both planes on
+one core, beside what the database alone commits there. What was answered is looked for in the records afterwards, and
+in what the data plane holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy import func, select
+
+from bench.asking import Asked, Question, ask_all
+from bench.machine import SERVER_CORE, Bench
+from bench.planes import MODES, Planes, kept_config, loaded, postgres, running
+from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.rpc import InternalClient
+from pyservice.storage.database import Transaction
+from pyservice.storage.tables import games, namespaces, version_history, versions
+
+NAME = "changes"
+CALLERS = 32
+COUNT = 1_600
+"""Changes in one window."""
+BARE_COUNT = 800
+RATE = 300.0
+_TAKEN_IN_S = 120.0
+Runs = Mapping[str, Sequence[Run]]
+
+
+def run(bench: Bench) -> Result:
+    """SQLite, then PostgreSQL."""
+    runs: dict[str, list[Run]] = {}
+    folder = bench.scratch("changes")
+    with running(folder) as planes:
+        runs |= _on(planes, "SQLite", lambda: _bare_sqlite(bench.scratch("bare.db")))
+    with postgres() as new_url:
+        url = new_url()
+        with running(folder, url) as planes:
+            runs |= _on(planes, "PostgreSQL", lambda: _bare_postgres(url))
+    figures = [
+        figure for database in ("SQLite", "PostgreSQL") for figure in _figures(runs, database)
+    ]
+    return Result(NAME, figures, runs)
+
+
+def _on(planes: Planes, database: str, bare: Any) -> dict[str, list[Run]]:
+    world = _World(planes)
+    return interleaved(
+        {
+            f"{database} bare": bare,
+            f"{database} create game": world.create_games,
+            f"{database} create version": world.create_versions,
+            f"{database} set version": world.set_versions,
+        }
+    )
+
+
+@dataclass
+class _World:
+    """A game with a namespace for each caller."""
+
+    planes: Planes
+    games: list[str] = field(default_factory=list)
+    namespaces: list[str] = field(default_factory=list)
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        for number in range(CALLERS):
+            game_id = self.planes.game(f"caller-{number}")
+            self.games.append(game_id)
+            self.namespaces.append(self.planes.namespace_id(game_id))
+
+    def create_games(self) -> Run:
+        """New games, each with its two namespaces, which the data plane gets to hold meanwhile or soon after."""
+        questions = [
+            self.planes.question(
+                "create_game",
+                {
+                    "developer_group_id": self.planes.group_id,
+                    "display_name": "Bench",
+                    "name_id": f"bench-{next(self._names)}",
+                },
+                '"game_id"',
+            )
+            for _ in range(COUNT)
+        ]
+        asked = self._measure(questions)
+        self._require(games.c.game_id, [json.loads(body)["game_id"] for body in asked.bodies])
+        began_s = time.perf_counter()
+        self._wait_held()
+        asked.run["caught_up_s"] = time.perf_counter() - began_s
+        return asked.run
+
+    def create_versions(self) -> Run:
+        """New versions with a game mode."""
+        questions = [
+            self.planes.question(
+                "create_version",
+                {
+                    "game_id": self.games[number % CALLERS],
+                    "display_name": f"1.0.{number}",
+                    "config": {"matchmaker": {"game_modes": MODES}},
+                },
+                '"version_id"',
+            )
+            for number in range(COUNT)
+        ]
+        asked = self._measure(questions)
+        made = [json.loads(body)["version_id"] for body in asked.bodies]
+        self._require(versions.c.version_id, made)
+        return asked.run
+
+    def set_versions(self) -> Run:
+        """Each caller gives its namespace a version that no namespace had before, again and again."""
+        wanted = self._new_versions(COUNT // CALLERS)
+        before = self._history_count()
+        questions = [
+            self.planes.question(
+                "set_version",
+                {
+                    "game_id": self.games[number % CALLERS],
+                    "namespace_id": self.namespaces[number % CALLERS],
+                    "version_id": wanted[number % CALLERS][number // CALLERS],
+                },
+            )
+            for number in range(COUNT // CALLERS * CALLERS)
+        ]
+        asked = self._measure(questions)
+        held = self._held()
+        for namespace_id, version_ids in zip(self.namespaces, wanted, strict=True):
+            if held[namespace_id] != version_ids[-1]:
+                raise WrongAnswer("the data plane does not hold what it has acknowledged")
+        if self._history_count() - before != len(questions):
+            raise WrongAnswer("the history has not every version that was set")
+        return asked.run
+
+    def _new_versions(self, count: int) -> list[list[str]]:
+        """So many for each game, put straight into the records."""
+        kept = kept_config({"matchmaker": {"game_modes": MODES}})
+        made = [[self.planes.ids.new() for _ in range(count)] for _ in self.games]
+        rows = (
+            {
+                "version_id": version_id,
+                "game_id": game_id,
+                "display_name": "1.0.0",
+                "create_ms": 1_700_000_000_000,
+                **kept,
+            }
+            for game_id, version_ids in zip(self.games, made, strict=True)
+            for version_id in version_ids
+        )
+        self.planes.fill(versions, rows)
+        return made
+
+    def _measure(self, questions: Sequence[Question]) -> Asked:
+        before_s = self.planes.cpu_s()
+        address = self.planes.address
+        asked = loaded(lambda: ask_all(address, questions, CALLERS, is_kept=True))
+        cpu_s = self.planes.cpu_s() - before_s
+        asked.run["server_cpu_us_per_answer"] = cpu_s / len(questions) * 1e6
+        return asked
+
+    def _require(self, column: Any, ids: Sequence[str]) -> None:
+        async def found(tx: Transaction) -> set[str]:
+            return {row[0] for row in await tx.all(select(column))}
+
+        missing = set(ids) - self.planes.with_records(found)
+        if missing or len(set(ids)) != len(ids):
+            raise WrongAnswer(f"{len(missing)} answered changes are not in the records")
+
+    def _history_count(self) -> int:
+        async def count(tx: Transaction) -> int:
+            condition = version_history.c.namespace_id.in_(self.namespaces)
+            row = await tx.first(select(func.count()).where(condition))
+            return int(row[0]) if row else 0
+
+        return self.planes.with_records(count)
+
+    def _held(self) -> dict[str, str]:
+        """Which version the data plane runs in each namespace, as it says itself."""
+
+        async def ask() -> dict[str, str]:
+            async with InternalClient(self.planes.data_dir / "admin.sock") as client:
+                answer = await client.call("hosting.internal.v1.Feed.Held", feed_pb2.HeldRequest())
+            return {one.namespace_id: one.current_version_id for one in answer.configurations}
+
+        return asyncio.run(ask())
+
+    def _wait_held(self) -> None:
+        """Returns when the data plane holds every namespace of the records."""
+
+        async def count(tx: Transaction) -> int:
+            row = await tx.first(select(func.count()).select_from(namespaces))
+            return int(row[0]) if row else 0
+
+        wanted = self.planes.with_records(count)
+        end_s = time.monotonic() + _TAKEN_IN_S
+        while len(self._held()) < wanted:
+            if time.monotonic() > end_s:
+                raise WrongAnswer("the data plane was not fed every new namespace")
+            time.sleep(0.05)
+
+
+# The databases alone ------------------------------------------------------------------------------
+
+_ROW = "x" * 400
+_WARM_BYTES = 8 << 20
+
+
+def _bare_sqlite(path: Path) -> Run:
+    """One row a transaction, one after the other, as durable as the service wants it."""
+    for stale in path.parent.glob(f"{path.name}*"):
+        stale.unlink()
+    with _on_server_core(), contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT)")
+        # A log that was never written that far costs more than one that is written again.
+        connection.execute("INSERT INTO rows (text) VALUES (zeroblob(?))", (_WARM_BYTES,))
+        connection.execute("PRAGMA wal_checkpoint(RESTART)")
+        began_s = time.perf_counter()
+        for _ in range(BARE_COUNT):
+            connection.execute("INSERT INTO rows (text) VALUES (?)", (_ROW,))
+        seconds = time.perf_counter() - began_s
+    for stale in path.parent.glob(f"{path.name}*"):
+        stale.unlink()
+    return {"answers": BARE_COUNT, "seconds": seconds, "answers_per_s": BARE_COUNT / seconds}
+
+
+def _bare_postgres(url: str) -> Run:
+    """One row a transaction from as many connections as there are callers."""
+
+    async def insert_all() -> float:
+        pool = await asyncpg.create_pool(url, min_size=CALLERS, max_size=CALLERS)
+        await pool.execute(
+            "CREATE TABLE IF NOT EXISTS bench_rows (id SERIAL PRIMARY KEY, text TEXT)"
+        )
+
+        async def caller() -> None:
+            for _ in range(BARE_COUNT // CALLERS):
+                await pool.execute("INSERT INTO bench_rows (text) VALUES ($1)", _ROW)
+
+        began_s = time.perf_counter()
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+        seconds = time.perf_counter() - began_s
+        await pool.close()
+        return seconds
+
+    assert urlsplit(url).scheme == "postgresql"
+    with _on_server_core():
+        seconds = asyncio.run(insert_all())
+    return {"answers": BARE_COUNT, "seconds": seconds, "answers_per_s": BARE_COUNT / seconds}
+
+
+@contextlib.contextmanager
+def _on_server_core() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {SERVER_CORE})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _figures(runs: Runs, database: str) -> list[Figure]:
+    bare = median(runs[f"{database} bare"], "answers_per_s")
+    figures = []
+    for what in ("create game", "create version", "set version"):
+        of = runs[f"{database} {what}"]
+        caught_up = ""
+        if what == "create game":
+            caught_up = f"; fed {median(of, 'caught_up_s'):.1f} s after"
+        figures.append(
+            Figure(
+                f"{what}, durable, {CALLERS} callers, {database}",
+                median(of, "answers_per_s"),
+                "/s",
+                at_least=RATE,
+                note=f"{median(of, 'server_cpu_us_per_answer') / 1e3:.2f} ms CPU each; "
+                f"p50 {median(of, 'p50_us') / 1e3:.0f} ms, p99 {median(of, 'p99_us') / 1e3:.0f} ms; "
+                f"the database alone commits {bare:,.0f} rows/s{caught_up}",
+            )
+        )
+    return figures

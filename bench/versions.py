@@ -1,0 +1,153 @@
+"""One version of many, in random order: `GET /cloud/games/{g}/versions/{v}` through both planes on one core, beside a
+bare uvicorn that finds the same text by its id in SQLite. Closed loop for the rate; open loop at half of what is
+required for the latency.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sqlite3
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.asking import Question, ask_all
+from bench.machine import ROOT, SERVER_CORE, Bench, on_core, python
+from bench.planes import MODES, Planes, kept_config, loaded, running
+from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.service import end, wait_for
+from pyservice.storage.tables import versions
+
+NAME = "versions"
+COUNT = 10_000
+JSON_BYTES = 4_096
+CONNECTIONS = 64
+RATE = 2_000.0
+LOOKED_AT = 50
+"""So many answers are read whole; of the others it is the version's id that is looked for."""
+Configs = Mapping[str, Any]
+Runs = Mapping[str, Sequence[Run]]
+
+
+def run(bench: Bench) -> Result:
+    """The service and the bare server in turn."""
+    chance = random.Random(bench.seed)
+    with running(bench.scratch("versions")) as planes:
+        game_id = planes.game("bench")
+        configs = _put_versions(planes, game_id, chance)
+        _look(planes, game_id, configs, chance)
+        ids = list(configs)
+        ours = [_question(planes, game_id, version_id) for version_id in ids]
+        chance.shuffle(ours)
+        with _bare(bench, planes.data_dir / "control" / "records.db") as address:
+            runs = interleaved(
+                {
+                    "bare": lambda: _window(address, ours),
+                    "service": lambda: _measured(planes, ours),
+                }
+            )
+        runs["open"] = [_window(planes.address, ours, RATE / 2) for _ in range(ROUNDS)]
+    return Result(NAME, _figures(runs), runs)
+
+
+def _put_versions(planes: Planes, game_id: str, chance: random.Random) -> Configs:
+    configs: dict[str, Any] = {}
+    rows = []
+    for number in range(COUNT):
+        config = _config(chance)
+        version_id = planes.ids.new()
+        configs[version_id] = config
+        rows.append(
+            {
+                "version_id": version_id,
+                "game_id": game_id,
+                "display_name": "1.0.0",
+                "create_ms": 1_700_000_000_000 + number,
+                **kept_config(config),
+            }
+        )
+    planes.fill(versions, rows)
+    return configs
+
+
+def _config(chance: random.Random) -> Any:
+    """A configuration whose JSON has the length that is asked for."""
+    env: dict[str, str] = {}
+    config = {"matchmaker": {"docker": {"env": env}, "game_modes": MODES}}
+    while (missing := JSON_BYTES - len(json.dumps(config, separators=(",", ":")))) > 80:
+        env[f"NAME_{len(env)}"] = f"{chance.getrandbits(160):040x}"
+    env["LAST"] = "x" * max(0, missing - 10)
+    return config
+
+
+def _question(planes: Planes, game_id: str, version_id: str) -> Question:
+    fields = {"game_id": game_id, "version_id": version_id}
+    return planes.question("get_version", fields, f'"version_id":"{version_id}"')
+
+
+def _look(planes: Planes, game_id: str, configs: Configs, chance: random.Random) -> None:
+    for version_id in chance.sample(list(configs), LOOKED_AT):
+        answer = planes.call("get_version", {"game_id": game_id, "version_id": version_id})
+        if answer["version"]["config"] != configs[version_id]:
+            raise WrongAnswer(f"version {version_id} was given back otherwise than it was stored")
+
+
+def _measured(planes: Planes, questions: Sequence[Question]) -> Run:
+    before_s = planes.cpu_s()
+    run = _window(planes.address, questions)
+    run["server_cpu_us_per_answer"] = (planes.cpu_s() - before_s) / run["answers"] * 1e6
+    return run
+
+
+def _window(address: str, questions: Sequence[Question], rate_per_s: float = 0.0) -> Run:
+    return loaded(lambda: ask_all(address, questions, CONNECTIONS, rate_per_s)).run
+
+
+@contextlib.contextmanager
+def _bare(bench: Bench, database: Path) -> Iterator[str]:
+    """The bare server over a copy of the records."""
+    ready, copy = bench.scratch("versions.ready"), bench.scratch("versions.db")
+    for path in (ready, copy):
+        path.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(database)) as source:
+        source.execute("VACUUM INTO ?", (str(copy),))
+    process = subprocess.Popen(
+        python("-m", "bench.peers.bare_versions", str(ready), str(copy)),
+        cwd=ROOT,
+        preexec_fn=on_core(SERVER_CORE),
+    )
+    try:
+        wait_for(ready, process)
+        yield ready.read_text()
+    finally:
+        end(process)
+        for path in (ready, copy):
+            path.unlink(missing_ok=True)
+
+
+def _figures(runs: Runs) -> list[Figure]:
+    ours, bare, opened = (runs[name] for name in ("service", "bare", "open"))
+    rate, bare_rate = median(ours, "answers_per_s"), median(bare, "answers_per_s")
+    cpu_us = median(ours, "server_cpu_us_per_answer")
+    return [
+        Figure(
+            f"getVersion, {COUNT:,} of {JSON_BYTES:,} bytes in random order, one core",
+            rate,
+            "/s",
+            at_least=RATE,
+            note=f"{cpu_us:.0f} µs CPU an answer, all processes; {CONNECTIONS} connections; "
+            f"bare uvicorn with sqlite3 {bare_rate:,.0f}/s; generator "
+            f"{median(bare, 'load_cpu_share'):.0%} of its core against that",
+        ),
+        Figure(
+            f"the same in an open loop at {RATE / 2:,.0f}/s, p99",
+            median(opened, "p99_us") / 1e3,
+            "ms",
+            at_most=10,
+            note=f"p50 {median(opened, 'p50_us') / 1e3:.2f} ms, "
+            f"max {median(opened, 'max_us') / 1e3:.1f} ms",
+        ),
+    ]

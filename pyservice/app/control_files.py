@@ -1,0 +1,105 @@
+"""Files of the control plane, wired: where objects are, the key that signs their addresses, and the CDN's listener."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from pathlib import Path
+from typing import Final
+
+from pyservice.cdn.app import Cdn, CdnCounts
+from pyservice.cdn.receiving import Uploads
+from pyservice.cdn.server import CdnServer
+from pyservice.cdn.site_records import SiteRecords
+from pyservice.control.uploading import object_key
+from pyservice.durable import write_file
+from pyservice.settings import Settings
+from pyservice.storage.database import Database
+from pyservice.storage.local_objects import Folder
+from pyservice.storage.objects import Objects
+from pyservice.storage.s3_objects import Bucket, BucketSettings
+from pyservice.storage.signatures import UrlSigner
+from pyservice.watch import Topics
+
+KEY_FILE: Final = "url.key"
+_KEY_BYTES: Final = 32
+
+
+class ControlFiles:
+    """Objects and the listener that serves them and the sites. `start` and `stop`, once each."""
+
+    def __init__(self, settings: Settings, folder: Path, base_url: str) -> None:
+        """`base_url` is where clients reach the listener. Raises OSError."""
+        self._settings = settings
+        self._signer = UrlSigner([_key(folder / KEY_FILE)])
+        self._folder: Folder | None = None
+        if settings.s3 is None:
+            reserve_bytes = settings.storage_reserve_bytes
+            self._folder = Folder(folder / "objects", self._signer, base_url, reserve_bytes)
+            self.objects = Objects(self._folder, self._signer, base_url)
+        else:
+            self.objects = Objects(_bucket(settings), self._signer, base_url)
+        self._cdn: Cdn | None = None
+        self._server: CdnServer | None = None
+
+    @property
+    def cdn_counts(self) -> CdnCounts:
+        """What the listener answered."""
+        return self._cdn.counts if self._cdn is not None else CdnCounts()
+
+    def picture(self, name: str) -> str:
+        """The address of an uploaded picture, of `<upload id>.<png or jpeg>`; always the same one."""
+        upload_id, _, kind = name.partition(".")
+        key = object_key("avatar", upload_id, name)
+        return self.objects.presign_get(key, None, content_type=f"image/{kind}")
+
+    async def start(self, database: Database, topics: Topics, listener: socket.socket) -> None:
+        """Serves sites and objects on a bound socket."""
+        sites = SiteRecords(database, topics)
+        self._cdn = Cdn(sites, self.objects, self._signer, self._settings.domains.cdn)
+        uploads = None
+        if self._folder is not None:
+            uploads = Uploads(self._folder, self._signer, self.objects.counts)
+        self._server = CdnServer(self._cdn, listener, uploads)
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Lets what is under way finish for so long. Before the database is closed."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+        if self._cdn is not None:
+            await asyncio.to_thread(self._cdn.close)
+
+    async def close(self) -> None:
+        """Nothing uses the objects any more."""
+        if self._folder is not None:
+            await asyncio.to_thread(self._folder.close)
+
+
+def _key(path: Path) -> bytes:
+    """Made at the first start. Raises OSError for a file that holds none."""
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        key = secrets.token_bytes(_KEY_BYTES)
+        write_file(path, key)
+        return key
+    if len(key) != _KEY_BYTES:
+        raise OSError(f"{path} holds no key: put a backup in its place, or remove it")
+    return key
+
+
+def _bucket(settings: Settings) -> Bucket:
+    about = settings.s3
+    assert about is not None
+    return Bucket(
+        BucketSettings(
+            bucket=about.bucket,
+            region=about.region,
+            endpoint=about.endpoint,
+            access_key_id=about.access_key_id,
+            secret_access_key=about.secret_access_key.get_secret_value(),
+            prefix=about.prefix,
+        )
+    )

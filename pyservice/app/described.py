@@ -1,0 +1,46 @@
+"""What settings say of the service, in the messages of the operations that tell it (decisions 8.1, 8.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyservice.control.links import Links
+from pyservice.pb.hosting.v1 import platform_pb2 as pb
+from pyservice.settings import Settings, Tier
+
+_LOCAL_ADDRESS: Final = "127.0.0.1"
+"""Where lobbies are in local mode (decisions 5.9)."""
+
+
+def bootstrap(settings: Settings, links: Links) -> pb.GetBootstrapResponse:
+    """Domains, or where the doors listen when there are none."""
+    domains = settings.domains
+    public_url = settings.public_url or f"http://{settings.http}"
+    return pb.GetBootstrapResponse(
+        access=settings.access,
+        captcha=pb.BootstrapCaptcha(),
+        cluster=settings.cluster,
+        domains=pb.BootstrapDomains(
+            main=domains.main or urlsplit(public_url).netloc,
+            cdn=domains.cdn or urlsplit(links.cdn_url).netloc,
+            job=domains.job or _LOCAL_ADDRESS,
+            open_backend=domains.open_backend,
+        ),
+        login_methods=pb.LoginMethods(access_token=True, email=False),
+        origins=pb.BootstrapOrigins(hub=links.hub_url),
+    )
+
+
+def region_tiers(tiers: Iterable[Tier]) -> list[pb.RegionTier]:
+    """In the operator's order."""
+    return [pb.RegionTier(**tier.model_dump()) for tier in tiers]
+
+
+def datacenters(settings: Settings) -> list[pb.Datacenter]:
+    """A datacenter is a region (decisions 1.5)."""
+    return [
+        pb.Datacenter(id=region.name_id, slug=region.name_id, name=region.region_display_name)
+        for region in settings.regions
+    ]

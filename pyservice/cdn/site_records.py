@@ -1,0 +1,155 @@
+"""Sites as the records have them: what the running version of a namespace shows (decisions 8.9).
+
+Asked at every request, so it remembers: which version runs for half a second, or until the namespace is known to have
+changed; files of a site and routes of a version for long, because they never change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from pyservice.cdn.routes import Route, Routes
+from pyservice.cdn.sites import Site, SiteFile
+from pyservice.control.one_namespace import site_topic
+from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.storage import sites
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.objects import file_key
+from pyservice.watch import Topics
+
+_BELIEVED_S: Final = 0.5
+_NAMES_MAX: Final = 10_000
+_FILES_MAX: Final = 200_000
+_ROUTES_MAX: Final = 2_000
+
+Files = dict[str, SiteFile]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a name showed when it was looked up; `topic` and `index` tell whether that can have changed."""
+
+    site: Site | None
+    found_at_s: float
+    topic: str | None
+    index: str
+
+
+class SiteRecords:
+    """The `SiteSource` over the records."""
+
+    def __init__(
+        self, database: Database, topics: Topics, clock_s: Callable[[], float] = monotonic
+    ) -> None:
+        self._database = database
+        self._topics = topics
+        self._now_s = clock_s
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._asking: dict[tuple[str, str], asyncio.Task[Site | None]] = {}
+        self._files: OrderedDict[str, Files] = OrderedDict()
+        self._files_count = 0
+        self._routes: OrderedDict[str, Routes] = OrderedDict()
+
+    async def find(self, game: str, namespace: str) -> Site | None:
+        """The site of the running version, by name_ids; at most a second old. None: no such namespace.
+
+        Raises CONTROL_PLANE_UNAVAILABLE when the database is away.
+        """
+        name = (game, namespace)
+        known = self._known.get(name)
+        if known is not None and self._is_good(known):
+            return known.site
+        task = self._asking.get(name)
+        if task is None:
+            # Whoever comes meanwhile waits for the same answer, also when the first one goes away.
+            task = asyncio.create_task(self._look_up(name), name="look-up of a site")
+            self._asking[name] = task
+            task.add_done_callback(lambda done: self._answered(name, done))
+        return await asyncio.shield(task)
+
+    def _is_good(self, known: _Known) -> bool:
+        if self._now_s() - known.found_at_s > _BELIEVED_S:
+            return False
+        return known.topic is None or self._topics.index_of(known.topic) == known.index
+
+    def _answered(self, name: tuple[str, str], task: asyncio.Task[Site | None]) -> None:
+        del self._asking[name]
+        if not task.cancelled():
+            task.exception()
+
+    async def _look_up(self, name: tuple[str, str]) -> Site | None:
+        found_at_s = self._now_s()
+        sequence = self._topics.sequence
+        async with self._database.read() as tx:
+            row = await sites.shown(tx, *name)
+            site = None
+            if row is not None:
+                is_guarded = row.cdn_auth_type == "basic"
+                users = await sites.users(tx, row.namespace_id) if is_guarded else None
+                site_files = await self._files_of(tx, row)
+                site = Site(site_files, await self._routes_of(tx, row), users)
+        topic = None if row is None else site_topic(row.namespace_id)
+        index = self._topics.index_of(topic) if topic else ""
+        if topic and (self._topics.parse(index) or 0) > sequence:
+            # It changed while it was read: this answer is the last one of its kind.
+            return site
+        self._known[name] = _Known(site, found_at_s, topic, index)
+        self._known.move_to_end(name)
+        if len(self._known) > _NAMES_MAX:
+            self._known.popitem(last=False)
+        return site
+
+    async def _files_of(self, tx: Transaction, row: Record) -> Files:
+        if row.site_id is None:
+            return {}
+        known = self._files.get(row.site_id)
+        if known is None:
+            known = {
+                file.path: SiteFile(
+                    file_key(file.upload_id, file.path),
+                    file.content_length,
+                    file.complete_ms / 1000,
+                    file.content_type,
+                )
+                for file in await sites.files(tx, row.site_id)
+            }
+            self._files[row.site_id] = known
+            self._files_count += len(known)
+            while self._files_count > _FILES_MAX and len(self._files) > 1:
+                self._files_count -= len(self._files.popitem(last=False)[1])
+        self._files.move_to_end(row.site_id)
+        return known
+
+    async def _routes_of(self, tx: Transaction, row: Record) -> Routes:
+        known = self._routes.get(row.version_id)
+        if known is None:
+            known = _routes(await sites.config(tx, row.version_id))
+            self._routes[row.version_id] = known
+            if len(self._routes) > _ROUTES_MAX:
+                self._routes.popitem(last=False)
+        self._routes.move_to_end(row.version_id)
+        return known
+
+
+def _routes(config: bytes) -> Routes:
+    """Of a version's configuration, as it is kept."""
+    entries = versions_pb2.CloudConfig.FromString(config).cdn.routes.entries
+    return Routes(
+        [
+            Route(
+                route.glob,
+                route.priority,
+                [
+                    (header.name, header.value)
+                    for middleware in route.middlewares.entries
+                    for header in middleware.kind.custom_headers.headers.entries
+                ],
+            )
+            for route in entries
+        ]
+    )

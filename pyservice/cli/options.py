@@ -1,0 +1,72 @@
+"""Options that several commands have, and how their values become settings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from pyservice.settings import Settings, SettingsError, load
+
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of journal, keys and feed.")]
+Http = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP door; port 0 picks.")]
+Grpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door; port 0 picks.")]
+Cdn = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Sites and files; port 0 picks.")
+]
+Metrics = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Metrics and health; port 0 picks.")
+]
+Feed = Annotated[Path | None, typer.Option(help="JSON file with games and namespaces.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as journal.segment_bytes."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def flags_of(
+    data_dir: Path | None = None,
+    http: str | None = None,
+    grpc: str | None = None,
+    cdn: str | None = None,
+    metrics: str | None = None,
+    feed: Path | None = None,
+    settings: list[str] | None = None,
+) -> dict[str, Any]:
+    flags: dict[str, Any] = {
+        "data_dir": data_dir,
+        "http": http,
+        "grpc": grpc,
+        "cdn": cdn,
+        "metrics": metrics,
+        "feed_file": feed,
+    }
+    for pair in settings or ():
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            fail([f"--set {pair}: must be NAME=VALUE"])
+        holder = flags
+        *sections, last = name.split(".")
+        for section in sections:
+            holder = holder.setdefault(section, {})
+            if not isinstance(holder, dict):
+                fail([f"--set {pair}: {section} is not a section"])
+        holder[last] = value
+    return flags
+
+
+def load_or_exit(flags: dict[str, Any], config: Path | None) -> Settings:
+    try:
+        return load(flags, config)
+    except SettingsError as error:
+        fail([str(problem) for problem in error.problems])
+
+
+def fail(problems: list[str]) -> NoReturn:
+    for problem in problems:
+        print(f"pyservice: {problem}", file=sys.stderr)
+    sys.exit(1)

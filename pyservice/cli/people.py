@@ -1,0 +1,130 @@
+"""The commands `group`, `identity` and `billing` and their flags. What they do is in the modules of these names."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pyservice.cli.options import Config, DataDir, Json, fail, flags_of, load_or_exit
+
+group_app = typer.Typer(help="Groups of developers of a running service.", no_args_is_help=True)
+identity_app = typer.Typer(
+    help="People and machines that can be members of groups.", no_args_is_help=True
+)
+billing_app = typer.Typer(help="Billing of groups of a running service.", no_args_is_help=True)
+
+Group = Annotated[str, typer.Option(help="The group, by its id.")]
+Identity = Annotated[str, typer.Option(help="The identity, by its id.")]
+DisplayName = Annotated[str, typer.Option(help="Readable name, 1 to 128 characters.")]
+Time = Annotated[
+    str | None, typer.Option(metavar="TIME", help="When, such as 2030-01-31T12:00:00Z.")
+]
+
+
+@group_app.command("create")
+def create_group(
+    display_name: DisplayName,
+    owner: Annotated[
+        str | None, typer.Option(help="Who owns it, by id; the service's owner when left out.")
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Make a group; print its id."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import group
+
+    sys.exit(group.create(loaded.data_dir, display_name, owner, json))
+
+
+@group_app.command("list")
+def list_groups(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
+    """Print id and name of every group, oldest first; with --json its members too."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import group
+
+    sys.exit(group.list_(loaded.data_dir, json))
+
+
+@group_app.command("add-member")
+def add_member(
+    group: Group,
+    identity: Identity,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Make an identity a member of a group; repeats change nothing."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import group as groups
+
+    sys.exit(groups.add_member(loaded.data_dir, group, identity, json))
+
+
+@group_app.command("remove-member")
+def remove_member(
+    group: Group,
+    identity: Identity,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """End a membership, and the tokens that the identity has for the group; repeats change nothing."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import group as groups
+
+    sys.exit(groups.remove_member(loaded.data_dir, group, identity, json))
+
+
+@identity_app.command("create")
+def create_identity(
+    display_name: DisplayName,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Make an identity; print its id."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import identity
+
+    sys.exit(identity.create(loaded.data_dir, display_name, json))
+
+
+@identity_app.command("list")
+def list_identities(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
+    """Print id and name of every identity, oldest first; with --json its groups too."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import identity
+
+    sys.exit(identity.list_(loaded.data_dir, json))
+
+
+@billing_app.command("record")
+def record_billing(
+    group: Group,
+    payment_failed: Time = None,
+    payment_method_attached: Time = None,
+    payment_method_valid: Time = None,
+    payment_succeeded: Time = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Write down when something happened to a group's billing: exactly one of the four."""
+    given = {
+        "payment-failed": payment_failed,
+        "payment-method-attached": payment_method_attached,
+        "payment-method-valid": payment_method_valid,
+        "payment-succeeded": payment_succeeded,
+    }
+    told = [(event, time) for event, time in given.items() if time is not None]
+    if len(told) != 1:
+        fail([f"give exactly one of {', '.join(f'--{event}' for event in given)}"])
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import billing
+
+    [(event, time)] = told
+    sys.exit(billing.record(loaded.data_dir, group, event, time, json))

@@ -1,0 +1,312 @@
+"""What may be in the tar of a build (decisions 6.5). Pure: fed with its bytes as they come, holds little of them.
+
+Nothing is unpacked. Refused is what would leave the folder that it is unpacked into: absolute paths, `..`, links out of
+it, entries through links; besides, devices, sparse files, and more than a driver could be asked to unpack.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+UNPACKED_MAX_BYTES: Final = 32 << 30
+ENTRIES_MAX: Final = 1_000_000
+LINKS_MAX: Final = 100_000
+STEPS_MAX: Final = 5_000_000
+"""Words of links that are followed."""
+PATH_MAX_BYTES: Final = 4096
+_META_MAX_BYTES: Final = 64 << 10
+_BLOCK: Final = 512
+_OUTPUT_BYTES: Final = 1 << 20
+_JUMPS_MAX: Final = 40
+
+_FILES: Final = frozenset(b"\x0007")
+_HARD_LINK, _SYMBOLIC_LINK, _FOLDER = b"1"[0], b"2"[0], b"5"[0]
+_DEVICES: Final = frozenset(b"346")
+_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK = b"x"[0], b"g"[0], b"L"[0], b"K"[0]
+_META: Final = frozenset((_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK))
+
+
+class BadArchive(Exception):
+    """Why it is refused, to be told to its developer: the entry (empty: the whole), a word, a reason."""
+
+    def __init__(self, entry: str, word: str, reason: str) -> None:
+        super().__init__(f"{entry}: {reason}")
+        self.entry = entry
+        self.word = word
+        self.reason = reason
+
+
+def _broken(reason: str) -> BadArchive:
+    return BadArchive("", "invalid", reason)
+
+
+class Archive:
+    """A tar that is being read. `feed` all of it, then `finish`; both raise BadArchive."""
+
+    def __init__(self, compression: str, unpacked_max_bytes: int = UNPACKED_MAX_BYTES) -> None:
+        """`compression` is none or gzip."""
+        self._gzip = _Gunzip() if compression == "gzip" else None
+        self._walk = _Walk(unpacked_max_bytes)
+
+    def feed(self, content: bytes) -> None:
+        """The next bytes of the file."""
+        if self._gzip is None:
+            self._walk.feed(content)
+            return
+        for piece in self._gzip.pieces(content):
+            self._walk.feed(piece)
+
+    def finish(self) -> None:
+        """That was all."""
+        if self._gzip is not None:
+            self._gzip.finish()
+        self._walk.finish()
+
+
+class _Gunzip:
+    """Members of a gzip file, one behind the other; a small file can be gigabytes, so in small pieces."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+        self._is_begun = False
+
+    def pieces(self, content: bytes) -> Iterator[bytes]:
+        """What the next bytes stand for."""
+        while content:
+            if self._member.eof:
+                content = content.lstrip(b"\0")  # padding behind the last member
+                if not content:
+                    return
+                self._member = zlib.decompressobj(wbits=31)
+            self._is_begun = True
+            try:
+                piece = self._member.decompress(content, _OUTPUT_BYTES)
+                while piece:
+                    yield piece
+                    piece = self._member.decompress(self._member.unconsumed_tail, _OUTPUT_BYTES)
+            except zlib.error:
+                raise _broken("is not gzip, though its compression says so") from None
+            content = self._member.unused_data
+
+    def finish(self) -> None:
+        if not self._is_begun or not self._member.eof:
+            raise _broken("is cut off: its gzip has no end")
+
+
+class _Walk:
+    """Goes from header to header."""
+
+    def __init__(self, unpacked_max_bytes: int) -> None:
+        self._rules = _Rules()
+        self._max_bytes = unpacked_max_bytes
+        self._total_bytes = 0
+        self._entries = 0
+        self._buffer = bytearray()
+        self._skip = 0
+        self._meta: tuple[int, int] | None = None
+        self._override: dict[str, bytes] = {}
+        self._zero_blocks = 0
+
+    def feed(self, content: bytes) -> None:
+        """Takes what is there in whole headers."""
+        self._total_bytes += len(content)
+        if self._total_bytes > self._max_bytes:
+            raise self._too_large()
+        if self._zero_blocks >= 2:
+            return
+        at = min(self._skip, len(content))
+        self._skip -= at
+        if at < len(content):
+            self._buffer += content[at:] if at else content
+            self._take()
+
+    def _take(self) -> None:
+        buffer, at = self._buffer, 0
+        while self._zero_blocks < 2:
+            if self._meta is not None:
+                kind, size = self._meta
+                padded = _padded(size)
+                if len(buffer) - at < padded:
+                    break
+                self._take_meta(kind, bytes(buffer[at : at + size]))
+                self._meta = None
+                at += padded
+                continue
+            if len(buffer) - at < _BLOCK:
+                break
+            content = self._header(bytes(buffer[at : at + _BLOCK]))
+            at += _BLOCK
+            jump = min(content, len(buffer) - at)
+            self._skip, at = content - jump, at + jump
+            if self._skip:
+                break
+        del buffer[:at]
+
+    def finish(self) -> None:
+        """There have to be entries, and all of the last one."""
+        if not self._entries:
+            raise _broken("is not a tar with something in it")
+        if self._skip or self._meta is not None or (self._buffer and self._zero_blocks < 2):
+            raise _broken("is cut off: its last entry is not whole")
+        self._rules.finish()
+
+    def _header(self, block: bytes) -> int:
+        """What stands behind this header, in bytes, padding included."""
+        if not any(block):
+            self._zero_blocks += 1
+            return 0
+        self._zero_blocks = 0
+        if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 32:
+            raise _broken("is not a tar: a header has the wrong checksum")
+        kind, size = block[156], _number(block[124:136])
+        if kind in _META:
+            if size > _META_MAX_BYTES:
+                raise _broken("has a name or attributes that are too long")
+            self._meta = (kind, size)
+            return 0
+        override, self._override = self._override, {}
+        if "size" in override:
+            size = _decimal(override["size"])
+        name = override.get("path") or _name(block)
+        link = override.get("linkpath") or block[157:257].split(b"\0")[0]
+        if kind not in _FILES:
+            size = 0
+        self._entries += 1
+        if self._entries > ENTRIES_MAX:
+            raise BadArchive("", "too-many", f"must have at most {ENTRIES_MAX} entries")
+        self._rules.entry(kind, name, link)
+        if size > self._max_bytes - self._total_bytes + len(self._buffer):
+            raise self._too_large()
+        return _padded(size)
+
+    def _take_meta(self, kind: int, content: bytes) -> None:
+        if kind == _LONG_NAME:
+            self._override["path"] = content.split(b"\0")[0]
+        elif kind == _LONG_LINK:
+            self._override["linkpath"] = content.split(b"\0")[0]
+        else:
+            records = dict(_pax(content))
+            if any(name.startswith("GNU.sparse") for name in records):
+                raise _broken("has a sparse file, which cannot be unpacked")
+            if kind == _PAX:
+                self._override |= records
+            elif not records.keys().isdisjoint(("path", "linkpath", "size")):
+                raise _broken("gives all entries one path or size")
+
+    def _too_large(self) -> BadArchive:
+        return BadArchive("", "too-high", f"must unpack to at most {self._max_bytes} bytes")
+
+
+def _padded(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+def _number(field: bytes) -> int:
+    """Octal, or binary when the first bit is set (GNU)."""
+    if field[0] & 0x80:
+        number = int.from_bytes(field) & ((1 << (8 * len(field) - 1)) - 1)
+        if field[0] == 0xFF or number >> 62:
+            raise _broken("has a header with a number out of range")
+        return number
+    text = field.split(b"\0")[0].strip(b" ")
+    if not text:
+        return 0
+    if text.strip(b"01234567"):
+        raise _broken("is not a tar: a header has no number where one belongs")
+    return int(text, 8)
+
+
+def _decimal(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 18:
+        raise _broken("has attributes with a number out of range")
+    return int(text)
+
+
+def _name(block: bytes) -> bytes:
+    name, prefix = block[:100].split(b"\0")[0], b""
+    if block[257:263] == b"ustar\0":
+        prefix = block[345:500].split(b"\0")[0]
+    return prefix + b"/" + name if prefix else name
+
+
+def _pax(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Records of the form `length name=value`."""
+    at = 0
+    while at < len(content):
+        digits = content[at : at + 12].split(b" ")[0]
+        length = _decimal(digits)
+        record = content[at + len(digits) + 1 : at + length]
+        name, separator, value = record.partition(b"=")
+        if length <= len(digits) or not separator or not record.endswith(b"\n"):
+            raise _broken("has attributes that are no attributes")
+        yield name.decode("utf-8", "replace"), value[:-1]
+        at += length
+
+
+class _Rules:
+    """Where entries and links lead."""
+
+    def __init__(self) -> None:
+        self._links: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
+
+    def entry(self, kind: int, name: bytes, link: bytes) -> None:
+        """Raises BadArchive for what is refused for itself."""
+        told = name.decode("utf-8", "replace")[:256] or "."
+        if kind in _DEVICES:
+            raise BadArchive(told, "not-allowed", "is a device or a pipe")
+        if kind not in _FILES and kind not in (_HARD_LINK, _SYMBOLIC_LINK, _FOLDER):
+            raise BadArchive(told, "not-allowed", "is neither file, folder nor link")
+        path = self._inside(told, name)
+        if path in self._links:
+            # Whoever unpacks it might write through the link.
+            raise BadArchive(told, "not-unique", "stands where a link is")
+        if not path and kind != _FOLDER:
+            raise BadArchive(told, "invalid", "has no name")
+        if kind == _HARD_LINK and self._inside(told, link) in self._links:
+            raise BadArchive(told, "not-allowed", "is another name of a link")
+        if kind == _SYMBOLIC_LINK:
+            if link.startswith(b"/") or not link or len(link) > PATH_MAX_BYTES:
+                raise BadArchive(told, "not-allowed", "is a link out of the archive")
+            self._links[path] = tuple(link.split(b"/"))
+            if len(self._links) > LINKS_MAX:
+                raise BadArchive("", "too-many", f"must have at most {LINKS_MAX} links")
+
+    def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
+        """The words of a path that stays inside and goes through no link."""
+        if name.startswith(b"/") or len(name) > PATH_MAX_BYTES:
+            raise BadArchive(told, "not-allowed", "has no relative path, or too long a one")
+        words = tuple(word for word in name.split(b"/") if word not in (b"", b"."))
+        if b".." in words:
+            raise BadArchive(told, "not-allowed", "has .. in its path")
+        for length in range(1, len(words)):
+            if words[:length] in self._links:
+                raise BadArchive(told, "not-allowed", "is behind a link")
+        return words
+
+    def finish(self) -> None:
+        """Follows every link through all others, as a file system would."""
+        steps = 0
+        for path in self._links:
+            place, left = list(path[:-1]), [*reversed(self._links[path])]
+            jumps = 0
+            while left:
+                word = left.pop()
+                steps += 1
+                if steps > STEPS_MAX:
+                    raise BadArchive("", "too-many", "has too many links through links")
+                if word in (b"", b"."):
+                    continue
+                if word != b"..":
+                    place.append(word)
+                    target = self._links.get(tuple(place))
+                    jumps += target is not None
+                    if target is not None and jumps <= _JUMPS_MAX:
+                        place.pop()
+                        left += reversed(target)
+                elif place:
+                    place.pop()
+                else:
+                    told = b"/".join(path).decode("utf-8", "replace")[:256]
+                    raise BadArchive(told, "not-allowed", "is a link out of the archive")

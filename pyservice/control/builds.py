@@ -1,0 +1,286 @@
+"""Builds: prepare, complete, get, list, tags, delete, for environments and for games (contract builds.list,
+games.builds.listGameBuilds; decisions 6.3, 6.5).
+
+How an upload goes is `uploading`'s; what may be in an image is `contents`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, TypeVar
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.build_tags import read_change, read_filter, refuse_too_many
+from pyservice.control.changes import Changes
+from pyservice.control.contents import ARCHIVE
+from pyservice.control.file_names import content_type_problems, path_problems
+from pyservice.control.names import display_name_problems, refuse
+from pyservice.control.timestamps import rfc3339
+from pyservice.control.uploading import Uploading, part_bytes
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.ids import RecordIds
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.v1 import builds_pb2 as pb
+from pyservice.pb.hosting.v1 import uploads_pb2
+from pyservice.storage import builds, uploads
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.uploads import NewFile
+
+BUILD_MAX_BYTES: Final = 8 << 30
+COMPRESSIONS: Final = ("none", "gzip", "zstd", "lz4")
+CHECKED_COMPRESSIONS: Final = ("none", "gzip")
+"""Those in which an archive can be gone through."""
+
+Wanted = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
+Requests = list[uploads_pb2.PresignedRequest]
+Prepared = TypeVar("Prepared", pb.PrepareBuildResponse, pb.CreateGameBuildResponse)
+_log = get_logger("control")
+
+
+class Builds:
+    """The operations on builds."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        uploading: Uploading,
+        kinds: Collection[str],
+    ) -> None:
+        """`kinds`: those that the operator runs."""
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._uploading = uploading
+        self._kinds = kinds
+
+    # Of an environment
+
+    async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
+        """Contract builds.list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
+        wanted = read_filter(request.tags_json)
+        async with self._database.read() as tx:
+            game, _ = await _environment(tx, caller, request)
+            rows = await builds.of_game(tx, game.game_id, wanted)
+            tags = await builds.tags_of_game(tx, game.game_id)
+        return pb.ListBuildsResponse(
+            builds=[_build(row, tags.get(row.build_id, {})) for row in rows]
+        )
+
+    async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
+        """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game, _ = await _environment(tx, caller, request)
+            row = await _found(tx, game.game_id, request.build_id)
+            tags = await builds.tags_of(tx, row.build_id)
+        return pb.GetBuildResponse(build=_build(row, tags))
+
+    async def prepare(
+        self, request: pb.PrepareBuildRequest, caller: Caller
+    ) -> pb.PrepareBuildResponse:
+        """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
+
+        async def find(tx: Transaction) -> Record:
+            return (await _environment(tx, caller, request))[0]
+
+        async def make(
+            tx: Transaction, game_id: str, upload_id: str, now: int, requests: Requests
+        ) -> pb.PrepareBuildResponse:
+            build_id = self._ids.new()
+            await builds.add(tx, build_id, game_id, upload_id, request.name, _form(request), now)
+            build = _build(await _found(tx, game_id, build_id), {})
+            return _with_requests(pb.PrepareBuildResponse(build=build), requests)
+
+        return await self._uploading.prepare(
+            *(caller, request, "build", request.name, find),
+            self._judge(request, request.name, "name"),
+            make,
+            pb.PrepareBuildResponse,
+        )
+
+    async def complete(
+        self, request: pb.CompleteBuildRequest, caller: Caller
+    ) -> pb.CompleteBuildResponse:
+        """Decisions 6.5, 8.8. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, UPLOAD_INCOMPLETE,
+        UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """
+
+        async def find(tx: Transaction) -> Record:
+            game, _ = await _environment(tx, caller, request)
+            row = await _found(tx, game.game_id, request.build_id)
+            upload = await uploads.find(tx, row.upload_id)
+            if upload is None or upload.kind == uploads.GONE:
+                raise ServiceError("BUILD_NOT_FOUND")
+            return upload
+
+        return await self._uploading.complete(caller, request, pb.CompleteBuildResponse, find)
+
+    async def patch_tags(
+        self, request: pb.PatchBuildTagsRequest, caller: Caller
+    ) -> pb.PatchBuildTagsResponse:
+        """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, VALIDATION_FAILED."""
+
+        async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
+            game, _ = await _environment(tx, caller, request)
+            row = await _found(tx, game.game_id, request.build_id)
+            set_, removed = read_change(request.tags)
+            tags = {**await builds.tags_of(tx, row.build_id), **set_}
+            refuse_too_many({name: tags[name] for name in tags if name not in removed})
+            await builds.change_tags(tx, row.build_id, set_, removed)
+            exclusive = [name for name in request.exclusive_tags if "\0" not in name]
+            await builds.take_tags_off_others(tx, game.game_id, row.build_id, exclusive)
+            return pb.PatchBuildTagsResponse()
+
+        return await self._changes.make(caller, request, pb.PatchBuildTagsResponse, change)
+
+    # Of a game
+
+    async def list_of_game(
+        self, request: pb.ListGameBuildsRequest, caller: Caller
+    ) -> pb.ListGameBuildsResponse:
+        """Contract games.builds.listGameBuilds. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            rows = await builds.of_game(tx, game.game_id)
+            tags = await builds.tags_of_game(tx, game.game_id)
+        return pb.ListGameBuildsResponse(
+            builds=[_summary(row, tags.get(row.build_id, {})) for row in rows]
+        )
+
+    async def create(
+        self, request: pb.CreateGameBuildRequest, caller: Caller
+    ) -> pb.CreateGameBuildResponse:
+        """Decisions 6.5. Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
+        name = request.display_name
+
+        async def find(tx: Transaction) -> Record:
+            return await access.game(tx, caller, request.game_id)
+
+        async def make(
+            tx: Transaction, game_id: str, upload_id: str, now: int, requests: Requests
+        ) -> pb.CreateGameBuildResponse:
+            build_id = self._ids.new()
+            await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
+            answer = pb.CreateGameBuildResponse(build_id=build_id, upload_id=upload_id)
+            return _with_requests(answer, requests)
+
+        return await self._uploading.prepare(
+            *(caller, request, "build", name, find),
+            self._judge(request, name, "display_name"),
+            make,
+            pb.CreateGameBuildResponse,
+        )
+
+    async def delete(
+        self, request: pb.DeleteGameBuildRequest, caller: Caller
+    ) -> pb.DeleteGameBuildResponse:
+        """Decisions 6.5. Raises GAME_NOT_FOUND, BUILD_NOT_FOUND, IN_USE."""
+        given_up: list[str] = []
+
+        async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
+            game = await access.game(tx, caller, request.game_id)
+            row = await _found(tx, game.game_id, request.build_id)
+            if await builds.is_named(tx, row.build_id):
+                raise ServiceError("IN_USE", "A version of the game names this build.")
+            await builds.remove(tx, row.build_id)
+            await uploads.give_up(tx, row.upload_id)
+            given_up[:] = [row.upload_id]
+            return pb.DeleteGameBuildResponse()
+
+        answer = await self._changes.make(caller, request, pb.DeleteGameBuildResponse, change)
+        for upload_id in given_up:
+            try:
+                await self._uploading.remove(upload_id)
+            except ServiceError as error:
+                _log.warning("objects of a build not removed yet", error=str(error))
+        return answer
+
+    def _judge(self, request: Wanted, name: str, label: str) -> Callable[[], list[NewFile]]:
+        def judge() -> list[NewFile]:
+            refuse(list(self._problems(request, name, label)))
+            image = request.image_file
+            if image.content_length > BUILD_MAX_BYTES:
+                raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
+            file = NewFile(
+                image.path,
+                image.content_length,
+                image.content_type if image.HasField("content_type") else None,
+                bytes.fromhex(image.sha256) if image.HasField("sha256") else None,
+                part_bytes(image.content_length, request.multipart_upload),
+            )
+            return [file]
+
+        return judge
+
+    def _problems(self, request: Wanted, name: str, label: str) -> Iterator[FieldProblem]:
+        yield from display_name_problems(name, label)
+        if any(character < " " or character == "\x7f" for character in request.image_tag):
+            yield field_problem(["image_tag"], "invalid", "must not have control characters")
+        image = request.image_file
+        yield from path_problems(image.path, "image_file", "path")
+        if image.HasField("content_type"):
+            yield from content_type_problems(image.content_type, "image_file", "content_type")
+        kind, compression, _ = _form(request)
+        if kind not in self._kinds:
+            kinds = ", ".join(self._kinds)
+            yield field_problem(["kind"], "not-allowed", f"must be one that is run here: {kinds}")
+        if compression not in COMPRESSIONS:
+            known = ", ".join(COMPRESSIONS)
+            yield field_problem(["compression"], "not-allowed", f"must be one of {known}")
+        elif kind == ARCHIVE and compression not in CHECKED_COMPRESSIONS:
+            reason = f"is not taken for archives by this service: use {' or '.join(CHECKED_COMPRESSIONS)}"
+            yield field_problem(["compression"], "not-allowed", reason)
+
+
+def _form(request: Wanted) -> tuple[str, str, str | None]:
+    """Kind, compression and image tag."""
+    return (
+        request.kind if request.HasField("kind") else ARCHIVE,
+        request.compression if request.HasField("compression") else COMPRESSIONS[0],
+        request.image_tag if request.HasField("image_tag") else None,
+    )
+
+
+async def _environment(tx: Transaction, caller: Caller, request: Any) -> tuple[Record, Record]:
+    return await access.namespace(tx, caller, request.game_id, request.environment_id)
+
+
+async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
+    row = await builds.find(tx, game_id, build_id)
+    if row is None:
+        raise ServiceError("BUILD_NOT_FOUND")
+    return row
+
+
+def _with_requests(answer: Prepared, requests: Requests) -> Prepared:
+    """One request for an image that comes whole, else one for each part."""
+    if len(requests) == 1:
+        answer.image_presigned_request.CopyFrom(requests[0])
+    else:
+        answer.image_presigned_requests.extend(requests)
+    return answer
+
+
+def _build(row: Record, tags: dict[str, str]) -> pb.Build:
+    return pb.Build(
+        id=row.build_id,
+        name=row.display_name,
+        content_length=row.content_length,
+        created_at=rfc3339(row.create_ms),
+        tags=tags,
+        complete=row.complete_ms is not None,
+    )
+
+
+def _summary(row: Record, tags: dict[str, str]) -> pb.BuildSummary:
+    return pb.BuildSummary(
+        build_id=row.build_id,
+        upload_id=row.upload_id,
+        display_name=row.display_name,
+        create_ts=rfc3339(row.create_ms),
+        content_length=row.content_length,
+        complete=row.complete_ms is not None,
+        tags=tags,
+    )

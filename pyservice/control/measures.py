@@ -1,0 +1,79 @@
+"""What the control plane measures, as Prometheus text: the feed, watches, objects and the CDN (decisions 9).
+
+Names begin with `hosting_control_`, because one scrape shows both planes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+
+class Feed(Protocol):
+    """What is on its way to the data plane."""
+
+    acknowledged: int
+    refusals: int
+    refused: dict[str, str]
+
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def lag_s(self) -> float: ...
+    @property
+    def is_connected(self) -> bool: ...
+
+
+class Objects(Protocol):
+    """What happened to objects."""
+
+    puts: int
+    put_bytes: int
+    gets: int
+    get_bytes: int
+    failures: dict[str, int]
+
+
+def render(
+    feed: Feed, changes: int, objects: Objects, cdn_answers: Mapping[str, int], cdn_bytes: int
+) -> bytes:
+    """`changes` are those that watches were told of; `cdn_answers` by class of their status."""
+    lines = [
+        *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
+        *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
+        *_gauge("feed_refused", "Namespaces that the data plane refuses.", len(feed.refused)),
+        *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
+        *_counter("feed_acknowledged", "Configurations that it took.", feed.acknowledged),
+        *_counter("feed_refusals", "Configurations that it refused.", feed.refusals),
+        *_counter("watch_changes", "Changes that watches were told of.", changes),
+        *_counter("object_puts", "Uploads that were kept.", objects.puts),
+        *_counter("object_put_bytes", "Bytes of these.", objects.put_bytes),
+        *_counter("object_gets", "Objects that were read.", objects.gets),
+        *_counter("object_get_bytes", "Bytes of these.", objects.get_bytes),
+        *_counter("object_failures", "Uploads and reads that failed.", objects.failures, "code"),
+        *_counter("cdn_answers", "Answers of the CDN's listener.", cdn_answers, "status_class"),
+        *_counter("cdn_bytes", "Bytes of these.", cdn_bytes),
+    ]
+    return "".join(lines).encode()
+
+
+def _gauge(name: str, text: str, value: float) -> Iterator[str]:
+    yield from _head(name, "gauge", text)
+    yield f"hosting_control_{name} {value}\n"
+
+
+def _counter(
+    name: str, text: str, value: int | Mapping[str, int], label: str = ""
+) -> Iterator[str]:
+    name = f"{name}_total"
+    yield from _head(name, "counter", text)
+    if isinstance(value, int):
+        yield f"hosting_control_{name} {value}\n"
+        return
+    for labelled, count in sorted(value.items()):
+        yield f'hosting_control_{name}{{{label}="{labelled}"}} {count}\n'
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP hosting_control_{name} {text}\n"
+    yield f"# TYPE hosting_control_{name} {kind}\n"

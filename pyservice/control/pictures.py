@@ -1,0 +1,114 @@
+"""Pictures: banner and logo of a game, prepared and completed (decisions 8.1, 8.8); what avatars share with them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.file_names import path_problems
+from pyservice.control.names import refuse
+from pyservice.control.uploading import Uploading
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.pb.hosting.v1 import uploads_pb2 as pb
+from pyservice.storage import uploads
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.images import kind_of_name
+from pyservice.storage.uploads import NewFile
+
+PICTURE_MAX_BYTES: Final = 2 << 20
+_MIME: Final = {"image/png": "png", "image/jpeg": "jpeg", "image/jpg": "jpeg"}
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class Pictures:
+    """The operations on pictures of games."""
+
+    def __init__(self, uploading: Uploading) -> None:
+        self._uploading = uploading
+
+    async def prepare_banner(
+        self, request: pb.PrepareGameBannerUploadRequest, caller: Caller
+    ) -> pb.PrepareGameBannerUploadResponse:
+        """Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
+        return await prepare_picture(
+            self._uploading, "banner", request, caller, pb.PrepareGameBannerUploadResponse
+        )
+
+    async def complete_banner(
+        self, request: pb.CompleteGameBannerUploadRequest, caller: Caller
+    ) -> pb.CompleteGameBannerUploadResponse:
+        """Raises GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
+        return await complete_picture(
+            self._uploading, "banner", request, caller, pb.CompleteGameBannerUploadResponse
+        )
+
+    async def prepare_logo(
+        self, request: pb.PrepareGameLogoUploadRequest, caller: Caller
+    ) -> pb.PrepareGameLogoUploadResponse:
+        """As for the banner."""
+        return await prepare_picture(
+            self._uploading, "logo", request, caller, pb.PrepareGameLogoUploadResponse
+        )
+
+    async def complete_logo(
+        self, request: pb.CompleteGameLogoUploadRequest, caller: Caller
+    ) -> pb.CompleteGameLogoUploadResponse:
+        """As for the banner."""
+        return await complete_picture(
+            self._uploading, "logo", request, caller, pb.CompleteGameLogoUploadResponse
+        )
+
+
+async def prepare_picture(
+    uploading: Uploading, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
+) -> Answer:
+    """Prepares a picture of a kind of upload; requests of all kinds have the same fields, answers too."""
+
+    async def find(tx: Transaction) -> Record:
+        return await access.game(tx, caller, request.game_id)
+
+    async def make(
+        tx: Transaction, game_id: str, upload_id: str, now: int, requests: list[pb.PresignedRequest]
+    ) -> Answer:
+        made: Any = answer_type
+        answer: Answer = made(presigned_request=requests[0], upload_id=upload_id)
+        return answer
+
+    return await uploading.prepare(
+        caller, request, kind, request.path, find, lambda: _judge(request), make, answer_type
+    )
+
+
+async def complete_picture(
+    uploading: Uploading, kind: str, request: Any, caller: Caller, answer_type: type[Answer]
+) -> Answer:
+    """Completes an upload of this kind of the game in the path."""
+
+    async def find(tx: Transaction) -> Record:
+        game = await access.game(tx, caller, request.game_id)
+        row = await uploads.find(tx, request.upload_id)
+        if row is None or row.kind != kind or row.game_id != game.game_id:
+            raise ServiceError("UPLOAD_NOT_FOUND")
+        return row
+
+    return await uploading.complete(caller, request, answer_type, find)
+
+
+def _judge(request: Any) -> list[NewFile]:
+    problems: list[FieldProblem] = list(path_problems(request.path, "path"))
+    claimed = kind_of_name(request.path)
+    if not problems and claimed is None:
+        problems.append(field_problem(["path"], "invalid", "must end in .png, .jpg or .jpeg"))
+    if request.HasField("mime") and (
+        request.mime.lower() not in _MIME or claimed not in (None, _MIME[request.mime.lower()])
+    ):
+        reason = "must be image/png or image/jpeg, as the name of the file says"
+        problems.append(field_problem(["mime"], "not-allowed", reason))
+    refuse(problems)
+    if request.content_length > PICTURE_MAX_BYTES:
+        raise ServiceError("UPLOAD_TOO_LARGE", "A picture has at most 2 MiB.")
+    return [NewFile(request.path, request.content_length)]

@@ -1,0 +1,213 @@
+"""Rays: the span sets of both planes, stored for a day, and what is shown of them (contract, trace performance summary;
+decisions 3, 8.11).
+
+Owns whose a ray is: it is seen by whom the request was about, with a token whose scope covers that. What is in a span
+set is `observability.rays`' matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pyservice.calls import Caller
+from pyservice.control.access import Reach, covers, scope_of
+from pyservice.control.changes import now_ms
+from pyservice.control.timestamps import rfc3339
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
+from pyservice.pb.hosting.v1 import rays_pb2 as pb
+from pyservice.schema.validation import validate
+from pyservice.storage import groups, rays
+from pyservice.storage.database import Conflict, Database, Record, Transaction
+
+KEPT_MS: Final = 24 * 3_600_000
+"""How long a ray is shown (decisions 8.11)."""
+_SHOWN_MAX: Final = 1_000
+"""Span sets of one ray that are looked at: whoever sends one traceparent again and again gets the oldest."""
+_PRUNE_EVERY_S: Final = 60.0
+_RETRY_S: Final = 5.0
+_MS: Final = 1_000_000
+
+_log = get_logger("rays")
+
+
+class RayStore:
+    """Stores span sets and answers with them."""
+
+    def __init__(
+        self, database: Database, kept_max: int, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
+        """`kept_max` span sets at most."""
+        self._database = database
+        self._kept_max = kept_max
+        self._now_ms = clock_ms
+
+    async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
+        """Contract logs.getRayPerfLogs. An unknown ray is an empty list."""
+        since_ms = self._now_ms() - KEPT_MS
+        async with self._database.read() as tx:
+            rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
+        return pb.GetRayPerfResponse(perf_lists=map(_shown, _visible(rows, scope_of(caller))))
+
+    async def store_spans(self, request: internal.StoreSpansRequest) -> internal.StoreSpansResponse:
+        """`hosting.internal.v1.Rays.StoreSpans`."""
+        problems = validate(request)
+        if problems:
+            raise ServiceError("BODY_INVALID", errors=problems)
+        await self.store(request.span_sets)
+        return internal.StoreSpansResponse()
+
+    async def store(self, span_sets: Sequence[internal.SpanSet]) -> None:
+        """Stores those that are somebody's. Raises ServiceError; then it is to be repeated."""
+        try:
+            async with self._database.write() as tx:
+                rows = await _rows(tx, span_sets)
+                if rows:
+                    await rays.add(tx, rows)
+        except Conflict:
+            # A repetition that met its first time: it is there when this one comes again.
+            raise ServiceError("OVERLOADED") from None
+
+    async def run(self) -> None:
+        """Until cancelled: removes what is too old or too much."""
+        while True:
+            pause_s = _PRUNE_EVERY_S
+            try:
+                await self.prune()
+            except (ServiceError, Conflict) as error:
+                _log.warning("rays not pruned", reason=str(error))
+                pause_s = _RETRY_S
+            await asyncio.sleep(pause_s)
+
+    async def prune(self) -> None:
+        """Once."""
+        async with self._database.write() as tx:
+            await rays.prune(tx, self._now_ms() - KEPT_MS, self._kept_max)
+
+
+# Whose it is --------------------------------------------------------------------------------------
+
+
+async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[dict[str, Any]]:
+    askers = [one.asker for one in span_sets]
+    of_namespaces = await rays.games_of_namespaces(
+        tx, {asker.namespace_id for asker in askers if asker.namespace_id}
+    )
+    named = await rays.games_named(
+        tx, {text for asker in askers for text in (asker.named_game, asker.game_id) if text}
+    )
+    members: dict[str, Sequence[str]] = {}
+    rows = []
+    for one in span_sets:
+        asker = one.asker
+        if asker.identity_id and asker.identity_id not in members:
+            members[asker.identity_id] = await groups.ids_of_identity(tx, asker.identity_id)
+        subject = _subject(asker, of_namespaces, named, members.get(asker.identity_id, ()))
+        if subject is None and not one.is_passed:
+            continue
+        rows.append(
+            {
+                "ray_id": one.ray_id,
+                "span_id": one.span_id,
+                "parent_span_id": one.parent_span_id,
+                "create_ms": one.start_ns // _MS,
+                "span_set": one.SerializeToString(),
+                "identity_id": None,
+                "group_id": None,
+                "game_id": None,
+                **(subject or {}),
+            }
+        )
+    return rows
+
+
+def _subject(
+    asker: internal.Asker,
+    of_namespaces: Mapping[str, Record],
+    named: Mapping[str, Record],
+    members: Sequence[str],
+) -> dict[str, str] | None:
+    """What the request was about, None when that is nobody's: the namespace of its token; the game that it names, when
+    its token covers that; else what its token covers.
+    """
+    game = of_namespaces.get(asker.namespace_id)
+    if game is None and asker.identity_id:
+        game = named.get(asker.named_game)
+        if game is None or not _reaches(asker, game, members):
+            game = named.get(asker.game_id)
+    if game is not None:
+        return {"game_id": game.game_id, "group_id": game.group_id}
+    if asker.group_id:
+        return {"group_id": asker.group_id}
+    if asker.identity_id:
+        return {"identity_id": asker.identity_id}
+    return None
+
+
+def _reaches(asker: internal.Asker, game: Record, members: Sequence[str]) -> bool:
+    if asker.game_id:
+        return bool(asker.game_id == game.game_id)
+    if asker.group_id:
+        return bool(asker.group_id == game.group_id)
+    return game.group_id in members
+
+
+# What is shown ------------------------------------------------------------------------------------
+
+
+def _visible(rows: Sequence[Record], scope: Reach) -> list[internal.SpanSet]:
+    """Those that are the caller's to see, and those of the door through which they came. Anybody may send anybody's ray
+    id: each request of a ray is judged by itself.
+    """
+    own = {row.span_id: row for row in rows if _is_covered(row, scope)}
+    doors = {row.parent_span_id for row in own.values()}
+    shown = [
+        row for row in rows if row.span_id in own or (_is_nobodys(row) and row.span_id in doors)
+    ]
+    span_sets = [internal.SpanSet.FromString(row.span_set) for row in shown]
+    return sorted(span_sets, key=lambda one: one.start_ns)
+
+
+def _is_covered(row: Record, scope: Reach) -> bool:
+    if row.game_id is not None:
+        return covers(scope, row.game_id, row.group_id)
+    if row.group_id is not None:
+        return scope.game_id is None and row.group_id in scope.groups
+    is_whole = scope.group_id is None and scope.game_id is None
+    return is_whole and row.identity_id is not None and row.identity_id == scope.identity_id
+
+
+def _is_nobodys(row: Record) -> bool:
+    return row.game_id is None and row.group_id is None and row.identity_id is None
+
+
+def _shown(one: internal.SpanSet) -> pb.RayPerf:
+    ray_id, req_id = one.ray_id, one.span_id
+    return pb.RayPerf(
+        svc_name=one.service,
+        ts=rfc3339(one.start_ns // _MS),
+        duration=one.end_ns - one.start_ns,
+        req_id=req_id,
+        marks=[
+            pb.RayMark(
+                label=mark.label, ts=rfc3339(mark.at_ns // _MS), ray_id=ray_id, req_id=req_id
+            )
+            for mark in one.marks
+        ],
+        spans=[
+            _span(f"{one.door} {one.operation}", one.start_ns, one.end_ns, req_id),
+            *(_span(span.label, span.start_ns, span.end_ns, req_id) for span in one.spans),
+        ],
+    )
+
+
+def _span(label: str, start_ns: int, end_ns: int, req_id: str) -> pb.RaySpan:
+    return pb.RaySpan(
+        label=label,
+        start_ts=rfc3339(start_ns // _MS),
+        finish_ts=rfc3339(end_ns // _MS),
+        req_id=req_id,
+    )

@@ -1,0 +1,143 @@
+"""Builds of games and their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import and_, bindparam, delete, exists, insert, select
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import build_tags, builds, uploads, version_builds
+
+_ROWS = select(builds, uploads.c.content_length, uploads.c.complete_ms).join(
+    uploads, uploads.c.upload_id == builds.c.upload_id
+)
+_OF_GAME = _ROWS.where(builds.c.game_id == bindparam("game_id")).order_by(builds.c.build_id.desc())
+_ONE = _ROWS.where(
+    builds.c.game_id == bindparam("game_id"), builds.c.build_id == bindparam("build_id")
+)
+_TAGS_OF_GAME = (
+    select(build_tags)
+    .join(builds, builds.c.build_id == build_tags.c.build_id)
+    .where(builds.c.game_id == bindparam("game_id"))
+    .order_by(build_tags.c.name)
+)
+_TAGS = (
+    select(build_tags)
+    .where(build_tags.c.build_id == bindparam("build_id"))
+    .order_by(build_tags.c.name)
+)
+_COMPLETENESS = (
+    select(builds.c.build_id, uploads.c.complete_ms)
+    .join(uploads, uploads.c.upload_id == builds.c.upload_id)
+    .where(
+        builds.c.game_id == bindparam("game_id"),
+        builds.c.build_id.in_(bindparam("ids", expanding=True)),
+    )
+)
+
+
+async def add(
+    tx: Transaction,
+    build_id: str,
+    game_id: str,
+    upload_id: str,
+    display_name: str,
+    form: tuple[str, str, str | None],
+    now_ms: int,
+) -> None:
+    """`form` is kind, compression and image tag."""
+    values = {
+        "build_id": build_id,
+        "game_id": game_id,
+        "upload_id": upload_id,
+        "display_name": display_name,
+        "kind": form[0],
+        "compression": form[1],
+        "image_tag": form[2],
+        "create_ms": now_ms,
+    }
+    await tx.run(insert(builds), values)
+
+
+async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
+    """Columns of `builds`, `content_length`, `complete_ms`."""
+    return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
+
+
+async def of_upload(tx: Transaction, upload_id: str) -> Record | None:
+    """Columns of `builds`."""
+    return await tx.first(select(builds).where(builds.c.upload_id == upload_id))
+
+
+async def of_game(
+    tx: Transaction, game_id: str, tags: Mapping[str, str] | None = None
+) -> Sequence[Record]:
+    """As `find`, newest first; with `tags` only those that have all of them."""
+    statement = _OF_GAME
+    for name, value in (tags or {}).items():
+        condition = and_(
+            build_tags.c.build_id == builds.c.build_id,
+            build_tags.c.name == name,
+            build_tags.c.value == value,
+        )
+        statement = statement.where(exists().where(condition))
+    return await tx.all(statement, {"game_id": game_id})
+
+
+async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
+    rows = await tx.all(_TAGS, {"build_id": build_id})
+    return {row.name: row.value for row in rows}
+
+
+async def tags_of_game(tx: Transaction, game_id: str) -> dict[str, dict[str, str]]:
+    """By build, of those that have any."""
+    found: dict[str, dict[str, str]] = {}
+    for row in await tx.all(_TAGS_OF_GAME, {"game_id": game_id}):
+        found.setdefault(row.build_id, {})[row.name] = row.value
+    return found
+
+
+async def change_tags(
+    tx: Transaction, build_id: str, set_: Mapping[str, str], removed: Iterable[str]
+) -> None:
+    names = [*set_, *removed]
+    condition = and_(build_tags.c.build_id == build_id, build_tags.c.name.in_(names))
+    await tx.run(delete(build_tags).where(condition))
+    rows = [{"build_id": build_id, "name": name, "value": value} for name, value in set_.items()]
+    if rows:
+        await tx.run(insert(build_tags), rows)
+
+
+async def take_tags_off_others(
+    tx: Transaction, game_id: str, build_id: str, names: Sequence[str]
+) -> None:
+    """Off every other build of the game."""
+    others = select(builds.c.build_id).where(
+        builds.c.game_id == game_id, builds.c.build_id != build_id
+    )
+    condition = and_(build_tags.c.name.in_(names), build_tags.c.build_id.in_(others))
+    await tx.run(delete(build_tags).where(condition))
+
+
+async def is_named(tx: Transaction, build_id: str) -> bool:
+    """Whether a version names it."""
+    statement = (
+        select(version_builds.c.version_id).where(version_builds.c.build_id == build_id).limit(1)
+    )
+    return await tx.first(statement) is not None
+
+
+async def remove(tx: Transaction, build_id: str) -> None:
+    """Raises Conflict when a version came to name it at this moment."""
+    await tx.run(delete(build_tags).where(build_tags.c.build_id == build_id))
+    await tx.run(delete(builds).where(builds.c.build_id == build_id))
+
+
+async def completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:
+    """Of these ids those that are builds of the game, and whether each is completely uploaded."""
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    rows = await tx.all(_COMPLETENESS, {"game_id": game_id, "ids": wanted})
+    return {row.build_id: row.complete_ms is not None for row in rows}

@@ -1,0 +1,70 @@
+"""Span sets of rays, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, delete, insert, select
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import games, namespaces, rays
+
+_OF_RAY = (
+    select(rays)
+    .where(rays.c.ray_id == bindparam("ray_id"), rays.c.create_ms >= bindparam("since_ms"))
+    .order_by(rays.c.create_ms, rays.c.span_id)
+    .limit(bindparam("at_most"))
+)
+_THERE = select(rays.c.ray_id, rays.c.span_id).where(
+    rays.c.ray_id.in_(bindparam("ray_ids", expanding=True))
+)
+_ADD = insert(rays)
+_PRUNE = delete(rays).where(rays.c.create_ms < bindparam("before_ms"))
+_NEWEST = select(rays.c.create_ms).order_by(rays.c.create_ms.desc())
+_GAMES = select(games.c.game_id, games.c.name_id, games.c.group_id)
+_BY_TEXT = _GAMES.where(
+    games.c.game_id.in_(bindparam("texts", expanding=True))
+    | games.c.name_id.in_(bindparam("texts", expanding=True))
+)
+_OF_NAMESPACES = (
+    select(namespaces.c.namespace_id, games.c.game_id, games.c.group_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(namespaces.c.namespace_id.in_(bindparam("ids", expanding=True)))
+)
+
+
+async def of_ray(tx: Transaction, ray_id: str, since_ms: int, at_most: int) -> Sequence[Record]:
+    """Columns of `rays`, by the time of their beginning."""
+    return await tx.all(_OF_RAY, {"ray_id": ray_id, "since_ms": since_ms, "at_most": at_most})
+
+
+async def add(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Those that are not there yet. `rows` have the columns of `rays`."""
+    found = await tx.all(_THERE, {"ray_ids": list({row["ray_id"] for row in rows})})
+    there = {(row.ray_id, row.span_id) for row in found}
+    new = {(row["ray_id"], row["span_id"]): row for row in rows}
+    missing = [row for key, row in new.items() if key not in there]
+    if missing:
+        await tx.run(_ADD, missing)
+
+
+async def games_of_namespaces(tx: Transaction, ids: Iterable[str]) -> dict[str, Record]:
+    """game_id and group_id, by namespace."""
+    rows = await tx.all(_OF_NAMESPACES, {"ids": list(ids)})
+    return {row.namespace_id: row for row in rows}
+
+
+async def games_named(tx: Transaction, texts: Iterable[str]) -> dict[str, Record]:
+    """game_id and group_id, by id and by name_id."""
+    rows = await tx.all(_BY_TEXT, {"texts": list(texts)})
+    return {text: row for row in rows for text in (row.name_id, row.game_id)}
+
+
+async def prune(tx: Transaction, before_ms: int, kept_max: int) -> None:
+    """Removes those that began before, and the oldest beyond so many."""
+    await tx.run(_PRUNE, {"before_ms": before_ms})
+    oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))
+    if oldest is not None:
+        # Those of the same millisecond go together.
+        await tx.run(_PRUNE, {"before_ms": oldest.create_ms + 1})

@@ -1,0 +1,87 @@
+"""What the data plane believes of cloud_ tokens, and for how long (decisions 3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.app.cloud_tokens import CloudTokens
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.rpc import InternalClient, InternalServer
+
+pytestmark = pytest.mark.anyio
+
+GAME = bytes(range(16))
+
+
+class Plane:
+    """A control plane at a socket that knows one token for one game."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked = 0
+        self.is_revoked = False
+        check = "hosting.internal.v1.Control.CheckToken"
+        self.server = InternalServer({check: self.check}, folder / "grpc.sock")
+        self.client = InternalClient(folder / "grpc.sock")
+        self.now_s = 100.0
+        self.tokens = CloudTokens(self.client, lambda: self.now_s)
+
+    async def check(self, request: control_pb2.CheckTokenRequest) -> control_pb2.CheckTokenResponse:
+        self.asked += 1
+        if self.is_revoked:
+            raise ServiceError("TOKEN_REVOKED")
+        reaches = request.game_id == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+        return control_pb2.CheckTokenResponse(
+            token_id="t", identity_id="i", game_id="g", reaches_game=reaches
+        )
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    made = Plane(tmp_path)
+    await made.server.start()
+    yield made
+    await made.client.close()
+    await made.server.stop(0.0)
+
+
+async def _code(plane: Plane) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await plane.tokens.scope("cloud_x")
+    return caught.value.code
+
+
+async def test_a_token_is_believed_for_less_than_a_second(plane: Plane) -> None:
+    scope = await plane.tokens.scope("cloud_x")
+    assert (scope.identity_id, scope.token_id, scope.group_id, scope.game_id) == (
+        *("i", "t"),
+        None,
+        "g",
+    )
+    plane.is_revoked = True
+    plane.now_s += 0.89
+    assert await plane.tokens.scope("cloud_x") == scope
+    assert plane.asked == 1
+    plane.now_s += 0.05
+    assert await _code(plane) == "TOKEN_REVOKED"
+    # What was refused is not remembered.
+    plane.is_revoked = False
+    assert await plane.tokens.scope("cloud_x") == scope
+
+
+async def test_each_game_is_asked_for_by_itself(plane: Plane) -> None:
+    assert await plane.tokens.reaches("cloud_x", GAME)
+    assert not await plane.tokens.reaches("cloud_x", bytes(16))
+    assert await plane.tokens.reaches("cloud_x", GAME)
+    assert plane.asked == 2
+
+
+async def test_without_a_control_plane_nobody_knows(plane: Plane) -> None:
+    await plane.tokens.scope("cloud_x")
+    await plane.server.stop(0.0)
+    assert (await plane.tokens.scope("cloud_x")).token_id == "t"
+    plane.now_s += 1
+    assert await _code(plane) == "CONTROL_PLANE_UNAVAILABLE"

@@ -1,0 +1,217 @@
+"""A feeder with what it stands between: real records, and the data plane's own feed behind a socket, which a test makes
+slow, takes away, or robs of its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import update
+
+from pyservice.app.planes import DataPlaneClient
+from pyservice.control.changes import now_ms
+from pyservice.control.configuration import encode
+from pyservice.control.feeder import Feeder
+from pyservice.control.feeding import Composer
+from pyservice.control.links import Links
+from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.feed_files import FeedFiles
+from pyservice.dataplane.feed_rules import OperatorLimits
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.ids import RecordIds
+from pyservice.observability.metrics import FeedMetrics
+from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
+from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.rpc import Handler, InternalClient, InternalServer
+from pyservice.storage import games, groups, namespaces
+from pyservice.storage.database import Database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import namespaces as namespaces_table
+
+EPOCH = 1_700_000_000_000
+IDS = RecordIds()
+LIMIT = 256
+TOO_MANY = LIMIT + 1
+
+
+class FedPlane:
+    """The feed of a data plane. `hold` makes it slow; `start` and `stop` are those of its process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "admin.sock"
+        self.limit = LIMIT
+        (folder / "feed").mkdir()
+        self.taken: list[tuple[str, int]] = []
+        """Namespace and revision, as they were acknowledged."""
+        self.asked = 0
+        """How often it was asked what it holds."""
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self._server: InternalServer | None = None
+
+    async def start(self) -> None:
+        limits = OperatorLimits(player_limit_max=self.limit, regions={"local"})
+        self.namespaces = Namespaces()
+        self.feed = Feed(FeedFiles(self.folder / "feed"), self.namespaces, limits, FeedMetrics())
+        self.feed.load()
+        name = "hosting.internal.v1.Feed"
+        handlers: dict[str, Handler] = {
+            f"{name}.ApplyMany": self._apply,
+            f"{name}.Held": self._held,
+        }
+        self._server = InternalServer(handlers, self.socket)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(0.0)
+            self._server = None
+
+    def lose_its_disk(self) -> None:
+        shutil.rmtree(self.folder / "feed")
+        (self.folder / "feed").mkdir()
+
+    async def _apply(self, request: feed_pb2.ApplyManyRequest) -> feed_pb2.ApplyManyResponse:
+        await self.go_on.wait()
+        answer = await self.feed.apply_many(request)
+        for item, one in zip(request.items, answer.answers, strict=True):
+            if one.HasField("applied") and not item.is_check:
+                configuration = item.configuration
+                self.taken.append((configuration.namespace_id, configuration.revision))
+        return answer
+
+    async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        self.asked += 1
+        return await self.feed.held(request)
+
+    def holds(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration | None:
+        for configuration in self.namespaces:
+            if configuration.namespace_id == namespace_id:
+                return configuration
+        return None
+
+
+class Source:
+    """The records, and changes of them."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.game_id = IDS.new()
+
+    async def prepare(self) -> None:
+        await migrate(self.database, is_allowed=True)
+        owner, group = IDS.new(), IDS.new()
+        async with self.database.write() as tx:
+            await groups.add_identity(tx, owner, "Owner", now_ms())
+            await groups.add(tx, group, "Group", owner, now_ms())
+            await games.add(tx, self.game_id, "arena", "Arena", group, now_ms())
+
+    async def version(self, players: int = 8) -> str:
+        """A version with a mode of so many players; more than the operator's limit is refused when it is fed."""
+        config = versions_pb2.CloudConfig()
+        config.matchmaker.max_players = players
+        mode = config.matchmaker.game_modes.entries["duel"]
+        mode.SetInParent()
+        version_id = IDS.new()
+        async with self.database.write() as tx:
+            await games.add_version(
+                tx, version_id, self.game_id, version_id, encode(config), b"{}", now_ms()
+            )
+        return version_id
+
+    async def namespace(self, name_id: str = "prod", players: int = 8) -> str:
+        version_id, namespace_id = await self.version(players), IDS.new()
+        async with self.database.write() as tx:
+            await namespaces.add(
+                *(tx, namespace_id, self.game_id, name_id, name_id, version_id, (512, 256)),
+                *(now_ms(), IDS.new()),
+            )
+        return namespace_id
+
+    async def set_version(self, namespace_id: str, version_id: str) -> None:
+        async with self.database.write() as tx:
+            await namespaces.change(tx, namespace_id, {"version_id": version_id})
+            await namespaces.add_history(tx, IDS.new(), namespace_id, version_id, now_ms())
+
+    async def touch(self, namespace_id: str, lobby_count_max: int) -> None:
+        async with self.database.write() as tx:
+            await namespaces.change(tx, namespace_id, {"lobby_count_max": lobby_count_max})
+
+    async def row(self, namespace_id: str) -> Any:
+        async with self.database.read() as tx:
+            return await namespaces.get(tx, namespace_id)
+
+    async def history(self, namespace_id: str) -> list[str]:
+        """Versions, newest first."""
+        async with self.database.read() as tx:
+            entries = await namespaces.history(tx, namespace_id, None, 100)
+        return [entry.version_id for entry in entries]
+
+    async def set_revision(self, namespace_id: str, revision: int) -> None:
+        """As after a backup was restored."""
+        statement = (
+            update(namespaces_table)
+            .where(namespaces_table.c.namespace_id == namespace_id)
+            .values(revision=revision)
+        )
+        async with self.database.write() as tx:
+            await tx.run(statement)
+
+
+class Fed:
+    """Records, a feeder that runs, and the plane that it feeds."""
+
+    def __init__(self, source: Source, plane: FedPlane) -> None:
+        self.source = source
+        self.plane = plane
+        self._client = InternalClient(plane.socket)
+        self.feeder = self.new_feeder()
+        self._running: asyncio.Task[None] | None = None
+
+    def new_feeder(self, epoch: int = EPOCH) -> Feeder:
+        links = Links("http://cdn.invalid", None, "http://hub.invalid", lambda upload: upload)
+        return Feeder(self.source.database, Composer(epoch, links), DataPlaneClient(self._client))
+
+    def run(self) -> None:
+        self._running = asyncio.create_task(self.feeder.run())
+
+    async def run_anew(self, epoch: int = EPOCH) -> None:
+        """As after a restart of the control plane."""
+        await self.end()
+        self.feeder = self.new_feeder(epoch)
+        self.run()
+
+    async def end(self) -> None:
+        if self._running is not None:
+            assert not self._running.done(), self._running
+            self._running.cancel()
+            await asyncio.wait({self._running})
+            self._running = None
+
+    async def close(self) -> None:
+        await self.end()
+        await self._client.close()
+
+    async def is_idle(self) -> None:
+        """Returns when nothing is on its way any more."""
+        async with asyncio.timeout(1):
+            while self.feeder.waiting:
+                await asyncio.sleep(0.005)
+
+    async def agrees(self, namespace_id: str, within_s: float = 1.0) -> None:
+        """Returns when the data plane holds the namespace as the records have it."""
+        began_s = time.monotonic()
+        while True:
+            row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)
+            if held is not None and (held.revision, held.current_version_id) == (
+                row.revision,
+                row.version_id,
+            ):
+                return
+            assert time.monotonic() - began_s < within_s, (row, held)
+            await asyncio.sleep(0.005)

@@ -1,0 +1,80 @@
+"""Files that tests upload: tars, pictures, and how they are PUT where a preparation says."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httpx
+
+
+def tar(files: Mapping[str, bytes] | None = None, entries: Iterable[tarfile.TarInfo] = ()) -> bytes:
+    """A tar of files and of entries without content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in ({"server.json": b"{}"} if files is None else files).items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for entry in entries:
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+def entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    """An entry without content, such as a link."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.linkname = target
+    return info
+
+
+def gzipped(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+def png(side: int = 2) -> bytes:
+    """A white square."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        sum_ = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + sum_
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rows = (b"\0" + b"\xff" * 3 * side) * side
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+def jpeg() -> bytes:
+    """A frame of one pixel, and a scan of nothing: as much as tells what it is."""
+    frame = b"\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00"
+    scan = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x00"
+    return b"\xff\xd8" + frame + scan + b"\xff\xd9"
+
+
+async def put(request: Mapping[str, Any], content: bytes) -> httpx.Response:
+    """PUTs what a presigned request asks for of a file."""
+    start = request["byte_offset"]
+    part = content[start : start + request["content_length"]]
+    async with httpx.AsyncClient(timeout=60) as client:
+        return await client.put(request["url"], content=part)
+
+
+async def put_all(requests: Iterable[Mapping[str, Any]], contents: Mapping[str, bytes]) -> None:
+    """All of them, each file by its path."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        for request in requests:
+            start = request["byte_offset"]
+            part = contents[request["path"]][start : start + request["content_length"]]
+            answer = await client.put(request["url"], content=part)
+            assert answer.status_code == 200, answer.text

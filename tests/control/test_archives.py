@@ -1,0 +1,166 @@
+"""What the tar of a build may hold (decisions 6.5), on archives of every kind, fed in pieces of every size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyservice.control.archives import Archive, BadArchive
+from tests.control.files import entry, gzipped, tar
+
+LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+
+
+def judge(content: bytes, compression: str = "none", step: int = 1 << 16, **limits: int) -> None:
+    archive = Archive(compression, **limits)
+    for start in range(0, len(content), step):
+        archive.feed(content[start : start + step])
+    archive.finish()
+
+
+def word(content: bytes, compression: str = "none", **limits: int) -> str:
+    with pytest.raises(BadArchive) as caught:
+        judge(content, compression, **limits)
+    return caught.value.word
+
+
+LONG = "folder/" * 30 + "server.json"
+GOOD = {
+    "files": tar({"server.json": b"{}", "./bin/run": b"x" * 5000, LONG: b"", "a//b": b"y" * 512}),
+    "folders": tar({}, [entry("./", FOLDER), entry("bin/", FOLDER)]),
+    "links": tar(
+        {"lib/libx.so.1": b"x"},
+        [entry("lib/libx.so", LINK, "libx.so.1"), entry("bin/up", LINK, "../lib/libx.so")],
+    ),
+    "a link to the root": tar({}, [entry("bin/root", LINK, "..")]),
+    "a hard link": tar({"a": b"x"}, [entry("b/c", HARD, "a")]),
+    "links in a circle": tar({}, [entry("a", LINK, "b"), entry("b", LINK, "a")]),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("step", [1, 511, 512, 513, 1 << 20])
+def test_what_stays_inside_is_taken(name: str, step: int) -> None:
+    judge(GOOD[name], step=step)
+    judge(gzipped(GOOD[name]), "gzip", step=step)
+
+
+BAD = {
+    "a folder above": tar({"../x": b"x"}),
+    "a folder above, inside": tar({"a/../../x": b"x"}),
+    "an absolute path": tar({"/x": b"x"}),
+    "a long absolute path": tar({"/" + LONG: b"x"}),
+    "an absolute link": tar({}, [entry("a", LINK, "/etc/passwd")]),
+    "a link above": tar({}, [entry("a/b", LINK, "../../x")]),
+    "a long link above": tar({}, [entry("a", LINK, "../" * 60)]),
+    "a link above by another link": tar(
+        {}, [entry("x/y", LINK, ".."), entry("z", LINK, "x/y/../..")]
+    ),
+    "a link above by a later link": tar({}, [entry("z", LINK, "x/y/.."), entry("x/y", LINK, "..")]),
+    "a file behind a link": tar({}, [entry("a", LINK, "b"), entry("a/c", FOLDER)]),
+    "a file in place of a link": tar({}, [entry("a", LINK, "b"), entry("a", FOLDER)]),
+    "a hard link above": tar({}, [entry("a", HARD, "../x")]),
+    "a hard link to a link": tar({}, [entry("a/b", LINK, ".."), entry("c", HARD, "a/b")]),
+    "a device": tar({}, [entry("a", tarfile.BLKTYPE)]),
+    "a pipe": tar({}, [entry("a", tarfile.FIFOTYPE)]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_leaves_its_folder_is_refused(name: str) -> None:
+    assert word(BAD[name]) in ("not-allowed", "not-unique")
+    assert word(gzipped(BAD[name]), "gzip") in ("not-allowed", "not-unique")
+
+
+def test_what_is_no_whole_tar_is_refused() -> None:
+    whole = tar({"a": b"x" * 5000})
+    for content in (b"", b"\0" * 10240, b"x" * 10240, whole[:2000], whole[:100], gzipped(whole)):
+        assert word(content) == "invalid"
+    for content in (whole, gzipped(whole)[:-9], gzipped(whole) + b"x", b""):
+        assert word(content, "gzip") == "invalid"
+    broken = bytearray(whole)
+    broken[0] ^= 1
+    assert word(bytes(broken)) == "invalid"
+
+
+def test_a_small_file_that_stands_for_a_large_one_is_refused() -> None:
+    large = tarfile.TarInfo("large")
+    large.size = 1 << 40
+    assert word(large.tobuf() + b"\0" * 4096) == "too-high"
+    zeros = gzipped(tar({"a": bytes(4 << 20)}))
+    assert len(zeros) < 8192
+    assert word(zeros, "gzip", unpacked_max_bytes=1 << 20) == "too-high"
+    behind = gzipped(tar({"a": b"x"}) + bytes(4 << 20))
+    assert word(behind, "gzip", unpacked_max_bytes=1 << 20) == "too-high"
+
+
+def test_attributes_that_would_fill_the_memory_are_refused() -> None:
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, 1 << 30
+    assert word(header.tobuf() + bytes(4096)) == "invalid"
+    name = tarfile.TarInfo("name")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 1 << 30
+    assert word(name.tobuf() + bytes(4096)) == "invalid"
+    sparse = tarfile.TarInfo("sparse")
+    sparse.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.size": "99999999999"}
+    assert word(sparse.tobuf(tarfile.PAX_FORMAT) + bytes(1024)) == "invalid"
+
+
+WORDS = st.sampled_from(["a", "b", "c", ".", "..", ""])
+PATHS = st.lists(WORDS, min_size=1, max_size=4).map("/".join).filter(bool)
+ENTRIES = st.lists(
+    st.tuples(PATHS, st.sampled_from([LINK, HARD, FOLDER, tarfile.REGTYPE]), PATHS),
+    min_size=1,
+    max_size=6,
+)
+
+
+def _unpack(folder: Path, name: str, kind: bytes, target: str) -> None:
+    """As carelessly as can be."""
+    path = f"{folder}/{name}"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if kind == LINK:
+        os.symlink(target, path)
+    elif kind == HARD:
+        os.link(f"{folder}/{target}", path, follow_symlinks=False)
+    elif kind == FOLDER:
+        os.mkdir(path)
+    else:
+        Path(path).write_bytes(b"x")
+
+
+@settings(max_examples=400, deadline=None)
+@given(ENTRIES)
+def test_nothing_that_is_taken_writes_outside_when_it_is_unpacked(
+    entries: list[tuple[str, bytes, str]],
+) -> None:
+    content = tar({}, [entry(*one) for one in entries])
+    try:
+        judge(content)
+    except BadArchive:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        outer = Path(name)
+        target = outer / "1" / "2" / "3"
+        target.mkdir(parents=True)
+        for one in entries:
+            with contextlib.suppress(OSError):
+                _unpack(target, *one)
+        for path in target.rglob("*"):
+            # A circle of links leads nowhere.
+            try:
+                resolved = path.resolve(strict=True)
+            except (OSError, RuntimeError):
+                continue
+            assert resolved.is_relative_to(target), path
+        assert [path for path in outer.rglob("*") if not path.is_relative_to(target)] == [
+            outer / "1",
+            outer / "1" / "2",
+        ]

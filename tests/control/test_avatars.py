@@ -1,0 +1,166 @@
+"""Pictures over both doors: avatars, banner and logo of a game (contract games.avatars; decisions 8.1, 8.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.files import jpeg, png, put
+from tests.household import Developer, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+async def prepared(developer: Developer, slug: str, path: str, content: bytes, **more: Any) -> Any:
+    fields = {"path": path, "content_length": len(content), **more}
+    made = await developer.good(slug, **fields)
+    assert made["presigned_request"]["path"] == path
+    assert made["presigned_request"]["byte_offset"] == 0
+    assert (await put(made["presigned_request"], content)).status_code == 200
+    return made["upload_id"]
+
+
+async def avatars(developer: Developer, game_id: str) -> Any:
+    return (await developer.good("list_avatars", game_id=game_id))["custom_avatars"]
+
+
+async def test_an_avatar_is_prepared_uploaded_completed_and_shown(developer: Developer) -> None:
+    game_id = await developer.game()
+    of_game = {"game_id": game_id}
+    first = await prepared(developer, "prepare_avatar", "knight.png", png(), **of_game)
+    (avatar,) = await avatars(developer, game_id)
+    assert avatar == {
+        "upload_id": first,
+        "display_name": "knight.png",
+        "create_ts": avatar["create_ts"],
+        "content_length": len(png()),
+        "complete": False,
+    }
+    await developer.good("complete_avatar", **of_game, upload_id=first)
+    second = await prepared(
+        developer, "prepare_avatar", "KING.JPG", jpeg(), mime="image/jpeg", **of_game
+    )
+    await developer.good("complete_upload", upload_id=second)
+    listed = await avatars(developer, game_id)
+    assert {one["upload_id"] for one in listed} == {first, second}
+    assert all(one["complete"] for one in listed)
+    for one in listed:
+        is_first = one["upload_id"] == first
+        shown = await _shown(one["url"])
+        assert shown.headers["content-type"] == ("image/png" if is_first else "image/jpeg")
+        assert shown.content == (png() if is_first else jpeg())
+        assert shown.headers["x-content-type-options"] == "nosniff"
+        assert "immutable" in shown.headers["cache-control"]
+    again = await developer.code("complete_avatar", **of_game, upload_id=first)
+    assert again == "UPLOAD_ALREADY_COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [("a.png", jpeg()), ("a.jpeg", png()), ("a.png", b"<svg/>"), ("a.png", png()[:-1])],
+)
+async def test_a_picture_is_told_by_its_content(
+    developer: Developer, path: str, content: bytes
+) -> None:
+    game_id = await developer.game()
+    upload_id = await prepared(developer, "prepare_avatar", path, content, game_id=game_id)
+    refused = await developer.call("complete_avatar", game_id=game_id, upload_id=upload_id)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("path", "invalid"),))
+    (avatar,) = await avatars(developer, game_id)
+    assert not avatar["complete"]
+    again = await developer.code("complete_avatar", game_id=game_id, upload_id=upload_id)
+    assert again == "UPLOAD_INCOMPLETE"
+
+
+@pytest.mark.parametrize("slug", ["prepare_avatar", "prepare_banner", "prepare_logo"])
+async def test_what_cannot_be_a_picture_is_refused_before_it_is_uploaded(
+    developer: Developer, slug: str
+) -> None:
+    game_id = await developer.game()
+    for fields, code, errors in (
+        ({"path": "a.gif"}, "VALIDATION_FAILED", {("path", "invalid")}),
+        ({"path": "../a.png"}, "VALIDATION_FAILED", {("path", "invalid")}),
+        ({"path": ""}, "VALIDATION_FAILED", {("path", "too-short")}),
+        ({"path": "a.png", "mime": "image/jpeg"}, "VALIDATION_FAILED", {("mime", "not-allowed")}),
+        ({"path": "a.png", "mime": "text/html"}, "VALIDATION_FAILED", {("mime", "not-allowed")}),
+        ({"path": "a.png", "content_length": (2 << 20) + 1}, "UPLOAD_TOO_LARGE", set()),
+        ({"path": "a.png", "content_length": 0}, "BODY_INVALID", {("content_length", "too-low")}),
+        ({"content_length": 4}, "BODY_INVALID", {("path", "required")}),
+    ):
+        wanted: dict[str, Any] = {"game_id": game_id, "content_length": 100, **fields}
+        refused = await developer.call(slug, **wanted)
+        assert (refused.code, set(refused.errors)) == (code, errors), fields
+    await developer.good(slug, game_id=game_id, path="a.png", content_length=2 << 20)
+
+
+@pytest.mark.parametrize("which", ["banner", "logo"])
+async def test_a_picture_of_a_game_is_shown_and_wakes_who_watches(
+    developer: Developer, which: str
+) -> None:
+    game_id = await developer.game()
+    before = await developer.good("get_game", game_id=game_id)
+    assert f"{which}_url" not in before["game"]
+    all_before = await developer.good("get_games")
+    upload_id = await prepared(developer, f"prepare_{which}", "x.png", png(), game_id=game_id)
+    index = before["watch"]["index"]
+    waiting = asyncio.create_task(developer.good("get_game", game_id=game_id, watch_index=index))
+    waiting_all = asyncio.create_task(
+        developer.good("get_games", watch_index=all_before["watch"]["index"])
+    )
+    await developer.good(f"complete_{which}", game_id=game_id, upload_id=upload_id)
+    url = (await asyncio.wait_for(waiting, 5))["game"][f"{which}_url"]
+    await asyncio.wait_for(waiting_all, 5)
+
+    async def in_games() -> Any:
+        games = (await developer.good("get_games"))["games"]
+        return next(one for one in games if one["game_id"] == game_id).get(f"{which}_url")
+
+    assert await eventually(in_games) == url
+    assert (await _shown(url)).content == png()
+    # A newer one takes its place.
+    other = await prepared(developer, f"prepare_{which}", "y.jpg", jpeg(), game_id=game_id)
+    assert (await developer.good("get_game", game_id=game_id))["game"][f"{which}_url"] == url
+    await developer.good(f"complete_{which}", game_id=game_id, upload_id=other)
+    newer = (await developer.good("get_game", game_id=game_id))["game"][f"{which}_url"]
+    assert newer != url
+    assert (await _shown(newer)).headers["content-type"] == "image/jpeg"
+
+
+async def test_an_upload_is_completed_as_what_it_was_prepared_for(developer: Developer) -> None:
+    game_id, other_id = await developer.game(), await developer.game()
+    upload_id = await prepared(developer, "prepare_avatar", "a.png", png(), game_id=game_id)
+    for slug, place in (
+        ("complete_logo", game_id),
+        ("complete_banner", game_id),
+        ("complete_avatar", other_id),
+    ):
+        code = await developer.code(slug, game_id=place, upload_id=upload_id)
+        assert code == "UPLOAD_NOT_FOUND"
+    await developer.good("complete_avatar", game_id=game_id, upload_id=upload_id)
+    assert "logo_url" not in (await developer.good("get_game", game_id=game_id))["game"]
+
+
+async def test_an_altered_address_of_a_picture_is_refused(developer: Developer) -> None:
+    game_id = await developer.game()
+    upload_id = await prepared(developer, "prepare_avatar", "a.png", png(), game_id=game_id)
+    await developer.good("complete_avatar", game_id=game_id, upload_id=upload_id)
+    url = (await avatars(developer, game_id))[0]["url"]
+    async with httpx.AsyncClient() as client:
+        for altered in (
+            url.replace("image%2Fpng", "text%2Fhtml"),
+            url.partition("?")[0],
+            url[:-2] + "AA",
+        ):
+            assert altered != url
+            answer = await client.get(altered)
+            assert (answer.status_code, answer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
+
+
+async def _shown(url: str) -> httpx.Response:
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(url)
+    assert answer.status_code == 200, answer.text
+    return answer

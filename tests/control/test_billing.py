@@ -1,0 +1,77 @@
+"""`pyservice billing record` (decisions 8.6): what an administrator writes down, the group's developers read and wait
+for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from tests.commands import refused, said, told
+from tests.control.test_games import new_developer
+from tests.control.world import Records
+from tests.household import Developer
+
+pytestmark = pytest.mark.anyio
+
+TIME = "2030-01-31T12:00:00.250+01:00"
+TOLD = "2030-01-31T11:00:00.250Z"
+EVENTS = ("payment_failed", "payment_method_attached", "payment_method_valid", "payment_succeeded")
+
+
+async def _record(developer: Developer, group_id: str, *words: str) -> str:
+    return await said(developer.house.data_dir, "billing", "record", "--group", group_id, *words)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+async def test_each_time_is_told_in_its_field(
+    owner: Developer, records: Records, event: str
+) -> None:
+    me, group_id = await new_developer(owner, records)
+    flag = f"--{event.replace('_', '-')}"
+    assert await _record(owner, group_id, flag, TIME) == ""
+    answer = await me.good("get_billing", group_id=group_id)
+    assert answer["group"] == {f"{event}_ts": TOLD}
+
+
+async def test_a_watch_wakes_when_something_is_recorded(
+    developer: Developer, records: Records
+) -> None:
+    me, group_id = await new_developer(developer, records)
+    other, other_id = await new_developer(developer, records)
+    index = (await me.good("get_billing", group_id=group_id))["watch"]["index"]
+    fields = {"group_id": group_id, "watch_index": index}
+    waiting = asyncio.create_task(me.good("get_billing", **fields))
+    await _record(developer, other_id, "--payment-failed", TIME)
+    done, _ = await asyncio.wait({waiting}, timeout=0.25)
+    assert not done
+    await _record(developer, group_id, "--payment-succeeded", TIME)
+    answer = await asyncio.wait_for(waiting, 5)
+    assert answer["group"] == {"payment_succeeded_ts": TOLD}
+    assert (await other.good("get_billing", group_id=other_id))["group"] == {
+        "payment_failed_ts": TOLD
+    }
+
+
+async def test_what_cannot_be_recorded_is_told_with_its_reason(owner: Developer) -> None:
+    data_dir, group_id = owner.house.data_dir, owner.house.group_id
+    record = ("billing", "record", "--group")
+    assert "GROUP_NOT_FOUND" in await refused(
+        data_dir, *record, str(uuid4()), "--payment-failed", TIME
+    )
+    assert "group_id" in await refused(data_dir, *record, "developers", "--payment-failed", TIME)
+    for time in ("yesterday", "2030-01-31", "2030-01-31T12:00:00", "1969-01-01T00:00:00Z"):
+        problem = await refused(data_dir, *record, group_id, "--payment-failed", time)
+        assert "such as 2030-01-31T12:00:00Z" in problem
+    assert "exactly one" in await refused(data_dir, *record, group_id)
+    both = ("--payment-failed", TIME, "--payment-succeeded", TIME)
+    assert "exactly one" in await refused(data_dir, *record, group_id, *both)
+    assert (await owner.good("get_billing", group_id=group_id))["group"] == {}
+
+
+async def test_with_json_it_answers_an_object(owner: Developer, records: Records) -> None:
+    _, group_id = await new_developer(owner, records)
+    words = ("billing", "record", "--group", group_id, "--payment-failed", TIME)
+    assert await told(owner.house.data_dir, *words) == {}

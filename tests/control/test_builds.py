@@ -1,0 +1,285 @@
+"""Builds over both doors: prepare, PUT, complete, list, tags, delete (decisions 6.3, 6.5)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.control.files import entry, gzipped, put, tar
+from tests.household import ARENA_MODES, Answer, Developer
+
+pytestmark = pytest.mark.anyio
+
+
+class Back:
+    """A back end with the service token of an environment, and the game's developer."""
+
+    def __init__(self, developer: Developer, game_id: str, token: str) -> None:
+        self.developer = developer
+        self.game_id = game_id
+        self.token = token
+
+    async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
+        place = {"game_id": self.game_id, "environment_id": "prod", **fields}
+        return await self.developer.door.call(slug, place, token=self.token, key=key)
+
+    async def good(self, slug: str, **fields: Any) -> Any:
+        answer = await self.call(slug, **fields)
+        assert answer.code == "OK", answer
+        return answer.body
+
+    async def prepare(self, content: bytes, **fields: Any) -> Any:
+        image = {"path": "server.tar", "content_length": len(content), **fields.pop("image", {})}
+        return await self.good("prepare_build", name="server", image_file=image, **fields)
+
+    async def build(self, content: bytes | None = None, **fields: Any) -> str:
+        """Id of a complete build."""
+        content = tar() if content is None else content
+        made = await self.prepare(content, **fields)
+        assert (await put(made["image_presigned_request"], content)).status_code == 200
+        await self.good("complete_build", build_id=made["build"]["id"])
+        return str(made["build"]["id"])
+
+    async def refused(self, content: bytes, **fields: Any) -> Answer:
+        """What completing says of a content that has to be refused."""
+        made = await self.prepare(content, **fields)
+        assert (await put(made["image_presigned_request"], content)).status_code == 200
+        return await self.call("complete_build", build_id=made["build"]["id"])
+
+    async def listed(self, **fields: Any) -> list[str]:
+        return [one["id"] for one in (await self.good("list_builds", **fields))["builds"]]
+
+
+@pytest.fixture
+async def back(developer: Developer) -> Back:
+    game_id = await developer.game()
+    return Back(developer, game_id, await developer.service_token(game_id))
+
+
+async def test_a_build_is_prepared_uploaded_completed_and_listed(back: Back) -> None:
+    content = tar({"server.json": b'{"command": ["./run"]}', "bin/run": b"\x7fELF" * 500})
+    made = await back.prepare(content)
+    build, request = made["build"], made["image_presigned_request"]
+    assert build == {
+        "id": build["id"],
+        "name": "server",
+        "content_length": len(content),
+        "created_at": build["created_at"],
+        "tags": {},
+        "complete": False,
+    }
+    assert {name: request[name] for name in ("byte_offset", "content_length", "path")} == {
+        "byte_offset": 0,
+        "content_length": len(content),
+        "path": "server.tar",
+    }
+    assert "image_presigned_requests" not in made
+    assert (await back.good("list_builds"))["builds"] == [build]
+    incomplete = await back.call("complete_build", build_id=build["id"])
+    assert incomplete.code == "UPLOAD_INCOMPLETE"
+    assert (await put(request, content)).status_code == 200
+    assert await back.good("complete_build", build_id=build["id"]) == {}
+    done = {**build, "complete": True}
+    assert (await back.good("get_build", build_id=build["id"]))["build"] == done
+    assert (await back.good("list_builds"))["builds"] == [done]
+    (summary,) = (await back.developer.good("list_game_builds", game_id=back.game_id))["builds"]
+    assert summary == {
+        "build_id": build["id"],
+        "upload_id": summary["upload_id"],
+        "display_name": "server",
+        "create_ts": build["created_at"],
+        "content_length": len(content),
+        "complete": True,
+        "tags": {},
+    }
+
+
+async def test_a_second_completion_is_refused_and_a_repetition_is_not(back: Back) -> None:
+    content = tar()
+    made = await back.prepare(content)
+    build_id = made["build"]["id"]
+    await put(made["image_presigned_request"], content)
+    key = str(uuid4())
+    assert (await back.call("complete_build", key, build_id=build_id)).code == "OK"
+    assert (await back.call("complete_build", key, build_id=build_id)).code == "OK"
+    second = await back.call("complete_build", build_id=build_id)
+    assert second.code == "UPLOAD_ALREADY_COMPLETE"
+    late = await put(made["image_presigned_request"], content)
+    assert late.json()["code"] == "UPLOAD_ALREADY_COMPLETE"
+
+
+async def test_a_game_build_is_completed_by_its_upload(developer: Developer) -> None:
+    game_id, content = await developer.game(), gzipped(tar())
+    image = {
+        "path": "server.tar.gz",
+        "content_length": len(content),
+        "content_type": "application/gzip",
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "image_file": image}
+    made = await developer.good("create_game_build", **fields, compression="gzip")
+    await put(made["image_presigned_request"], content)
+    await developer.good("complete_upload", upload_id=made["upload_id"])
+    (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
+    assert build["complete"]
+    assert build["build_id"] == made["build_id"]
+    again = await developer.code("complete_upload", upload_id=made["upload_id"])
+    assert again == "UPLOAD_ALREADY_COMPLETE"
+
+
+async def test_another_digest_than_announced_is_refused_and_leaves_nothing(back: Back) -> None:
+    content = tar()
+    digest = hashlib.sha256(b"another").hexdigest()
+    made = await back.prepare(content, image={"sha256": digest})
+    await put(made["image_presigned_request"], content)
+    refused = await back.call("complete_build", build_id=made["build"]["id"])
+    assert refused.code == "VALIDATION_FAILED"
+    assert refused.errors == (("image_file", "sha256", "invalid"),)
+    # It was thrown away: now there is nothing to complete.
+    again = await back.call("complete_build", build_id=made["build"]["id"])
+    assert again.code == "UPLOAD_INCOMPLETE"
+    assert not (await back.good("get_build", build_id=made["build"]["id"]))["build"]["complete"]
+
+
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        (tar({"../out": b"x"}), ("image_file", "not-allowed")),
+        (tar({"/etc/x": b"x"}), ("image_file", "not-allowed")),
+        (
+            tar(entries=[entry("a", tarfile.SYMTYPE, "../../etc")]),
+            ("image_file", "not-allowed"),
+        ),
+        (tar(entries=[entry("null", tarfile.CHRTYPE)]), ("image_file", "not-allowed")),
+        (b"no tar at all" * 100, ("image_file", "invalid")),
+        (tar({"a": b"x" * 5000})[:3000], ("image_file", "invalid")),
+    ],
+)
+async def test_an_archive_that_leaves_its_folder_or_is_none_is_refused(
+    back: Back, content: bytes, path: tuple[str, ...]
+) -> None:
+    refused = await back.refused(content)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
+
+
+async def test_what_breaks_a_rule_is_told_all_at_once(back: Back) -> None:
+    image = {"path": "../server.tar", "content_length": 10, "content_type": "none"}
+    fields = {"name": " x", "kind": "oci_bundle", "compression": "rar", "image_tag": "a\x00"}
+    refused = await back.call("prepare_build", image_file=image, **fields)
+    assert refused.code == "VALIDATION_FAILED"
+    assert set(refused.errors) == {
+        ("name", "invalid"),
+        ("kind", "not-allowed"),
+        ("compression", "not-allowed"),
+        ("image_tag", "invalid"),
+        ("image_file", "path", "invalid"),
+        ("image_file", "content_type", "invalid"),
+    }
+    assert await back.listed() == []
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+async def test_an_archive_that_cannot_be_gone_through_is_refused_at_once(
+    back: Back, compression: str
+) -> None:
+    image = {"path": "server.tar", "content_length": 10}
+    refused = await back.call("prepare_build", name="x", image_file=image, compression=compression)
+    assert refused.errors == (("compression", "not-allowed"),)
+
+
+async def test_a_build_has_at_most_8_gib(back: Back) -> None:
+    image = {"path": "server.tar", "content_length": (8 << 30) + 1}
+    refused = await back.call("prepare_build", name="x", image_file=image)
+    assert refused.code == "UPLOAD_TOO_LARGE"
+    image["content_length"] = 0
+    assert (await back.call("prepare_build", name="x", image_file=image)).code == "BODY_INVALID"
+    image["content_length"] = 8 << 30
+    made = await back.good("prepare_build", name="x", image_file=image, multipart_upload=True)
+    assert len(made["image_presigned_requests"]) == 128
+
+
+async def test_parts_are_of_64_mib_and_all_have_to_be_there(back: Back) -> None:
+    content = tar({"level": bytes(120 << 20)})
+    made = await back.prepare(content, multipart_upload=True)
+    parts = made["image_presigned_requests"]
+    assert "image_presigned_request" not in made
+    assert [part["byte_offset"] for part in parts] == [0, 64 << 20]
+    assert sum(part["content_length"] for part in parts) == len(content)
+    build_id = made["build"]["id"]
+    assert (await put(parts[1], content)).status_code == 200
+    assert (await back.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
+    assert (await put(parts[0], content)).status_code == 200
+    await back.good("complete_build", build_id=build_id)
+    small = await back.prepare(tar(), multipart_upload=True)
+    assert "image_presigned_request" in small
+
+
+async def test_lists_are_newest_first_and_filtered_by_all_tags(back: Back) -> None:
+    builds = [(await back.prepare(tar()))["build"]["id"] for _ in range(3)]
+    assert await back.listed() == builds[::-1]
+    await back.good("patch_build_tags", build_id=builds[0], tags={"branch": "main", "os": "linux"})
+    await back.good("patch_build_tags", build_id=builds[2], tags={"branch": "main"})
+    assert await back.listed(tags_json='{"branch": "main"}') == [builds[2], builds[0]]
+    both = json.dumps({"branch": "main", "os": "linux"})
+    assert await back.listed(tags_json=both) == [builds[0]]
+    assert await back.listed(tags_json="{}") == builds[::-1]
+    for wrong in ("[]", "{", '{"a": 1}', '{"a": "\\u0000"}'):
+        assert (await back.call("list_builds", tags_json=wrong)).code == "QUERY_INVALID"
+
+
+async def test_tags_are_set_removed_and_taken_off_others(back: Back) -> None:
+    first, second = [(await back.prepare(tar()))["build"]["id"] for _ in range(2)]
+
+    async def tags(build_id: str) -> Any:
+        return (await back.good("get_build", build_id=build_id))["build"]["tags"]
+
+    wanted = {"current": "true", "branch": "main"}
+    await back.good("patch_build_tags", build_id=first, tags=wanted, exclusive_tags=["current"])
+    await back.good("patch_build_tags", build_id=second, tags=wanted, exclusive_tags=["current"])
+    assert await tags(first) == {"branch": "main"}
+    assert await tags(second) == wanted
+    await back.good("patch_build_tags", build_id=second, tags={"branch": None, "os": "linux"})
+    assert await tags(second) == {"current": "true", "os": "linux"}
+    for wrong, path in (
+        ({"": "x"}, ("tags", "", "too-short")),
+        ({"a": 1}, ("tags", "a", "wrong-type")),
+        ({"a": ""}, ("tags", "a", "too-short")),
+        ({"a": "x" * 1025}, ("tags", "a", "too-long")),
+        ({f"t{i}": "x" for i in range(31)}, ("tags", "too-many")),
+    ):
+        refused = await back.call("patch_build_tags", build_id=second, tags=wrong)
+        assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
+    assert await tags(second) == {"current": "true", "os": "linux"}
+
+
+async def test_a_build_that_a_version_names_stays(back: Back) -> None:
+    developer, build_id = back.developer, await back.build()
+    mode = {**ARENA_MODES["arena"]}
+    mode["docker"] = {**mode["docker"], "image_id": build_id}
+    await developer.version(back.game_id, {"matchmaker": {"game_modes": {"arena": mode}}})
+    fields = {"game_id": back.game_id, "build_id": build_id}
+    assert await developer.code("delete_build", **fields) == "IN_USE"
+    assert await back.listed() == [build_id]
+    other = await back.build()
+    fields["build_id"] = other
+    key = str(uuid4())
+    await developer.good("delete_build", key, **fields)
+    await developer.good("delete_build", key, **fields)
+    assert await developer.code("delete_build", **fields) == "BUILD_NOT_FOUND"
+    assert await back.listed() == [build_id]
+    assert (await back.call("complete_build", build_id=other)).code == "BUILD_NOT_FOUND"
+
+
+async def test_builds_of_others_are_not_there(back: Back) -> None:
+    build_id = (await back.prepare(tar()))["build"]["id"]
+    elsewhere = Back(back.developer, await back.developer.game(), back.token)
+    assert (await elsewhere.call("list_builds")).code == "GAME_NOT_FOUND"
+    elsewhere.token = await back.developer.service_token(elsewhere.game_id)
+    assert (await elsewhere.call("get_build", build_id=build_id)).code == "BUILD_NOT_FOUND"
+    sibling = await back.call("get_build", build_id=build_id, environment_id="staging")
+    assert sibling.code == "NAMESPACE_NOT_FOUND"

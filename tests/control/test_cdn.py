@@ -1,0 +1,149 @@
+"""What the CDN answers of a namespace's site, asked over HTTP while its records change (decisions 8.9)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.files import put_all
+from tests.household import Developer, House
+
+pytestmark = pytest.mark.anyio
+
+SHOWN_WITHIN_S = 1.0
+
+
+class Page:
+    """A game, and the listener as a browser has it."""
+
+    def __init__(self, developer: Developer, client: httpx.AsyncClient, game_id: str) -> None:
+        self.developer = developer
+        self.client = client
+        self.game_id = game_id
+        self.name = ""
+
+    async def get(self, path: str, namespace: str = "prod", **options: Any) -> httpx.Response:
+        return await self.client.get(f"/{self.name}/{namespace}/{path}", **options)
+
+    async def version(self, files: dict[str, bytes], routes: Any = ()) -> str:
+        """Id of a version with a site of these files."""
+        place = {"game_id": self.game_id}
+        listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
+        made = await self.developer.good("create_site", **place, display_name="x", files=listed)
+        await put_all(made["presigned_requests"], files)
+        await self.developer.good("complete_upload", upload_id=made["upload_id"])
+        cdn = {"site_id": made["site_id"], "routes": list(routes)}
+        return await self.developer.version(self.game_id, {"cdn": cdn})
+
+    async def set(self, version_id: str, namespace: str = "prod") -> None:
+        fields = {"game_id": self.game_id, "namespace_id": namespace}
+        await self.developer.good("set_version", **fields, version_id=version_id)
+
+    async def soon(self, content: bytes, path: str = "") -> httpx.Response:
+        """The answer that has this content, which has to come within a second."""
+        begin_s = time.monotonic()
+        while True:
+            answer = await self.get(path)
+            if answer.content == content:
+                return answer
+            assert time.monotonic() - begin_s < SHOWN_WITHIN_S, answer
+
+
+@pytest.fixture
+async def page(developer: Developer, house: House) -> AsyncIterator[Page]:
+    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}") as client:
+        made = Page(developer, client, await developer.game())
+        game = (await developer.good("get_game", game_id=made.game_id))["game"]
+        made.name = game["name_id"]
+        yield made
+
+
+async def test_a_namespace_shows_the_site_of_its_version(page: Page) -> None:
+    files = {"index.html": b"<h1>one</h1>", "js/app.js": b"play()", "docs/index.html": b"docs"}
+    assert (await page.get("")).status_code == 404
+    await page.set(await page.version(files))
+    shown = await page.soon(b"<h1>one</h1>")
+    assert shown.headers["content-type"] == "text/html; charset=utf-8"
+    assert shown.headers["cache-control"] == "no-cache"
+    again = await page.get("", headers={"if-none-match": shown.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert (await page.get("js/app.js")).content == b"play()"
+    part = await page.get("js/app.js", headers={"range": "bytes=0-3"})
+    assert (part.status_code, part.content) == (206, b"play")
+    assert (await page.get("docs")).status_code == 302
+    assert (await page.get("docs/")).content == b"docs"
+    assert (await page.get("nothing")).status_code == 404
+    assert (await page.get("", namespace="staging")).status_code == 404
+    for trick in ("..%2f..%2fetc/passwd", "%2e%2e/x", "a%00b"):
+        assert (await page.get(trick)).status_code in (400, 404)
+
+
+async def test_a_changed_version_is_shown_within_a_second(page: Page) -> None:
+    one, two = [await page.version({"index.html": text}) for text in (b"one", b"two")]
+    for version_id, content in ((one, b"one"), (two, b"two"), (one, b"one")):
+        await page.set(version_id)
+        await page.soon(content)
+
+
+async def test_headers_of_matching_routes_are_added(page: Page) -> None:
+    def route(glob: str, priority: int, **headers: str) -> Any:
+        listed = [
+            {"name": name.replace("_", "-"), "value": value} for name, value in headers.items()
+        ]
+        middleware = {"kind": {"custom_headers": {"headers": listed}}}
+        return {"glob": glob, "priority": priority, "middlewares": [middleware]}
+
+    routes = [
+        route("**", 1, x_kind="any", x_all="yes"),
+        route("*.js", 10, x_kind="script", cross_origin_opener_policy="same-origin"),
+    ]
+    await page.set(await page.version({"index.html": b"page", "app.js": b"play()"}, routes))
+    html = await page.soon(b"page")
+    assert (html.headers["x-kind"], html.headers["x-all"]) == ("any", "yes")
+    script = (await page.get("app.js")).headers
+    assert (script["x-kind"], script["x-all"]) == ("script", "yes")
+    assert script["cross-origin-opener-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("name", ["Set-Cookie", "etag", "connection", "x-content-type-options"])
+async def test_a_header_that_only_the_service_sets_is_refused(page: Page, name: str) -> None:
+    headers = [{"name": name, "value": "x"}]
+    middlewares = [{"kind": {"custom_headers": {"headers": headers}}}]
+    config = {"cdn": {"routes": [{"glob": "**", "priority": 1, "middlewares": middlewares}]}}
+    refused = await page.developer.call(
+        "validate_version", game_id=page.game_id, display_name="1", config=config
+    )
+    (path,) = [tuple(one["path"]) for one in refused.body["errors"]]
+    assert path[-2:] == ("name", "not-allowed")
+
+
+async def test_a_password_is_asked_for_as_soon_as_it_is_set(page: Page) -> None:
+    await page.set(await page.version({"index.html": b"secret"}))
+    await page.soon(b"secret")
+    place = {"game_id": page.game_id, "namespace_id": "prod"}
+    await page.developer.good("set_auth_user", **place, user="tester", password="pass")
+    await page.developer.good("set_cdn_auth", **place, auth_type="basic")
+    begin_s = time.monotonic()
+    while (await page.get("")).status_code != 401:
+        assert time.monotonic() - begin_s < SHOWN_WITHIN_S
+    assert (await page.get("", auth=("tester", "wrong"))).status_code == 401
+    let_in = await page.get("", auth=("tester", "pass"))
+    assert let_in.content == b"secret"
+    assert "private" in let_in.headers["cache-control"]
+    await page.developer.good("remove_auth_user", **place, user="tester")
+    begin_s = time.monotonic()
+    while (await page.get("", auth=("tester", "pass"))).status_code != 401:
+        assert time.monotonic() - begin_s < SHOWN_WITHIN_S
+    await page.developer.good("set_cdn_auth", **place, auth_type="none")
+    await page.soon(b"secret")
+
+
+async def test_the_listener_of_sites_serves_nothing_of_the_api(page: Page) -> None:
+    for path in ("/cloud/games", "/openapi.json", "/cloud/bootstrap", "/"):
+        assert (await page.client.get(path)).status_code == 404
+    posted = await page.client.post("/cloud/games", json={})
+    assert posted.status_code == 405

@@ -1,0 +1,208 @@
+"""Device links (contract devices.links.get; decisions 8.7): a device gets a token that nobody typed."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import delete, select
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.changes import Changes
+from pyservice.control.devices import LIVES_MS, Devices, LinkKey
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import devices_pb2 as pb
+from pyservice.storage import devices as links
+from pyservice.storage.database import open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import cloud_tokens, device_links, metadata
+from pyservice.watch import Topics
+from tests.control.shapes import ID, TEXT, WATCH, shape
+from tests.control.world import Records
+from tests.household import Developer, Door, House
+
+pytestmark = pytest.mark.anyio
+
+
+async def _link(door: Door, key: str | None = None) -> dict[str, str]:
+    answer = await door.call("prepare_device_link", {}, key=key)
+    assert answer.code == "OK", answer
+    body: dict[str, str] = answer.body
+    return body
+
+
+async def test_a_completed_link_gives_the_device_a_token_of_the_game(developer: Developer) -> None:
+    game_id, other_id = await developer.game(), await developer.game()
+    link = await _link(developer.door)
+    assert shape(link) == {
+        "device_link_id": ID,
+        "device_link_token": TEXT,
+        "device_link_url": TEXT,
+    }
+    token = link["device_link_token"]
+    assert token.startswith("link_")
+    assert len(token) <= 160
+    assert link["device_link_url"].endswith(f"/devices/link#{token}")
+    before = await developer.door.call("get_device_link", {"device_link_token": token})
+    assert shape(before.body) == {"watch": WATCH}
+    fields = {"device_link_token": token, "game_id": game_id}
+    assert await developer.good("complete_device_link", **fields) == {}
+    after = await developer.door.call("get_device_link", {"device_link_token": token})
+    assert shape(after.body) == {"cloud_token": TEXT, "watch": WATCH}
+    device = Developer(developer.house, developer.door, after.body["cloud_token"])
+    whose = await device.good("inspect_token")
+    assert whose["game_id"] == game_id
+    assert (await device.good("get_game", game_id=game_id))["game"]["game_id"] == game_id
+    assert await device.code("get_game", game_id=other_id) == "GAME_NOT_FOUND"
+
+
+async def test_the_device_waits_for_the_completion_and_is_told_the_same_each_time(
+    developer: Developer,
+) -> None:
+    game_id = await developer.game()
+    token = (await _link(developer.door))["device_link_token"]
+    fields = {"device_link_token": token}
+    index = (await developer.door.call("get_device_link", fields)).body["watch"]["index"]
+    waiting = asyncio.create_task(
+        developer.door.call("get_device_link", {**fields, "watch_index": index})
+    )
+    done, _ = await asyncio.wait({waiting}, timeout=0.25)
+    assert not done
+    await developer.good("complete_device_link", **fields, game_id=game_id)
+    first = await asyncio.wait_for(waiting, 5)
+    again = await developer.door.call("get_device_link", fields)
+    assert first.body["cloud_token"] == again.body["cloud_token"]
+    assert first.body["watch"]["index"] != index
+
+
+async def test_completing_twice_is_refused_and_leaves_one_token(
+    developer: Developer, records: Records
+) -> None:
+    game_id, other_id = await developer.game(), await developer.game()
+    token = (await _link(developer.door))["device_link_token"]
+    answers = await asyncio.gather(
+        *(
+            developer.call("complete_device_link", device_link_token=token, game_id=one)
+            for one in (game_id, other_id)
+        )
+    )
+    assert sorted(answer.code for answer in answers) == ["DEVICE_LINK_USED", "OK"]
+    fields = {"device_link_token": token, "game_id": game_id}
+    assert await developer.code("complete_device_link", **fields) == "DEVICE_LINK_USED"
+    async with records.database.read() as tx:
+        made = await tx.all(
+            select(cloud_tokens.c.token_id).where(cloud_tokens.c.game_id.in_([game_id, other_id]))
+        )
+    assert len(made) == 1
+
+
+async def test_a_repetition_with_its_key_is_answered_as_the_first(developer: Developer) -> None:
+    game_id = await developer.game()
+    key = uuid4().hex
+    made = [await _link(developer.door, key) for _ in range(2)]
+    assert made[0] == made[1]
+    fields = {"device_link_token": made[0]["device_link_token"], "game_id": game_id}
+    for _ in range(2):
+        assert await developer.good("complete_device_link", key, **fields) == {}
+
+
+async def test_neither_token_is_in_the_records_in_clear(
+    developer: Developer, records: Records, house: House
+) -> None:
+    game_id = await developer.game()
+    token = (await _link(developer.door, uuid4().hex))["device_link_token"]
+    fields = {"device_link_token": token}
+    await developer.good("complete_device_link", **fields, game_id=game_id)
+    secret = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
+    async with records.database.read() as tx:
+        kept = await tx.first(select(cloud_tokens).where(cloud_tokens.c.game_id == game_id))
+        told = [str(await tx.all(select(table))) for table in metadata.sorted_tables]
+    assert kept is not None
+    assert kept.sha256 == sha256(secret.encode()).digest()
+    assert not any(token in rows or secret in rows for rows in told)
+    key_file = house.data_dir / "control" / "link.key"
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("slug", ["get_device_link", "complete_device_link"])
+async def test_a_token_that_was_not_signed_here_is_invalid(developer: Developer, slug: str) -> None:
+    game_id = await developer.game()
+    good = (await _link(developer.door))["device_link_token"]
+    middle = len(good) // 2
+    tampered = good[:middle] + ("A" if good[middle] != "A" else "B") + good[middle + 1 :]
+    for token in (tampered, good[:-4], good + "AAAA", "link_", "x", developer.token):
+        fields = {"device_link_token": token}
+        if slug == "complete_device_link":
+            fields["game_id"] = game_id
+        assert await developer.code(slug, **fields) == "TOKEN_INVALID", token
+
+
+async def test_a_link_that_nobody_remembers_is_not_found(
+    developer: Developer, records: Records
+) -> None:
+    game_id = await developer.game()
+    link = await _link(developer.door)
+    async with records.database.write() as tx:
+        condition = device_links.c.device_link_id == link["device_link_id"]
+        await tx.run(delete(device_links).where(condition))
+    fields = {"device_link_token": link["device_link_token"]}
+    assert await developer.code("get_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
+    fields["game_id"] = game_id
+    assert await developer.code("complete_device_link", **fields) == "DEVICE_LINK_NOT_FOUND"
+
+
+async def test_a_device_cannot_be_given_a_game_that_is_not_the_callers(
+    developer: Developer,
+) -> None:
+    link = await _link(developer.door)
+    fields = {"device_link_token": link["device_link_token"], "game_id": str(uuid4())}
+    assert await developer.code("complete_device_link", **fields) == "GAME_NOT_FOUND"
+    answer = await developer.call("complete_device_link", device_link_token="link_x")
+    assert (answer.code, answer.errors) == ("BODY_INVALID", (("game_id", "required"),))
+
+
+async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(tmp_path: Path) -> None:
+    database = open_database(None, tmp_path)
+    await migrate(database, is_allowed=True)
+    clock = [1_000_000_000_000]
+    topics, ids = Topics(), RecordIds()
+    made = Devices(
+        database,
+        Changes(database),
+        ids,
+        topics,
+        LinkKey.load_or_create(tmp_path),
+        "https://hub.example",
+        lambda: clock[0],
+    )
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
+    caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+    link = await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
+    request = pb.GetDeviceLinkRequest(device_link_token=link.device_link_token)
+    clock[0] += LIVES_MS - 1
+    assert isinstance(await made.get(request, caller), pb.GetDeviceLinkResponse)
+    clock[0] += 1
+    with pytest.raises(ServiceError) as caught:
+        await made.get(request, caller)
+    assert caught.value.code == "TOKEN_EXPIRED"
+    clock[0] += 24 * 3_600_000 + 1
+    await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
+    async with database.read() as tx:
+        assert await links.find(tx, link.device_link_id) is None
+    await database.close()
+
+
+def test_the_key_stays_over_a_restart_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    link_id = str(uuid4())
+    first = LinkKey.load_or_create(tmp_path)
+    again = LinkKey.load_or_create(tmp_path)
+    assert again.read(first.link_token(link_id, 5)) == (link_id, 5)
+    assert again.device_token(link_id) == first.device_token(link_id)
+    (tmp_path / "link.key").write_bytes(b"short")
+    with pytest.raises(OSError, match="is not a key"):
+        LinkKey.load_or_create(tmp_path)

@@ -1,0 +1,293 @@
+"""Changes reach the data plane: in order, again and again until it has them, and nobody waits longer than a second."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import pytest
+
+from pyservice.errors import ServiceError
+from pyservice.storage.database import open_database
+from tests.control.fed import EPOCH, TOO_MANY, Fed, FedPlane, Source
+from tests.databases import KINDS, Databases
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def source(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Source]:
+    database = open_database(databases.url(request.param), tmp_path)
+    made = Source(database)
+    await made.prepare()
+    yield made
+    await database.close()
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[FedPlane]:
+    # A socket's path is short.
+    with tempfile.TemporaryDirectory() as folder:
+        made = FedPlane(Path(folder))
+        await made.start()
+        yield made
+        await made.stop()
+
+
+@pytest.fixture
+async def fed(source: Source, plane: FedPlane) -> AsyncIterator[Fed]:
+    made = Fed(source, plane)
+    made.run()
+    yield made
+    await made.close()
+
+
+async def error_of(work: Awaitable[None]) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await work
+    return caught.value
+
+
+# Settled ------------------------------------------------------------------------------------------
+
+
+async def test_settled_means_that_it_is_on_the_data_planes_disk(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    await fed.plane.stop()
+    await fed.plane.start()
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert (held.source_epoch, held.revision) == (EPOCH, 1)
+    await fed.is_idle()
+
+
+async def test_changes_come_in_order_and_the_last_one_wins(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+
+    async def change(number: int) -> None:
+        await fed.source.touch(namespace_id, number)
+        await fed.feeder.settled(namespace_id)
+
+    await asyncio.gather(*(change(number) for number in range(1, 40)))
+    revisions = [revision for _, revision in fed.plane.taken]
+    assert revisions == sorted(revisions)
+    assert revisions[-1] == 40
+    row, held = await fed.source.row(namespace_id), fed.plane.holds(namespace_id)
+    assert held is not None
+    assert held.matchmaker.lobby_count_max == row.lobby_count_max
+
+
+async def test_a_slow_data_plane_holds_a_caller_for_one_second_and_has_it_in_the_end(
+    fed: Fed,
+) -> None:
+    namespace_id = await fed.source.namespace()
+    fed.plane.go_on.clear()
+    began_s = time.monotonic()
+    error = await error_of(fed.feeder.settled(namespace_id))
+    assert error.code == "CONTROL_PLANE_UNAVAILABLE"
+    assert "is stored and will take effect" in error.detail
+    assert 0.9 < time.monotonic() - began_s < 1.5
+    # Repeated: the same while it is slow, and good as soon as it is not.
+    assert (await error_of(fed.feeder.settled(namespace_id))).code == error.code
+    fed.plane.go_on.set()
+    await fed.feeder.settled(namespace_id)
+    assert fed.plane.holds(namespace_id) is not None
+
+
+async def test_a_slow_data_plane_does_not_delay_a_check(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    fed.plane.go_on.clear()
+    began_s = time.monotonic()
+    await fed.feeder.check(namespace_id, await fed.source.version(TOO_MANY))
+    assert time.monotonic() - began_s < 0.6
+
+
+async def test_one_slow_namespace_does_not_hold_up_the_others(fed: Fed) -> None:
+    names = [await fed.source.namespace(f"n{number}") for number in range(20)]
+    await asyncio.gather(*map(fed.feeder.settled, names))
+    assert {name for name, _ in fed.plane.taken} == set(names)
+
+
+async def test_who_waited_in_vain_is_forgotten(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    fed.plane.go_on.clear()
+    await asyncio.gather(*(error_of(fed.feeder.settled(namespace_id)) for _ in range(50)))
+    assert fed.feeder._wanted[namespace_id].waiting == []
+
+
+# Away ---------------------------------------------------------------------------------------------
+
+
+async def test_what_changes_while_the_data_plane_is_away_is_there_a_second_after_it_is_back(
+    fed: Fed,
+) -> None:
+    first, second = await fed.source.namespace("one"), await fed.source.namespace("two")
+    await asyncio.gather(fed.feeder.settled(first), fed.feeder.settled(second))
+    await fed.plane.stop()
+    await fed.source.touch(first, 7)
+    error = await error_of(fed.feeder.settled(first))
+    assert error.code == "CONTROL_PLANE_UNAVAILABLE"
+    # Long enough for every pause between two tries to have grown as far as it does.
+    await asyncio.sleep(3)
+    await fed.plane.start()
+    await fed.agrees(first)
+    await fed.feeder.settled(first)
+
+
+async def test_a_data_plane_that_lost_its_disk_is_fed_anew_though_nothing_changes(fed: Fed) -> None:
+    names = [await fed.source.namespace(f"n{number}") for number in range(5)]
+    await asyncio.gather(*map(fed.feeder.settled, names))
+    for _ in range(2):
+        await fed.plane.stop()
+        fed.plane.lose_its_disk()
+        await fed.plane.start()
+        for name in names:
+            await fed.agrees(name)
+
+
+async def test_looking_after_an_idle_data_plane_costs_little(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    asked = fed.plane.asked
+    await asyncio.sleep(2)
+    assert 2 <= fed.plane.asked - asked <= 6
+
+
+async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
+    names = [await fed.source.namespace(f"n{number}") for number in range(3)]
+    await asyncio.gather(*map(fed.feeder.settled, names))
+    await fed.end()
+    await fed.source.touch(names[1], 9)
+    fed.plane.taken.clear()
+    await fed.run_anew()
+    await fed.agrees(names[1])
+    assert fed.plane.taken == [(names[1], 2)]
+
+
+# Refused ------------------------------------------------------------------------------------------
+
+
+async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    before = await fed.source.row(namespace_id)
+    refused = await fed.source.version(TOO_MANY)
+    await fed.source.set_version(namespace_id, refused)
+    error = await error_of(fed.feeder.settled(namespace_id))
+    assert error.code == "VALIDATION_FAILED"
+    assert [list(problem.path) for problem in error.errors] == [
+        ["config", "matchmaker", "max_players", "not-allowed"]
+    ]
+    await fed.agrees(namespace_id)
+    assert (await fed.source.row(namespace_id)).version_id == before.version_id
+    assert await fed.source.history(namespace_id) == [before.version_id]
+    # And the next good one goes.
+    good = await fed.source.version(16)
+    await fed.source.set_version(namespace_id, good)
+    await fed.feeder.settled(namespace_id)
+    assert await fed.source.history(namespace_id) == [good, before.version_id]
+
+
+async def test_a_check_says_the_same_before_anything_is_changed(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    error = await error_of(fed.feeder.check(namespace_id, await fed.source.version(TOO_MANY)))
+    assert error.code == "VALIDATION_FAILED"
+    assert [list(problem.path) for problem in error.errors] == [
+        ["config", "matchmaker", "max_players", "not-allowed"]
+    ]
+    await fed.feeder.check(namespace_id, await fed.source.version(16))
+
+
+async def test_after_a_refusal_the_next_change_is_sent_at_once(fed: Fed) -> None:
+    """There is no version to go back to: the namespace stays refused until it is changed."""
+    namespace_id = await fed.source.namespace(players=TOO_MANY)
+    for _ in range(2):
+        error = await error_of(fed.feeder.settled(namespace_id))
+        assert error.code == "VALIDATION_FAILED"
+    assert namespace_id in fed.feeder.problems()
+    await fed.source.set_version(namespace_id, await fed.source.version(16))
+    await fed.feeder.settled(namespace_id)
+    assert fed.feeder.problems() == {}
+    await fed.is_idle()
+
+
+async def test_a_refused_namespace_does_not_keep_the_others_waiting(fed: Fed) -> None:
+    bad = await fed.source.namespace("bad", TOO_MANY)
+    await error_of(fed.feeder.settled(bad))
+    good = await fed.source.namespace("good")
+    await fed.feeder.settled(good)
+    assert fed.feeder.waiting == 1
+
+
+# Stale --------------------------------------------------------------------------------------------
+
+
+async def test_a_restored_backup_catches_up_with_what_the_data_plane_holds(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    for number in range(1, 6):
+        await fed.source.touch(namespace_id, number)
+        await fed.feeder.settled(namespace_id)
+    await fed.end()
+    await fed.source.set_revision(namespace_id, 2)
+    await fed.source.touch(namespace_id, 77)
+    await fed.run_anew()
+    await fed.agrees(namespace_id)
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert held.revision > 6
+    assert held.matchmaker.lobby_count_max == 77
+
+
+async def test_a_backup_of_the_same_revision_with_other_content_is_told_apart_by_its_next_change(
+    fed: Fed,
+) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.source.touch(namespace_id, 5)
+    await fed.feeder.settled(namespace_id)
+    await fed.end()
+    await fed.source.set_revision(namespace_id, 1)
+    await fed.run_anew()
+    await fed.agrees(namespace_id)
+
+
+async def test_a_database_that_is_older_than_what_is_held_is_not_fed_and_says_so(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    await fed.run_anew(epoch=EPOCH - 1)
+    error = await error_of(fed.feeder.settled(namespace_id))
+    assert error.code == "CONTROL_PLANE_UNAVAILABLE"
+    assert "newer database" in fed.feeder.problems()[namespace_id]
+
+
+async def test_a_new_database_takes_the_place_of_the_old_one(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    for number in range(1, 4):
+        await fed.source.touch(namespace_id, number)
+    await fed.feeder.settled(namespace_id)
+    await fed.source.set_revision(namespace_id, 1)
+    await fed.run_anew(epoch=EPOCH + 1)
+    await fed.agrees(namespace_id)
+
+
+async def test_the_feeder_outlives_a_database_that_is_away(fed: Fed, tmp_path: Path) -> None:
+    if fed.source.database.name != "sqlite":
+        pytest.skip("a server that is away is in tests/faults/control")
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    (tmp_path / "records.db").rename(tmp_path / "away")
+    fed.feeder.changed(namespace_id)
+    await fed.plane.stop()
+    fed.plane.lose_its_disk()
+    await fed.plane.start()
+    await asyncio.sleep(0.6)
+    assert fed.plane.holds(namespace_id) is None
+    (tmp_path / "away").rename(tmp_path / "records.db")
+    await fed.agrees(namespace_id)

@@ -1,0 +1,401 @@
+"""How facts become history (issue 3, items 5 and 11): each once, whatever dies in between, whatever comes twice or
+never, for 7 days.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from pyservice.control.changes import now_ms
+from pyservice.control.counts import CountsReader, PlayerCounts
+from pyservice.control.feeder import Away
+from pyservice.control.games import game_topic, group_topic
+from pyservice.control.history import KEPT_MS, History
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.process import holder_of
+from pyservice.storage import games, groups, lobbies, namespaces, numbers
+from pyservice.storage.database import Database, Record, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import lobbies as lobbies_table
+from pyservice.watch import Topics
+from tests.control.test_lobbies import Arena
+from tests.databases import KINDS, Databases
+from tests.household import Developer, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+NAMESPACE = str(uuid4())
+VERSION = str(uuid4())
+
+
+class Scripted:
+    """A data plane whose facts a test writes down. It tells what comes after the acknowledged ones, as the real one."""
+
+    def __init__(self) -> None:
+        self.stream = "one"
+        self.facts: list[pb.Fact] = []
+        self.alive: set[str] = set()
+        self.lost = 0
+        self.is_away = False
+        self.asked: list[tuple[str, int]] = []
+
+    async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
+        if self.is_away:
+            raise Away("away")
+        self.asked.append((request.stream, request.acknowledged_lsn))
+        is_restarted = request.stream not in ("", self.stream)
+        after = 0 if is_restarted else request.acknowledged_lsn
+        new = [fact for fact in self.facts if fact.lsn > after][: request.limit]
+        return pb.ReadResponse(
+            stream=self.stream, is_restarted=is_restarted, facts=new, lost=self.lost
+        )
+
+    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbyPlaces]:
+        return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
+
+    def tell(self, lobby_id: str, **what: Any) -> None:
+        """The next fact of a lobby."""
+        lsn = 10 * (len(self.facts) + 1)
+        fact = pb.Fact(lsn=lsn, ts_ms=now_ms(), lobby_id=lobby_id, namespace_id=NAMESPACE, **what)
+        self.facts.append(fact)
+
+
+def about() -> pb.LobbyAbout:
+    return pb.LobbyAbout(version_id=VERSION, game_mode="arena", region="local", create_ts_ms=1_000)
+
+
+def ended(exit_code: int | None = None, players_ms: int = 7) -> pb.LobbyEnded:
+    reason = pb.LOBBY_END_REASON_EXITED
+    return pb.LobbyEnded(
+        about=about(), reason=reason, exit_code=exit_code, player_ms=players_ms, peak_players=3
+    )
+
+
+@pytest.fixture(params=KINDS)
+async def database(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> AsyncIterator[Database]:
+    made = open_database(databases.url(request.param), tmp_path)
+    await migrate(made, is_allowed=True)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def plane() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def history(database: Database, plane: Scripted) -> History:
+    return History(database, plane, lambda: None)
+
+
+async def rows(database: Database) -> dict[str, Record]:
+    async with database.read() as tx:
+        return {row.lobby_id: row for row in await tx.all(select(lobbies_table))}
+
+
+async def test_facts_of_a_lobby_fold_into_its_record(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    one, other = str(uuid4()), str(uuid4())
+    plane.alive = {other}
+    plane.tell(one, made=pb.LobbyMade(about=about()))
+    plane.tell(other, made=pb.LobbyMade(about=about()))
+    plane.tell(one, ready=pb.LobbyReady())
+    plane.tell(other, closed=pb.LobbyClosed(is_closed=True))
+    plane.tell(other, stopping=pb.LobbyStopping())
+    plane.tell(one, ended=ended(exit_code=4))
+    assert await history.step(0) == 6
+    kept = await rows(database)
+    assert (kept[one].stop_reason, kept[one].exit_code, kept[one].peak_players) == ("exited", 4, 3)
+    assert kept[one].ready_ms == plane.facts[2].ts_ms
+    assert (kept[one].create_ms, kept[one].player_ms) == (1_000, 7)
+    assert (kept[other].is_closed, kept[other].is_stopping, kept[other].stop_ms) == (
+        True,
+        True,
+        None,
+    )
+    # In parts it is the same.
+    parts = Scripted()
+    parts.facts, parts.alive, parts.stream = plane.facts, plane.alive, "two"
+    again = History(database, parts, lambda: None)
+    await again.step(0)
+    assert await rows(database) == kept
+
+
+async def test_no_fact_is_applied_again_and_the_place_outlives_the_reader(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    lobby = str(uuid4())
+    plane.alive = {lobby}
+    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    plane.tell(lobby, closed=pb.LobbyClosed(is_closed=True))
+    assert await history.step(0) == 2
+    assert await history.step(0) == 0
+    assert plane.asked == [("", 0), ("one", 20)]
+    after_restart = History(database, plane, lambda: None)
+    plane.tell(lobby, closed=pb.LobbyClosed(is_closed=False))
+    assert await after_restart.step(0) == 1
+    assert plane.asked[-1] == ("one", 20)
+    assert not (await rows(database))[lobby].is_closed
+
+
+async def test_a_change_that_is_not_committed_leaves_the_facts_to_come_again(
+    database: Database, plane: Scripted, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lobby = str(uuid4())
+    plane.alive = {lobby}
+    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+
+    async def full(*_: Any) -> None:
+        raise ServiceError("STORAGE_FULL")
+
+    # After the rows were written, before the place of the reader is.
+    monkeypatch.setattr(numbers, "put", full)
+    with pytest.raises(ServiceError):
+        await history.step(0)
+    assert await rows(database) == {}
+    monkeypatch.undo()
+    assert await history.step(0) == 1
+    assert list(await rows(database)) == [lobby]
+
+
+async def test_the_beginning_of_another_stream_is_read_and_nothing_is_there_twice(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    kept, gone = str(uuid4()), str(uuid4())
+    plane.alive = {kept, gone}
+    for lobby in (kept, gone):
+        plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    await history.step(0)
+    # The data directory was put back from a copy that knows one of them.
+    plane.stream, plane.alive, plane.facts = "two", {kept}, plane.facts[:1]
+    plane.tell(kept, ready=pb.LobbyReady())
+    assert await history.step(0) == 2
+    found = await rows(database)
+    assert found[kept].ready_ms == plane.facts[1].ts_ms
+    assert (found[gone].stop_reason, found[kept].stop_reason) == ("unknown", None)
+    assert await history.step(0) == 0
+    assert plane.asked[-1] == ("two", 20)
+
+
+async def test_an_empty_other_stream_is_taken_over_too(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    plane.tell(str(uuid4()), made=pb.LobbyMade(about=about()))
+    await history.step(0)
+    plane.stream, plane.facts = "two", []
+    await history.step(0)
+    await history.step(0)
+    assert plane.asked[-1] == ("two", 0)
+
+
+async def test_ends_that_were_lost_are_found_out(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    lobby, unknown = str(uuid4()), str(uuid4())
+    plane.alive = {lobby}
+    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    await history.step(0)
+    assert (await rows(database))[lobby].stop_ms is None
+    plane.alive, plane.lost = set(), 5
+    # Of a lobby whose beginning was lost only the end is told, whole.
+    plane.tell(unknown, ready=pb.LobbyReady())
+    plane.tell(unknown, ended=ended())
+    await history.step(0)
+    found = await rows(database)
+    assert (found[lobby].stop_reason, found[unknown].stop_reason) == ("unknown", "exited")
+    # The end comes after all: it is the truth.
+    plane.lost = 0
+    plane.tell(lobby, ended=ended(exit_code=0))
+    await history.step(0)
+    assert (await rows(database))[lobby].stop_reason == "exited"
+
+
+async def test_more_facts_than_one_answer_holds_are_all_applied(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    made = [str(uuid4()) for _ in range(450)]
+    plane.alive = set(made)
+    for lobby in made:
+        plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    assert [await history.step(0) for _ in range(4)] == [200, 200, 50, 0]
+    assert set(await rows(database)) == set(made)
+
+
+async def test_lobbies_that_ended_are_kept_for_seven_days(
+    database: Database, plane: Scripted
+) -> None:
+    clock = [now_ms()]
+    history = History(database, plane, lambda: None, lambda: clock[0])
+    lobby, live = str(uuid4()), str(uuid4())
+    plane.alive = {live}
+    plane.tell(live, made=pb.LobbyMade(about=about()))
+    plane.tell(lobby, ended=ended())
+    await history.step(0)
+    stop_ms = (await rows(database))[lobby].stop_ms
+    for at_ms, kept in ((KEPT_MS - 1, {lobby, live}), (KEPT_MS + 3_600_000, {live})):
+        clock[0] = stop_ms + at_ms
+        await history.step(0)
+        assert set(await rows(database)) == kept
+    # Before it is forgotten it is not told of any more.
+    async with database.read() as tx:
+        page = await lobbies.page(tx, NAMESPACE, None, stop_ms + 1, 64)
+    assert {row.lobby_id for row in page} == {live}
+
+
+async def test_a_data_plane_that_is_away_is_asked_again_and_doubted(
+    database: Database, plane: Scripted
+) -> None:
+    doubted = asyncio.Event()
+    history = History(database, plane, doubted.set)
+    plane.is_away = True
+    lobby = str(uuid4())
+    plane.alive = {lobby}
+    plane.tell(lobby, made=pb.LobbyMade(about=about()))
+    running = asyncio.create_task(history.run())
+    await asyncio.wait_for(doubted.wait(), 5)
+    plane.is_away = False
+
+    async def is_there() -> bool:
+        return lobby in await rows(database)
+
+    await eventually(is_there)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+# Counts -------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A data plane whose counts a test writes down."""
+
+    def __init__(self) -> None:
+        self.answers: list[pb.CountsResponse] = []
+
+    async def read_counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
+        return self.answers.pop(0)
+
+    def say(self, generation: int, players: dict[str, int], *, is_all: bool = False) -> None:
+        told = [
+            pb.NamespaceCounts(namespace_id=one, player_count=count)
+            for one, count in players.items()
+        ]
+        self.answers.append(
+            pb.CountsResponse(generation=generation, is_all=is_all, namespaces=told)
+        )
+
+
+async def test_counts_wake_the_watches_of_the_games_whose_number_changed(
+    database: Database,
+) -> None:
+    ids, topics, counts, plane = RecordIds(), Topics(), PlayerCounts(), Counting()
+    identity_id, group_id = ids.new(), ids.new()
+    game_ids, namespace_ids = [ids.new(), ids.new()], [ids.new(), ids.new()]
+    async with database.write() as tx:
+        await groups.add_identity(tx, identity_id, "x", 1)
+        await groups.add(tx, group_id, "x", identity_id, 1)
+        for game_id, namespace_id in zip(game_ids, namespace_ids, strict=True):
+            version_id = ids.new()
+            await games.add(tx, game_id, game_id[:8] + namespace_id[-12:], "x", group_id, 1)
+            await games.add_version(tx, version_id, game_id, "x", b"", b"{}", 1)
+            await namespaces.add(
+                tx, namespace_id, game_id, "prod", "x", version_id, (1, 1), 1, ids.new()
+            )
+    one, other = namespace_ids
+    reader = CountsReader(database, plane, counts, topics)
+
+    async def woken() -> set[str]:
+        before = topics.sequence
+        await reader.step(0)
+        changed = await topics.changes_after(topics.run, before, 0)
+        return {change.topic for change in changed.topics}
+
+    plane.say(1, {one: 2, "static-feed": 1}, is_all=True)
+    assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
+    assert (counts.players([one]), counts.players([one, other])) == (2, 2)
+    plane.say(2, {one: 2, other: 0})
+    assert await woken() == set()
+    plane.say(3, {other: 5})
+    assert await woken() == {game_topic(game_ids[1]), group_topic(group_id)}
+    # Another process counts: what it does not tell has nobody.
+    plane.say(1, {other: 5}, is_all=True)
+    assert await woken() == {game_topic(game_ids[0]), group_topic(group_id)}
+    assert counts.players([one, other]) == 5
+
+
+# Over the real planes -----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=KINDS)
+def own_house(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> Iterator[House]:
+    """A service that may be killed."""
+    made = House(tmp_path / "house", databases.url(request.param))
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
+async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
+    own_house: House, folder: str
+) -> None:
+    door = own_house.door("http")
+    arena = Arena(Developer(own_house, door), await Developer(own_house, door).arena())
+    for _ in range(2):
+        stays, leaves = await arena.lobby(), await arena.lobby()
+        await arena.say("connected", stays, player_token=await arena.player(stays))
+        pid = holder_of(own_house.data_dir / folder)
+        assert pid is not None
+        fields = {"game_id": arena.game_id, "lobby_id": leaves["lobby_id"]}
+        await arena.developer.good("detach", **fields)
+        os.kill(pid, signal.SIGKILL)
+
+        await eventually(lambda pid=pid: _is_another(own_house.data_dir / folder, pid), 30)
+        over, record = await eventually(lambda both=(leaves, stays): _told(arena, *both), 30)
+        assert "stopped" in over["status"]
+        assert (record["connected_count"], record["status"]) == (1, {"running": {}})
+    listed = (await arena.developer.good("list_lobby_records", **arena.place))["lobbies"]
+    assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
+
+    async def is_counted() -> bool:
+        game = await arena.developer.good("get_game", game_id=arena.game_id)
+        return bool(game["game"]["total_player_count"] == 2)
+
+    await eventually(is_counted)
+    await door.close()
+
+
+async def _is_another(folder: Path, pid: int) -> bool:
+    """Whether another process serves the folder."""
+    return holder_of(folder) not in (None, pid)
+
+
+async def _told(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
+    """Their records, once the first one is over; None while a door is shut or somebody is away."""
+    try:
+        answers = [await arena.record(one) for one in (over, alive)]
+    except httpx.TransportError:
+        return None
+    if any(answer.code != "OK" for answer in answers):
+        return None
+    records = [answer.body["lobby"] for answer in answers]
+    return records if "stopped" in records[0]["status"] else None

@@ -1,0 +1,147 @@
+"""What the service says of itself (contract bootstrap, tiers.getRegionTiers; decisions 8.1, 8.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.app import described
+from pyservice.control.links import Links
+from pyservice.settings import Settings
+from pyservice.settings.sections import Domains
+from tests.control.shapes import FLAG, NUMBER, TEXT, shape
+from tests.household import Developer, Door, House, HttpDoor, eventually
+
+pytestmark = pytest.mark.anyio
+
+TIER = {
+    "tier_name_id": TEXT,
+    "bandwidth": NUMBER,
+    "cpu": NUMBER,
+    "disk": NUMBER,
+    "memory": NUMBER,
+    "service_cores_numerator": NUMBER,
+    "service_cores_denominator": NUMBER,
+}
+
+
+async def test_bootstrap_needs_no_token_and_tells_the_contract_shape(
+    house: House, door: Door
+) -> None:
+    answer = await door.call("bootstrap")
+    assert answer.code == "OK"
+    assert shape(answer.body) == {
+        "access": TEXT,
+        "captcha": {},
+        "cluster": TEXT,
+        "domains": {"cdn": TEXT, "job": TEXT, "main": TEXT},
+        "login_methods": {"access_token": FLAG, "email": FLAG},
+        "origins": {"hub": TEXT},
+    }
+    assert (answer.body["access"], answer.body["cluster"]) == ("development", "oss")
+    assert answer.body["login_methods"] == {"access_token": True, "email": False}
+    assert answer.body["domains"]["cdn"] == house.said["cdn"]
+
+
+async def test_pages_of_any_origin_may_read_bootstrap(house: House) -> None:
+    door = house.door("http")
+    assert isinstance(door, HttpDoor)
+    answer = await door.request(
+        "GET", "/cloud/bootstrap", headers={"origin": "https://somebody.example"}
+    )
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "*"
+    await door.close()
+
+
+def test_domains_stand_in_the_place_of_addresses() -> None:
+    domains = Domains(
+        main="games.example", cdn="sites.example", job="lobbies.example", open_backend="b.example"
+    )
+    settings = Settings(domains=domains, access="private", cluster="enterprise")
+    links = Links("http://127.0.0.1:1", "sites.example", "https://hub.example", str)
+    told = described.bootstrap(settings, links)
+    assert (told.access, told.cluster) == ("private", "enterprise")
+    assert told.domains.main == "games.example"
+    assert told.domains.cdn == "sites.example"
+    assert told.domains.job == "lobbies.example"
+    assert told.domains.open_backend == "b.example"
+    assert told.origins.hub == "https://hub.example"
+
+
+async def test_tiers_need_no_token_and_come_largest_first(door: Door) -> None:
+    answer = await door.call("region_tiers")
+    assert shape(answer.body) == {"tiers": [TIER]}
+    names = [one["tier_name_id"] for one in answer.body["tiers"]]
+    assert names == [
+        *("basic-4d1", "basic-2d1", "basic-1d1"),
+        *("basic-1d2", "basic-1d4", "basic-1d8", "basic-1d16"),
+    ]
+    assert {
+        "tier_name_id": "basic-1d1",
+        "bandwidth": 2_000_000,
+        "cpu": 3_000,
+        "disk": 8_192,
+        "memory": 2_048,
+        "service_cores_numerator": 1,
+        "service_cores_denominator": 1,
+    } in answer.body["tiers"]
+
+
+async def test_datacenters_are_the_regions_for_back_ends_and_developers(
+    developer: Developer,
+) -> None:
+    game_id = await developer.arena()
+    env = await developer.service_token(game_id)
+    fields = {"game_id": game_id, "environment_id": "prod"}
+    expected = {"datacenters": [{"id": "local", "slug": "local", "name": "Local"}]}
+    assert await developer.good("datacenters", **fields) == expected
+    answer = await developer.door.call("datacenters", fields, token=env)
+    assert (answer.code, answer.body) == ("OK", expected)
+    fields["environment_id"] = "staging"
+    sibling = await developer.door.call("datacenters", fields, token=env)
+    assert sibling.code == "NAMESPACE_NOT_FOUND"
+
+
+SMALL = (
+    "[[tiers]]\n"
+    'tier_name_id = "small"\nbandwidth = 1\ncpu = 1\ndisk = 1\nmemory = 1\n'
+    "service_cores_numerator = 1\nservice_cores_denominator = 8\n"
+)
+LARGE = SMALL.replace("small", "large").replace("denominator = 8", "denominator = 2")
+
+
+@pytest.fixture
+def reloading(tmp_path: Path) -> Iterator[House]:
+    """A service with tiers in a file of settings."""
+    made = House(tmp_path / "house")
+    (tmp_path / "settings.toml").write_text(SMALL)
+    try:
+        yield made.start("--config", str(tmp_path / "settings.toml"))
+    finally:
+        made.close()
+
+
+async def test_a_hangup_reads_tiers_again_and_orders_them_by_size(
+    reloading: House, tmp_path: Path
+) -> None:
+    door = reloading.door("http")
+
+    async def names() -> list[str]:
+        return [one["tier_name_id"] for one in (await door.call("region_tiers")).body["tiers"]]
+
+    assert await names() == ["small"]
+    (tmp_path / "settings.toml").write_text(SMALL + LARGE)
+    assert reloading.process is not None
+    os.kill(reloading.process.pid, signal.SIGHUP)
+
+    async def is_read() -> bool:
+        return await names() == ["large", "small"]
+
+    await eventually(is_read)
+    await asyncio.wait_for(door.close(), 5)

@@ -1,0 +1,159 @@
+"""The store of rays by itself, on both databases: repeated, bounded by age and number, and away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import func, select
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.access import Reach
+from pyservice.control.rays import KEPT_MS, RayStore
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
+from pyservice.pb.hosting.v1 import rays_pb2 as pb
+from pyservice.storage import groups
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import rays
+from tests.databases import KINDS, Databases
+
+pytestmark = pytest.mark.anyio
+
+IDENTITY = str(uuid4())
+GROUP = str(uuid4())
+NOW_MS = 1_700_000_000_000
+
+
+class Clock:
+    now_ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture(params=KINDS)
+async def database(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Database]:
+    opened = open_database(databases.url(request.param), tmp_path)
+    try:
+        await migrate(opened, is_allowed=True)
+        async with opened.write() as tx:
+            await groups.add_identity(tx, IDENTITY, "Owner", NOW_MS)
+            await groups.add(tx, GROUP, "Group", IDENTITY, NOW_MS)
+        yield opened
+    finally:
+        await opened.close()
+
+
+def span_set(number: int, ray_id: str = "a" * 32, **fields: Any) -> internal.SpanSet:
+    start_ns = (NOW_MS + number) * 1_000_000
+    return internal.SpanSet(
+        **{
+            "ray_id": ray_id,
+            "span_id": f"{number + 1:016x}",
+            "service": "data-plane",
+            "operation": "find",
+            "door": "http",
+            "code": "OK",
+            "start_ns": start_ns,
+            "end_ns": start_ns + 1_500_000,
+            "asker": internal.Asker(identity_id=IDENTITY, group_id=GROUP),
+            **fields,
+        }
+    )
+
+
+def caller(**scope: Any) -> Caller:
+    reach = {"identity_id": IDENTITY, "group_id": GROUP, "game_id": None, "groups": (GROUP,)}
+    made = Reach(token_id=str(uuid4()), **{**reach, **scope})
+    return Caller(TokenKind.CLOUD, b"", b"", b"", Call("0" * 32, b"\x7f\0\0\1"), made)
+
+
+async def count(database: Database) -> int:
+    async with database.read() as tx:
+        return int((await tx.all(select(func.count()).select_from(rays)))[0][0])
+
+
+async def shown(store: RayStore, who: Caller, ray_id: str = "a" * 32) -> list[pb.RayPerf]:
+    return list((await store.perf(pb.GetRayPerfRequest(ray_id=ray_id), who)).perf_lists)
+
+
+async def test_what_comes_again_is_there_once(database: Database) -> None:
+    store = RayStore(database, 100, Clock())
+    request = internal.StoreSpansRequest(span_sets=[span_set(0), span_set(1), span_set(0)])
+    await store.store_spans(request)
+    await store.store_spans(request)
+    assert await count(database) == 2
+    assert [one.duration for one in await shown(store, caller())] == [1_500_000] * 2
+
+
+async def test_a_message_against_the_rules_is_refused_and_stores_nothing(
+    database: Database,
+) -> None:
+    store = RayStore(database, 100, Clock())
+    request = internal.StoreSpansRequest(span_sets=[span_set(0), span_set(1, ray_id="short")])
+    with pytest.raises(ServiceError, match="BODY_INVALID"):
+        await store.store_spans(request)
+    assert await count(database) == 0
+
+
+async def test_what_is_older_than_a_day_is_not_shown_and_then_gone(database: Database) -> None:
+    clock = Clock()
+    store = RayStore(database, 100, clock)
+    await store.store([span_set(0), span_set(10)])
+    clock.now_ms = NOW_MS + KEPT_MS + 5
+    assert [one.req_id for one in await shown(store, caller())] == [f"{11:016x}"]
+    assert await count(database) == 2
+    await store.prune()
+    assert await count(database) == 1
+
+
+async def test_of_too_many_the_oldest_go(database: Database) -> None:
+    store = RayStore(database, 5, Clock())
+    await store.store([span_set(number) for number in range(8)])
+    await store.prune()
+    left = [one.req_id for one in await shown(store, caller())]
+    assert left == [f"{number + 1:016x}" for number in range(3, 8)]
+    await store.prune()
+    assert await count(database) == 5
+
+
+async def test_a_group_of_the_identity_sees_its_own_and_no_others(database: Database) -> None:
+    store = RayStore(database, 100, Clock())
+    of_identity = internal.Asker(identity_id=IDENTITY)
+    await store.store([span_set(0), span_set(1, asker=of_identity)])
+    ids = [f"{number:016x}" for number in (1, 2)]
+    whole = caller(group_id=None)
+    assert [one.req_id for one in await shown(store, whole)] == ids
+    assert [one.req_id for one in await shown(store, caller())] == ids[:1]
+    assert await shown(store, caller(game_id=str(uuid4()))) == []
+    stranger = caller(identity_id=str(uuid4()), group_id=None, groups=())
+    assert await shown(store, stranger) == []
+
+
+async def test_a_door_is_shown_with_the_request_that_it_passed_on_and_only_with_that(
+    database: Database,
+) -> None:
+    store = RayStore(database, 100, Clock())
+    door = span_set(0, is_passed=True)
+    door.ClearField("asker")
+    other_door = span_set(1, is_passed=True)
+    other_door.ClearField("asker")
+    behind = span_set(2, parent_span_id=door.span_id, service="control-plane")
+    await store.store([door, other_door, behind])
+    assert [one.req_id for one in await shown(store, caller())] == [door.span_id, behind.span_id]
+
+
+async def test_what_is_nobodys_is_not_stored(database: Database) -> None:
+    store = RayStore(database, 100, Clock())
+    nobodys = span_set(0)
+    nobodys.ClearField("asker")
+    unfed = span_set(1, asker=internal.Asker(namespace_id=str(uuid4())))
+    await store.store([nobodys, unfed])
+    assert await count(database) == 0

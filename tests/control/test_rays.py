@@ -1,0 +1,314 @@
+"""Rays from the outside: what a request took its time for is found by its answer's x-ray-id, over both planes, by
+whom it concerns, and at a collector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import pytest
+from aiohttp import web
+from sqlalchemy import select
+
+from pyservice.control.timestamps import milliseconds
+from pyservice.storage.database import open_database
+from pyservice.storage.tables import rays
+from tests.databases import KINDS, Databases
+from tests.dataplane.other_server import OtherServer, other_server
+from tests.household import ARENA_MODES, BY_SLUG, Developer, House, HttpDoor, eventually
+from tests.observability.collector import Collector, Seen, running_collector
+
+pytestmark = pytest.mark.anyio
+
+WEBHOOK_MS = 250
+PARENT = "00f067aa0ba902b7"
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with running_collector() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+    collector: Collector,
+) -> Iterator[House]:
+    made = House(
+        tmp_path_factory.mktemp("rays"),
+        databases.url(request.param),
+        verification_allowed_networks=["127.0.0.0/8"],
+        rays={"otlp_endpoint": collector.url},
+    )
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def me(house: House) -> AsyncIterator[Developer]:
+    door = HttpDoor(house.said["http"])
+    try:
+        yield Developer(house, door)
+    finally:
+        await door.close()
+
+
+@pytest.fixture
+async def asked() -> AsyncIterator[OtherServer]:
+    """The game's own server: it takes its time."""
+
+    async def slowly(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(WEBHOOK_MS / 1000)
+        return web.Response()
+
+    async with other_server() as server:
+        server.reply = slowly
+        yield server
+
+
+async def gated_lobby(me: Developer, asked: OtherServer) -> tuple[str, str, str]:
+    """Game, its lobby whose join asks the game's server, and a token of a player's."""
+    game_id = await me.game()
+    actions = {
+        "join": {
+            "enabled": True,
+            "verification": {"url": asked.url(), "headers": {"x-game-key": "s3cret"}},
+        }
+    }
+    modes = {"arena": {**ARENA_MODES["arena"], "actions": actions}}
+    version_id = await me.version(game_id, {"matchmaker": {"game_modes": modes}})
+    await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
+    lobby = await me.lobby(game_id, await me.service_token(game_id))
+    return game_id, lobby["lobby_id"], await me.public_token(game_id)
+
+
+async def perf(me: Developer, ray_id: str, token: str | None = None) -> list[Any]:
+    answer = await me.door.call("get_ray_perf", {"ray_id": ray_id}, token=token or me.token)
+    assert answer.code == "OK", answer
+    lists: list[Any] = answer.body["perf_lists"]
+    return lists
+
+
+async def whole(me: Developer, ray_id: str, count: int) -> list[Any]:
+    """The ray, when so many parts of the service told of it."""
+
+    async def check() -> list[Any] | None:
+        lists = await perf(me, ray_id)
+        return lists if len(lists) == count else None
+
+    found: list[Any] = await eventually(check)
+    return found
+
+
+async def exported(collector: Collector, ray_id: str, count: int) -> list[Seen]:
+    """The requests of a ray with their spans, when the collector has so many."""
+
+    async def check() -> list[Seen] | None:
+        spans = collector.of_ray(ray_id)
+        roots = [span for span in spans if span.name.startswith(("http ", "grpc "))]
+        return spans if len(roots) == count else None
+
+    found: list[Seen] = await eventually(check)
+    return found
+
+
+def fresh_trace() -> tuple[str, dict[str, str]]:
+    """A ray id, and the headers of a client that gave it."""
+    ray_id = uuid4().hex
+    return ray_id, {"traceparent": f"00-{ray_id}-{PARENT}-00"}
+
+
+async def test_a_slow_join_shows_door_handler_engine_journal_and_webhook(
+    me: Developer, asked: OtherServer, collector: Collector
+) -> None:
+    _, lobby_id, player = await gated_lobby(me, asked)
+    before_ms = time.time() * 1000
+    answer = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
+    after_ms = time.time() * 1000
+    assert answer.code == "OK", answer
+    ray_id = answer.headers["x-ray-id"]
+
+    (one,) = await whole(me, ray_id, 1)
+    assert one["svc_name"] == "data-plane"
+    assert WEBHOOK_MS * 1e6 <= one["duration"] <= (after_ms - before_ms) * 1e6
+    assert before_ms - 1 <= milliseconds(one["ts"]) <= after_ms
+    spans = {span["label"]: span for span in one["spans"]}
+    assert {"http join", "handler", "engine", "journal wait", "webhook"} <= spans.keys()
+    lasted = {
+        label: milliseconds(span["finish_ts"]) - milliseconds(span["start_ts"])
+        for label, span in spans.items()
+    }
+    assert WEBHOOK_MS - 1 <= lasted["webhook"] <= lasted["handler"] + 1
+    assert lasted["handler"] <= lasted["http join"] + 1 <= after_ms - before_ms + 2
+    assert lasted["engine"] < WEBHOOK_MS / 2
+    assert {span["req_id"] for span in one["spans"]} == {one["req_id"]}
+    assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
+    assert {mark["ray_id"] for mark in one["marks"]} == {ray_id}
+
+    # The collector has the same with its tree, and the game's server was told the span that it worked for.
+    seen = {span.name: span for span in await exported(collector, ray_id, 1)}
+    root, handler, webhook = seen["http join"], seen["handler"], seen["webhook"]
+    assert root.parent_span_id == ""
+    assert handler.parent_span_id == root.span_id
+    assert {seen[name].parent_span_id for name in ("webhook", "engine", "journal wait")} == {
+        handler.span_id
+    }
+    assert asked.seen[0].headers["traceparent"] == f"00-{ray_id}-{webhook.span_id}-01"
+    assert WEBHOOK_MS <= webhook.ms <= handler.ms <= root.ms <= after_ms - before_ms
+    inner = [span for span in seen.values() if span is not root]
+    assert all(root.start_ns <= span.start_ns <= span.end_ns <= root.end_ns for span in inner)
+    assert 0 < seen["engine"].ms < WEBHOOK_MS / 2
+    assert seen["journal wait"].start_ns >= seen["engine"].start_ns
+
+
+async def test_an_operation_of_the_control_plane_shows_both_planes(
+    me: Developer, collector: Collector
+) -> None:
+    game_id = await me.game()
+    ray_id, headers = fresh_trace()
+    door = me.door
+    assert isinstance(door, HttpDoor)
+    answer = await door.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
+    assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
+    outer, inner = await whole(me, ray_id, 2)
+    assert (outer["svc_name"], inner["svc_name"]) == ("data-plane", "control-plane")
+    assert 0 < inner["duration"] < outer["duration"]
+    assert "control plane" in [span["label"] for span in outer["spans"]]
+
+    seen = {(span.service, span.name): span for span in await exported(collector, ray_id, 2)}
+    public, behind = seen["data-plane", "http get_game"], seen["control-plane", "http get_game"]
+    assert public.parent_span_id == PARENT
+    assert behind.parent_span_id == public.span_id
+    passing = seen["data-plane", "control plane"]
+    assert public.start_ns <= passing.start_ns <= behind.start_ns
+    assert behind.end_ns <= passing.end_ns <= public.end_ns
+
+
+async def test_calls_of_the_grpc_door_have_rays_of_both_planes_too(
+    house: House, me: Developer
+) -> None:
+    game_id = await me.game()
+    ray_id, headers = fresh_trace()
+    method = BY_SLUG["get_game"]
+    metadata = (*headers.items(), ("authorization", f"Bearer {me.token}"))
+    async with grpc.aio.insecure_channel(house.said["grpc"]) as channel:
+        call = channel.unary_unary(
+            method.grpc_path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )(method.request(game_id=game_id), metadata=metadata)
+        await call
+        trailers = dict(await call.trailing_metadata() or ())
+    assert trailers["x-ray-id"] == ray_id
+    outer, inner = await whole(me, ray_id, 2)
+    assert outer["spans"][0]["label"] == inner["spans"][0]["label"] == "grpc get_game"
+
+
+async def test_what_a_lobby_server_says_has_a_ray_of_its_game(me: Developer) -> None:
+    game_id = await me.arena()
+    lobby = await me.lobby(game_id, await me.service_token(game_id))
+    player = await me.public_token(game_id)
+    joined = await me.door.call("join", {"lobby_id": lobby["lobby_id"]}, token=player)
+    ray_id, headers = fresh_trace()
+    door = me.door
+    assert isinstance(door, HttpDoor)
+    content = json.dumps({"player_token": joined.body["player"]["token"]}).encode()
+    path = "/matchmaker/players/connected"
+    said = await door.request("POST", path, content, token=lobby["lobby_token"], headers=headers)
+    assert said.status_code == 200, said.text
+    (one,) = await whole(me, ray_id, 1)
+    assert {"handler", "engine"} <= {span["label"] for span in one["spans"]}
+
+
+async def test_a_request_that_fails_is_kept_and_one_that_does_not_is_seldom(me: Developer) -> None:
+    game_id = await me.game()
+    failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
+    assert failed.code == "VERSION_NOT_FOUND"
+    _, inner = await whole(me, failed.headers["x-ray-id"], 2)
+    assert inner["marks"][-1]["label"] == "answered VERSION_NOT_FOUND"
+    fine = [await me.call("get_game", game_id=game_id) for _ in range(40)]
+    # Whoever asks last comes after them: what they left is stored by then.
+    failed = await me.call("get_version", game_id=game_id, version_id=str(uuid4()))
+    await whole(me, failed.headers["x-ray-id"], 2)
+    kept = [one for one in fine if await perf(me, one.headers["x-ray-id"])]
+    assert len(kept) < len(fine) / 2
+
+
+async def test_a_ray_is_seen_only_with_a_token_that_covers_its_request(
+    me: Developer, asked: OtherServer
+) -> None:
+    game_id, lobby_id, player = await gated_lobby(me, asked)
+    of_game = (await me.good("create_game_token", game_id=game_id))["token"]
+    of_other = (await me.good("create_game_token", game_id=await me.game()))["token"]
+    joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
+    door = me.door
+    assert isinstance(door, HttpDoor)
+    asked_ray, headers = fresh_trace()
+    await door.request("GET", f"/cloud/games/{game_id}", token=me.token, headers=headers)
+    group_ray, headers = fresh_trace()
+    await door.request("GET", "/cloud/games", token=me.token, headers=headers)
+    for ray_id, count in ((joined.headers["x-ray-id"], 1), (asked_ray, 2)):
+        await whole(me, ray_id, count)
+        assert len(await perf(me, ray_id, of_game)) == count
+        assert await perf(me, ray_id, of_other) == []
+    # What was asked of all groups is not one game's to see.
+    await whole(me, group_ray, 2)
+    assert await perf(me, group_ray, of_game) == []
+
+
+async def test_who_sends_the_ray_id_of_another_sees_only_his_own_request(me: Developer) -> None:
+    game_id, other_id = await me.game(), await me.game()
+    of_game = (await me.good("create_game_token", game_id=game_id))["token"]
+    of_other = (await me.good("create_game_token", game_id=other_id))["token"]
+    ray_id, headers = fresh_trace()
+    door = me.door
+    assert isinstance(door, HttpDoor)
+    await door.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
+    await door.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
+    everything = await whole(me, ray_id, 4)
+    his = await perf(me, ray_id, of_other)
+    assert [one["svc_name"] for one in his] == ["data-plane", "control-plane"]
+    assert "answered GAME_NOT_FOUND" in [mark["label"] for one in his for mark in one["marks"]]
+    ours = await perf(me, ray_id, of_game)
+    assert {one["req_id"] for one in ours}.isdisjoint(one["req_id"] for one in his)
+    assert len(everything) == len(his) + len(ours)
+
+
+@pytest.mark.parametrize("ray_id", ["x", "0" * 31, "0" * 33, "G" * 32, "A" * 32])
+async def test_what_has_not_the_form_of_a_ray_is_refused(me: Developer, ray_id: str) -> None:
+    assert await me.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
+
+
+async def test_an_unknown_ray_is_an_empty_list(me: Developer) -> None:
+    assert await me.good("get_ray_perf", ray_id=uuid4().hex) == {"perf_lists": []}
+
+
+async def test_nothing_secret_is_in_what_is_stored_and_sent(
+    house: House, me: Developer, asked: OtherServer, collector: Collector
+) -> None:
+    _game_id, lobby_id, player = await gated_lobby(me, asked)
+    joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
+    ray_id = joined.headers["x-ray-id"]
+    await whole(me, ray_id, 1)
+    await exported(collector, ray_id, 1)
+    database = open_database(house.database_url, house.data_dir / "control")
+    try:
+        async with database.read() as tx:
+            rows = await tx.all(select(rays.c.span_set))
+    finally:
+        await database.close()
+    told = b"".join([*(row.span_set for row in rows), *collector.bodies])
+    assert ray_id.encode() in told
+    secrets = (me.token, player, joined.body["player"]["token"], "127.0.0.1", "s3cret", "/ask")
+    assert [secret for secret in secrets if secret.encode() in told] == []

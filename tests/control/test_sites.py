@@ -1,0 +1,130 @@
+"""Sites over both doors: prepare, PUT, complete, list (contract games.cdn.createGameCdnSite; decisions 8.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.files import put, put_all
+from tests.household import Developer, HttpDoor
+
+pytestmark = pytest.mark.anyio
+
+FILES = {
+    "index.html": b"<h1>Arena</h1>",
+    "assets/app.js": b"play()",
+    "empty.txt": b"",
+    "img/ä ö.svg": b"<svg/>",
+}
+
+
+def of(contents: dict[str, bytes]) -> list[dict[str, Any]]:
+    return [{"path": path, "content_length": len(content)} for path, content in contents.items()]
+
+
+async def test_a_site_is_prepared_uploaded_completed_and_listed(developer: Developer) -> None:
+    game_id = await developer.game()
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0", "files": of(FILES)}
+    made = await developer.good("create_site", **fields)
+    assert [one["path"] for one in made["presigned_requests"]] == list(FILES)
+    assert all(one["byte_offset"] == 0 for one in made["presigned_requests"])
+    (site,) = (await developer.good("list_sites", game_id=game_id))["sites"]
+    assert site == {
+        "site_id": made["site_id"],
+        "upload_id": made["upload_id"],
+        "display_name": "1.0",
+        "create_ts": site["create_ts"],
+        "content_length": sum(map(len, FILES.values())),
+        "complete": False,
+    }
+    *most, last = made["presigned_requests"]
+    await put_all(most, FILES)
+    upload_id = made["upload_id"]
+    assert await developer.code("complete_upload", upload_id=upload_id) == "UPLOAD_INCOMPLETE"
+    config = {"cdn": {"site_id": made["site_id"]}}
+    version: dict[str, Any] = {"game_id": game_id, "display_name": "1", "config": config}
+    refused = await developer.call("create_version", **version)
+    assert refused.errors == (("config", "cdn", "site_id", "incomplete"),)
+    await put_all([last], FILES)
+    await developer.good("complete_upload", upload_id=upload_id)
+    (site,) = (await developer.good("list_sites", game_id=game_id))["sites"]
+    assert site["complete"]
+    await developer.good("create_version", **version)
+    code = await developer.code("complete_upload", upload_id=upload_id)
+    assert code == "UPLOAD_ALREADY_COMPLETE"
+
+
+async def test_what_breaks_a_rule_of_paths_is_told_all_at_once(developer: Developer) -> None:
+    game_id = await developer.game()
+    paths = ["ok.txt", "", "/a", "a/../b", "./a", "a//b", "a\\b", "a\x00", "x" * 513, "ok.txt"]
+    files: list[dict[str, Any]] = [{"path": path, "content_length": 1} for path in paths]
+    files.append({"path": "typed", "content_length": 1, "content_type": "text/html\r\nx: y"})
+    refused = await developer.call("create_site", game_id=game_id, display_name=" x", files=files)
+    assert refused.code == "VALIDATION_FAILED"
+    assert set(refused.errors) == {
+        ("display_name", "invalid"),
+        ("files", "1", "path", "too-short"),
+        *((("files", str(index), "path", "invalid")) for index in range(2, 8)),
+        ("files", "8", "path", "too-long"),
+        ("files", "9", "path", "not-unique"),
+        ("files", "10", "content_type", "invalid"),
+    }
+    assert (await developer.good("list_sites", game_id=game_id))["sites"] == []
+    longest = [{"path": "ä" * 256, "content_length": 1}]
+    await developer.good("create_site", game_id=game_id, display_name="x", files=longest)
+
+
+async def test_a_site_has_at_most_10000_files_and_a_gib(developer: Developer) -> None:
+    game_id = await developer.game()
+    place = {"game_id": game_id, "display_name": "x"}
+    large: list[dict[str, Any]] = [{"path": f"{i}", "content_length": 1 << 29} for i in range(2)]
+    await developer.good("create_site", **place, files=large)
+    large[0]["content_length"] += 1
+    assert await developer.code("create_site", **place, files=large) == "UPLOAD_TOO_LARGE"
+    none = await developer.call("create_site", **place, files=[])
+    assert none.code == "BODY_INVALID"
+    if isinstance(developer.door, HttpDoor):
+        # The other door's client takes answers of 4 MiB, unless told otherwise.
+        many: list[dict[str, Any]] = [
+            {"path": f"f/{i:0100}", "content_length": 1} for i in range(10_000)
+        ]
+        made = await developer.good("create_site", **place, files=many)
+        assert len({one["url"] for one in made["presigned_requests"]}) == 10_000
+        many.append({"path": "one more", "content_length": 1})
+        refused = await developer.call("create_site", **place, files=many)
+        assert (refused.code, refused.errors) == ("BODY_INVALID", (("files", "too-many"),))
+
+
+async def test_a_put_of_another_length_or_an_altered_url_is_refused(developer: Developer) -> None:
+    game_id = await developer.game()
+    fields: dict[str, Any] = {
+        "game_id": game_id,
+        "display_name": "x",
+        "files": of({"a.txt": b"abc"}),
+    }
+    made = await developer.good("create_site", **fields)
+    (request,) = made["presigned_requests"]
+    async with httpx.AsyncClient() as client:
+        for content in (b"ab", b"abcd"):
+            wrong = await client.put(request["url"], content=content)
+            assert (wrong.status_code, wrong.json()["code"]) == (400, "UPLOAD_LENGTH_MISMATCH")
+        longer = await client.put(request["url"].replace("length=3", "length=4"), content=b"abcd")
+        assert (longer.status_code, longer.json()["code"]) == (403, "UPLOAD_URL_INVALID")
+        read = await client.get(request["url"])
+        assert read.status_code == 403
+    code = await developer.code("complete_upload", upload_id=made["upload_id"])
+    assert code == "UPLOAD_INCOMPLETE"
+    assert (await put(request, b"abc")).status_code == 200
+    await developer.good("complete_upload", upload_id=made["upload_id"])
+
+
+async def test_a_preparation_repeated_under_its_key_is_the_same_site(developer: Developer) -> None:
+    game_id = await developer.game()
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": of(FILES)}
+    first = await developer.good("create_site", game_id, **fields)
+    assert await developer.good("create_site", game_id, **fields) == first
+    assert len((await developer.good("list_sites", game_id=game_id))["sites"]) == 1
+    other = await developer.code("create_site", game_id, **{**fields, "display_name": "y"})
+    assert other == "IDEMPOTENCY_KEY_REUSED"

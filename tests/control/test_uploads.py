@@ -1,0 +1,219 @@
+"""The way of uploads over a database and a folder of objects: completion at the same time, in bad moments, and the end
+of what was never completed (decisions 8.8), with a clock that is moved by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.access import Reach
+from pyservice.control.builds import Builds
+from pyservice.control.changes import Changes
+from pyservice.control.uploading import LEFT_AFTER_MS, Uploading
+from pyservice.control.uploads import Uploads
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2
+from pyservice.storage import games, groups
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.local_objects import Folder
+from pyservice.storage.migrations import migrate
+from pyservice.storage.objects import Objects, file_key
+from pyservice.storage.signatures import UrlSigner
+from pyservice.watch import Topics
+from tests.control.files import put, tar
+from tests.databases import KINDS, Databases
+from tests.household import Developer, House
+
+pytestmark = pytest.mark.anyio
+
+IDS = RecordIds()
+NOW_MS = 1_800_000_000_000
+
+
+class Desk:
+    """Builds of one game, without doors."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.now_ms = NOW_MS
+        self.database = database
+        self.folder = folder
+        signer = UrlSigner([b"k" * 32])
+        self.blobs = Folder(folder, signer, "http://cdn.invalid", 0)
+        self.objects = Objects(self.blobs, signer, "http://cdn.invalid")
+        changes = Changes(database, lambda: self.now_ms)
+        self.uploading = Uploading(database, changes, Topics(), self.objects, lambda: self.now_ms)
+        self.builds = Builds(database, changes, IDS, self.uploading, ("archive",))
+        self.uploads = Uploads(self.uploading)
+
+    async def open(self) -> Desk:
+        group_id, self.game_id, identity_id = IDS.new(), IDS.new(), IDS.new()
+        async with self.database.write() as tx:
+            await groups.add_identity(tx, identity_id, "Somebody", NOW_MS)
+            await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
+            await games.add(tx, self.game_id, "game", "Game", group_id, NOW_MS)
+        scope = Reach(identity_id, IDS.new(), None, None, (group_id,))
+        call = Call("0" * 32, b"\x7f\0\0\1")
+        self.caller = Caller(TokenKind.CLOUD, b"", b"", b"token", call, scope)
+        return self
+
+    async def prepare(self) -> Any:
+        image = builds_pb2.BuildImageFile(path="server.tar", content_length=len(tar()))
+        request = builds_pb2.CreateGameBuildRequest(
+            game_id=self.game_id, display_name="x", image_file=image
+        )
+        return await self.builds.create(request, self.caller)
+
+    def upload(self, made: Any, content: bytes | None = None) -> None:
+        """As the listener leaves it."""
+        path = self.folder / "pending" / f"{file_key(made.upload_id, 'server.tar')}.0"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tar() if content is None else content)
+
+    async def complete(self, made: Any) -> str:
+        try:
+            request = uploads_pb2.CompleteUploadRequest(upload_id=made.upload_id)
+            await self.uploads.complete(request, self.caller)
+        except ServiceError as error:
+            return error.code
+        return "OK"
+
+    async def listed(self) -> dict[str, bool]:
+        request = builds_pb2.ListGameBuildsRequest(game_id=self.game_id)
+        answer = await self.builds.list_of_game(request, self.caller)
+        return {one.build_id: one.complete for one in answer.builds}
+
+    def objects_left(self) -> list[str]:
+        return [path.name for path in self.folder.rglob("*") if path.is_file()]
+
+
+@pytest.fixture(params=KINDS)
+async def desk(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    database = open_database(databases.url(request.param), tmp_path)
+    await migrate(database, is_allowed=True)
+    made = await Desk(database, tmp_path / "objects").open()
+    yield made
+    await made.uploading.stop()
+    await database.close()
+    made.blobs.close()
+
+
+async def test_of_completions_at_the_same_time_one_is_the_first(desk: Desk) -> None:
+    made = await desk.prepare()
+    desk.upload(made)
+    told = await asyncio.gather(*(desk.complete(made) for _ in range(8)))
+    assert sorted(told) == ["OK", *["UPLOAD_ALREADY_COMPLETE"] * 7]
+    assert await desk.listed() == {made.build_id: True}
+
+
+async def test_a_completion_that_was_cut_off_after_the_objects_can_be_repeated(desk: Desk) -> None:
+    made = await desk.prepare()
+    desk.upload(made)
+    waiting = asyncio.create_task(desk.complete(made))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert await desk.complete(made) in ("OK", "UPLOAD_ALREADY_COMPLETE")
+    assert await desk.listed() == {made.build_id: True}
+
+
+async def test_what_was_refused_can_be_uploaded_again(desk: Desk) -> None:
+    made = await desk.prepare()
+    desk.upload(made, b"x" * len(tar()))
+    assert await desk.complete(made) == "VALIDATION_FAILED"
+    assert desk.objects_left() == []
+    desk.upload(made)
+    assert await desk.complete(made) == "OK"
+
+
+async def test_what_is_not_completed_in_a_day_is_removed_and_the_rest_stays(desk: Desk) -> None:
+    kept, uploaded, empty = [await desk.prepare() for _ in range(3)]
+    desk.upload(kept)
+    desk.upload(uploaded)
+    assert await desk.complete(kept) == "OK"
+    desk.now_ms += LEFT_AFTER_MS
+    assert await desk.uploading.tidy() == 0
+    later = await desk.prepare()
+    desk.now_ms += 1
+    assert await desk.uploading.tidy() == 2
+    assert await desk.listed() == {kept.build_id: True, later.build_id: False}
+    assert desk.objects_left() == [file_key(kept.upload_id, "server.tar").rpartition("/")[2]]
+    for gone in (uploaded, empty):
+        assert await desk.complete(gone) == "UPLOAD_NOT_FOUND"
+
+
+async def test_more_than_a_portion_is_removed_at_once(desk: Desk) -> None:
+    for _ in range(205):
+        await desk.prepare()
+    desk.now_ms += LEFT_AFTER_MS + 1
+    assert await desk.uploading.tidy() == 205
+    assert await desk.listed() == {}
+
+
+async def test_what_a_crash_left_of_a_deleted_build_is_removed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await desk.prepare()
+    desk.upload(made)
+    assert await desk.complete(made) == "OK"
+
+    async def away(prefix: str) -> None:
+        raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
+
+    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=made.build_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.objects, "delete_prefix", away)
+        await desk.builds.delete(request, desk.caller)
+    assert await desk.listed() == {}
+    assert await desk.complete(made) == "UPLOAD_NOT_FOUND"
+    assert len(desk.objects_left()) == 1
+    assert await desk.uploading.tidy() == 1
+    assert desk.objects_left() == []
+
+
+@contextlib.asynccontextmanager
+async def at(house: House) -> AsyncIterator[Developer]:
+    """The owner at the door of a house that was just started."""
+    door = house.start().door("http")
+    try:
+        yield Developer(house, door)
+    finally:
+        await door.close()
+
+
+async def test_the_key_of_addresses_is_private_and_files_outlive_stop_and_kill(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path)
+    try:
+        async with at(house) as developer:
+            game_id = await developer.game()
+            fields: dict[str, Any] = {"game_id": game_id, "display_name": "x"}
+            image = {"path": "a.tar", "content_length": len(tar())}
+            made = await developer.good("create_game_build", **fields, image_file=image)
+        key = house.data_dir / "control" / "url.key"
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert house.stop() == 0
+        house.start()
+        # The same address, after the restart.
+        assert (await put(made["image_presigned_request"], tar())).status_code == 200
+        assert house.process is not None
+        os.kill(house.process.pid, signal.SIGKILL)
+        house.process.wait()
+        async with at(house) as developer:
+            await developer.good("complete_upload", upload_id=made["upload_id"])
+            (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
+            assert build["complete"]
+    finally:
+        house.close()

@@ -1,0 +1,96 @@
+"""The first start dies between any two of its steps; the next one ends with one owner whose token is in its file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+from sqlalchemy import func, select
+
+from pyservice.control.first_start import ensure_owner
+from pyservice.ids import RecordIds
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import cloud_tokens, groups, identities
+from tests.databases import Databases
+from tests.databases import databases as databases
+from tests.faults.control.struck import LOG, Step, StruckHouse
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+TOKEN: Final = "control/owner.token"
+STEPS: Final = (
+    Step("the tables are half written", "control", "pwrite", LOG, at=20),
+    Step("the tables are not synced", "control", "fdatasync fsync", LOG),
+    Step("the tables are there", "control", "fdatasync fsync", LOG, after=True),
+    Step("the token is not synced", "control", "fsync", "control/.owner.token*"),
+    Step("the token has not its name", "control", "rename", TOKEN),
+    Step("the token is in its file", "control", "rename", TOKEN, after=True),
+    Step("the owner is not synced", "control", "fdatasync fsync", LOG, at=2),
+    Step("the owner is there", "control", "fdatasync fsync", LOG, at=2, after=True),
+)
+FEW: Final = (STEPS[1], STEPS[5], STEPS[7])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [step if step in FEW else pytest.param(step, marks=pytest.mark.proof) for step in STEPS],
+    ids=lambda step: step.name.replace(" ", "-"),
+)
+async def test_a_first_start_that_dies_is_gone_on_with(
+    step: Step, tmp_path: Path, shim_library: Path
+) -> None:
+    house = StruckHouse(tmp_path / "house", shim_library, None)
+    rule = house.arm(step)
+    try:
+        await asyncio.to_thread(house.start)
+        assert rule.struck == 1
+        door = house.door("http")
+        answer = await door.call("get_games", {}, token=house.cloud_token)
+        assert answer.code == "OK", answer
+        assert Path(house.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
+        assert [one["group_id"] for one in answer.body["groups"]] == [house.group_id]
+        await door.close()
+        assert house.stop() == 0
+        database = open_database(None, house.data_dir / "control")
+        assert await counts(database) == (1, 1, 1)
+        await database.close()
+    finally:
+        rule.forget()
+        house.close()
+
+
+async def counts(database: Database) -> tuple[int, ...]:
+    """Identities, groups and cloud_ tokens."""
+    found = []
+    async with database.read() as tx:
+        for table in (identities, groups, cloud_tokens):
+            row = await tx.first(select(func.count()).select_from(table))
+            assert row is not None
+            found.append(int(row[0]))
+    return tuple(found)
+
+
+async def test_two_services_that_start_on_one_database_at_once_make_one_owner(
+    tmp_path: Path, databases: Databases
+) -> None:
+    """PostgreSQL alone: a file has one service."""
+    url = databases.url("postgresql")
+    folders = [tmp_path / name for name in ("one", "other")]
+    opened = [open_database(url, folder) for folder in folders]
+    for folder in folders:
+        folder.mkdir()
+    await migrate(opened[0], is_allowed=True)
+    owners = await asyncio.gather(
+        *(
+            ensure_owner(database, RecordIds(), folder)
+            for database, folder in zip(opened, folders, strict=True)
+        )
+    )
+    assert owners[0].group_id == owners[1].group_id
+    assert owners[0].source_epoch == owners[1].source_epoch
+    assert sum(owner.token_file.exists() for owner in owners) == 1
+    for database in opened:
+        await database.close()

@@ -1,0 +1,305 @@
+"""Players do not notice the control plane: the data plane is started again and again without it and without its
+database, and goes on while it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.databases import Databases, Server
+from tests.databases import databases as databases
+from tests.databases import one_server as one_server
+from tests.databases import server as server
+from tests.household import Developer, Door, House, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+DOORS: Final = ("http", "grpc")
+ORIGIN: Final = "https://play.example.com"
+CROWD: Final = {
+    "matchmaker": {
+        "game_modes": {
+            "arena": {"max_players": 64, "docker": {"ports": {"game": {"protocol": "http"}}}}
+        }
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A game as its developer left it, and everything by which somebody comes to it."""
+
+    game_id: str
+    public_token: str
+    service_token: str
+    lobby_id: str
+    lobby_token: str
+
+
+async def built(house: House, origin: str = ORIGIN) -> Played:
+    door = house.door("http")
+    developer = Developer(house, door)
+    game_id = await developer.game()
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    version_id = await developer.version(game_id, CROWD)
+    await developer.good("set_version", **place, version_id=version_id)
+    await developer.good("add_domain", **place, domain=origin.removeprefix("https://"))
+    service_token = await developer.service_token(game_id)
+    public_token = await developer.public_token(game_id)
+    lobby = await developer.lobby(game_id, service_token)
+    await door.close()
+    ids = (lobby["lobby_id"], lobby["lobby_token"])
+    return Played(game_id, public_token, service_token, *ids)
+
+
+async def good(door: Door, slug: str, fields: Any, **who: Any) -> Any:
+    answer = await door.call(slug, fields, **who)
+    assert answer.code == "OK", (slug, who, answer)
+    return answer.body
+
+
+async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any) -> None:
+    """A place is got, used and given back."""
+    found = await good(door, slug, fields, **who)
+    player = {"player_token": found["player"]["token"]}
+    await good(door, "connected", player, token=lobby_token)
+    await good(door, "disconnected", player, token=lobby_token)
+
+
+async def everybody_plays(house: House, played: Played, origin: str = ORIGIN) -> None:
+    """find, join, connected, disconnected: with a token of each kind and without one, through both doors."""
+    for name in DOORS:
+        door = house.door(name)
+        find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
+        for who in ({"token": played.public_token}, {"origin": origin}):
+            await play(door, played.lobby_token, "find", find, **who)
+            await play(door, played.lobby_token, "join", join, **who)
+            await good(door, "list", {}, **who)
+        fields = {
+            "game_id": played.game_id,
+            "namespace_id": "prod",
+            "game_mode": "arena",
+            "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
+        }
+        lobby = await good(door, "attach", fields, token=played.service_token)
+        await good(door, "ready", {}, token=lobby["lobby_token"])
+        join = {"lobby_id": lobby["lobby_id"]}
+        await play(door, lobby["lobby_token"], "join", join, token=played.public_token)
+        await good(door, "closed", {"is_closed": True}, token=lobby["lobby_token"])
+        # And who may not is still refused.
+        assert (await door.call("find", find, origin="https://elsewhere.example")).code != "OK"
+        assert (await door.call("find", find, token="pub_nobody")).code != "OK"
+        await door.close()
+
+
+async def check_says_so(house: House, played: Played) -> None:
+    """What the control plane would answer is 503, with the time to come back."""
+    async with httpx.AsyncClient(base_url=f"http://{house.said['http']}") as client:
+        answer = await client.get(
+            f"/cloud/games/{played.game_id}", headers={"authorization": "Bearer cloud_any"}
+        )
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "CONTROL_PLANE_UNAVAILABLE"
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "house")
+    yield made
+    made.close()
+
+
+async def test_without_control_plane_and_database_the_data_plane_starts_twice_and_all_play(
+    house: House,
+) -> None:
+    await asyncio.to_thread(house.start)
+    played = await built(house)
+    await everybody_plays(house, played)
+    assert house.stop() == 0
+    shutil.rmtree(house.data_dir / "control")
+    for _ in range(2):
+        await asyncio.to_thread(house.start, "--role=data")
+        await everybody_plays(house, played)
+        await check_says_so(house, played)
+        assert house.stop() == 0
+    # Killed, too.
+    await asyncio.to_thread(house.start, "--role=data")
+    assert house.process is not None
+    house.process.kill()
+    house.process.wait(30)
+    await asyncio.to_thread(house.start, "--role=data")
+    await everybody_plays(house, played)
+    assert house.stop() == 0
+
+
+async def test_a_service_whose_control_plane_cannot_start_serves_players(house: House) -> None:
+    await asyncio.to_thread(house.start)
+    played = await built(house)
+    assert house.stop() == 0
+    shutil.rmtree(house.data_dir / "control")
+    # Nothing can be made below a file.
+    (house.data_dir / "control").touch()
+    await asyncio.to_thread(house.start)
+    await everybody_plays(house, played)
+    await check_says_so(house, played)
+    house.close()
+
+
+async def test_a_new_database_beside_an_old_data_plane_takes_nothing_away_from_players(
+    house: House,
+) -> None:
+    await asyncio.to_thread(house.start)
+    played = await built(house)
+    assert house.stop() == 0
+    for path in (house.data_dir / "control").glob("records.db*"):
+        path.unlink()
+    await asyncio.to_thread(house.start)
+    await everybody_plays(house, played)
+    # The owner's token is as good as before, and a new game goes beside the old ones.
+    other = "https://other.example.com"
+    await everybody_plays(house, await built(house, other), other)
+    assert house.stop() == 0
+
+
+# A database that is away --------------------------------------------------------------------------
+
+
+async def codes(house: House, played: Played) -> set[str]:
+    """What a reading and a changing operation of the control plane say, at both doors."""
+    found = set()
+    for name in DOORS:
+        door = house.door(name)
+        place = {"game_id": played.game_id, "namespace_id": "prod"}
+        limits = {"lobby_count_max": 7, "max_players": 64}
+        for slug, fields in (("get_namespace", place), ("set_mm_config", {**place, **limits})):
+            answer = await door.call(slug, fields, token=house.cloud_token)
+            if answer.code == "CONTROL_PLANE_UNAVAILABLE" and name == "http":
+                assert int(answer.headers["retry-after"]) > 0
+            found.add(answer.code)
+        await door.close()
+    return found
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_a_database_that_goes_away_is_503_players_go_on_and_it_heals(
+    mode: str, server: Server, tmp_path: Path
+) -> None:
+    house = House(tmp_path / "house", server.url())
+    try:
+        await asyncio.to_thread(house.start)
+        played = await built(house)
+        pid = control_pid(house)
+        await asyncio.to_thread(server.stop, mode)
+        for _ in range(2):
+            assert await codes(house, played) == {"CONTROL_PLANE_UNAVAILABLE"}
+            await everybody_plays(house, played)
+        await asyncio.to_thread(server.start)
+
+        async def is_well() -> bool:
+            return await codes(house, played) == {"OK"}
+
+        await eventually(is_well, 20)
+        # By itself: nothing was started again.
+        assert control_pid(house) == pid
+        assert house.stop() == 0
+    finally:
+        house.close()
+
+
+# Killed meanwhile ---------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Players that come and go through both doors until they are told to stop."""
+
+    def __init__(self, house: House, played: Played) -> None:
+        self._house = house
+        self._played = played
+        self._is_over = False
+        self.failures: list[Any] = []
+        self.counts: Counter[str] = Counter()
+
+    async def live(self, each: int = 2) -> None:
+        ways: list[tuple[str, str, Any, dict[str, str]]] = []
+        for door in DOORS:
+            for who in ({"token": self._played.public_token}, {"origin": ORIGIN}):
+                ways.append((door, "find", {"game_modes": ["arena"]}, who))
+                ways.append((door, "join", {"lobby_id": self._played.lobby_id}, who))
+        await asyncio.gather(*(self._come_and_go(*way) for way in ways * each))
+
+    def end(self) -> None:
+        self._is_over = True
+
+    async def _come_and_go(self, name: str, slug: str, fields: Any, who: dict[str, str]) -> None:
+        door = self._house.door(name)
+        while not self._is_over:
+            try:
+                await play(door, self._played.lobby_token, slug, fields, **who)
+            except (AssertionError, httpx.HTTPError) as error:
+                self.failures.append(error)
+                return
+            self.counts[f"{name} {slug}"] += 1
+            await asyncio.sleep(0.01)
+        await door.close()
+
+
+def control_pid(house: House) -> int:
+    return int((house.data_dir / "control" / "LOCK").read_text().split()[0])
+
+
+async def kill_control_plane(house: House) -> None:
+    """`kill -9`, and returns when another one answers."""
+    pid = control_pid(house)
+    os.kill(pid, signal.SIGKILL)
+
+    async def is_back() -> bool:
+        door = house.door("http")
+        try:
+            answer = await door.call("get_games", {}, token=house.cloud_token)
+        finally:
+            await door.close()
+        return control_pid(house) != pid and answer.code == "OK"
+
+    await eventually(is_back, 30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        ("sqlite", 3),
+        pytest.param("sqlite", 12, marks=[pytest.mark.proof, pytest.mark.timeout(400)]),
+        pytest.param("postgresql", 6, marks=[pytest.mark.proof, pytest.mark.timeout(400)]),
+    ],
+)
+async def test_no_request_of_a_player_fails_while_the_control_plane_is_killed_again_and_again(
+    kind: str, kills: int, tmp_path: Path, databases: Databases
+) -> None:
+    house = House(tmp_path / "house", databases.url(kind))
+    try:
+        await asyncio.to_thread(house.start)
+        crowd = Crowd(house, await built(house))
+        playing = asyncio.create_task(crowd.live())
+        for _ in range(kills):
+            await kill_control_plane(house)
+            await asyncio.sleep(0.3)
+        crowd.end()
+        await playing
+        assert crowd.failures == []
+        # A crowd that did nothing would prove nothing.
+        assert set(crowd.counts) == {f"{door} {way}" for door in DOORS for way in ("find", "join")}
+        assert min(crowd.counts.values()) > 20 * kills, crowd.counts
+        assert house.stop() == 0
+    finally:
+        house.close()

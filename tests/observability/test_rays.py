@@ -1,0 +1,275 @@
+"""What is noted of a request, which are kept, and what becomes of those."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from time import perf_counter, time_ns
+
+import pytest
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import CANCELLED, OK, RayMetrics
+from pyservice.observability.ray_delivery import RayDelivery
+from pyservice.observability.rays import ONE_IN, Kept, Rays, Trace, current, note, span_set
+from pyservice.observability.spans import Exporter, spans_of
+from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
+from tests.observability.collector import running_collector
+
+pytestmark = pytest.mark.anyio
+
+RAY = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+NAMESPACE = bytes(range(16))
+MANY = 100 * ONE_IN
+
+
+def given(flags: str = "00") -> str:
+    return f"00-{RAY}-{PARENT}-{flags}"
+
+
+def a_trace(traceparent: str | None = None, *, took_s: float = 0.001) -> Trace:
+    """A request that began so long ago, of a player of a namespace."""
+    trace = Trace(RAY, perf_counter() - took_s, traceparent)
+    trace.caller = Caller(TokenKind.PUBLIC, NAMESPACE, b"", b"", Call(RAY, b"\x7f\0\0\1"))
+    return trace
+
+
+def end(rays: Rays, trace: Trace, code: str = OK) -> bool:
+    """Whether the request is kept."""
+    rays.end(trace, "http", "find", code, perf_counter())
+    return bool(rays.take_all())
+
+
+def quiet(rays: Rays) -> Rays:
+    """The next one is not drawn."""
+    rays._until_drawn = 1_000_000
+    return rays
+
+
+def test_what_failed_was_slow_or_carries_a_trace_is_kept() -> None:
+    rays = quiet(Rays("data-plane"))
+    assert not end(rays, a_trace())
+    assert end(rays, a_trace(), "NOT_FOUND")
+    assert end(rays, a_trace(took_s=0.11))
+    assert end(rays, a_trace(given()))
+    assert not end(rays, a_trace(took_s=0.09))
+    assert not end(rays, a_trace(), CANCELLED)
+
+
+def test_waiting_for_a_change_is_not_slowness() -> None:
+    rays = quiet(Rays("data-plane"))
+    trace = a_trace(took_s=40.0)
+    trace.is_held = True
+    assert not end(rays, trace)
+    assert end(rays, trace, "INTERNAL")
+
+
+def test_of_the_rest_one_in_a_hundred_is_kept_at_random_distances() -> None:
+    rays = Rays("data-plane", per_second=MANY)
+    kept = [number for number in range(MANY) if end(rays, a_trace())]
+    # Binomial: 100 of 10,000, and seven standard deviations.
+    assert 30 < len(kept) < 170
+    assert len({after - before for before, after in itertools.pairwise(kept)}) > 10
+
+
+def test_behind_the_public_door_its_word_counts_and_not_that_there_is_a_trace() -> None:
+    rays = quiet(Rays("control-plane", is_behind_door=True))
+    assert not end(rays, a_trace(given("00")))
+    assert end(rays, a_trace(given("01")))
+    assert end(rays, a_trace(given("00")), "INTERNAL")
+
+
+def test_both_planes_keep_what_one_of_them_drew() -> None:
+    door = Rays("data-plane", per_second=MANY, queued_max=MANY)
+    behind = Rays("control-plane", is_behind_door=True, per_second=MANY, queued_max=MANY)
+    drawn = 0
+    for _ in range(20 * ONE_IN):
+        trace = a_trace()
+        is_kept_behind = end(quiet(behind), a_trace(door.pass_on(trace)))
+        assert end(door, trace) == is_kept_behind
+        drawn += is_kept_behind
+    assert drawn > 0
+
+
+def test_what_is_passed_on_names_the_span_of_the_door_and_again_the_same() -> None:
+    rays = quiet(Rays("data-plane"))
+    trace = a_trace(given())
+    told = rays.pass_on(trace)
+    assert told == f"00-{RAY}-{trace.span_id}-01"
+    assert trace.span_id != PARENT
+    assert rays.pass_on(trace) == told
+    assert rays.pass_on(a_trace()).endswith("-00")
+
+
+def test_more_than_is_allowed_in_a_second_or_has_room_is_dropped_and_counted() -> None:
+    count = RayMetrics()
+    rays = quiet(Rays("data-plane", per_second=5, count=count))
+    assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
+    # Those that were asked for have an allowance of their own: neither can keep the other away.
+    assert end(rays, a_trace(given()))
+    assert (count.kept, count.dropped) == (6, 3)
+
+    rays = quiet(Rays("data-plane", queued_max=2, count=(count := RayMetrics())))
+    for _ in range(3):
+        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+    assert (count.kept, count.dropped) == (2, 1)
+
+
+def test_times_are_those_of_the_clock_on_the_wall() -> None:
+    before_ns = time_ns()
+    trace = Trace(RAY, perf_counter())
+    trace.handled = perf_counter()
+    token = current.set(trace)
+    began = perf_counter()
+    note("engine", began)
+    current.reset(token)
+    rays = Rays("data-plane")
+    rays.end(trace, "http", "find", "INTERNAL", perf_counter())
+    made = span_set(rays.take_all()[0], "data-plane")
+    slack_ns = 5_000_000
+    assert before_ns - slack_ns <= made.start_ns <= made.end_ns <= time_ns() + slack_ns
+    handler, engine = made.spans
+    assert (handler.label, engine.label) == ("handler", "engine")
+    assert (handler.parent_span_id, engine.parent_span_id) == (made.span_id, handler.span_id)
+    assert made.start_ns <= handler.start_ns <= engine.start_ns <= engine.end_ns <= made.end_ns
+    assert not made.HasField("asker")
+
+
+def test_a_part_that_goes_on_for_others_ends_with_the_request() -> None:
+    trace = a_trace()
+    ended = perf_counter()
+    trace.spans.append(("webhook", None, trace.started, ended + 5.0))
+    made = span_set(Kept(trace, "http", "find", "DEADLINE_EXCEEDED", ended, 0), "data-plane")
+    assert made.spans[0].end_ns == made.end_ns
+
+
+def test_nobody_notes_outside_of_a_request() -> None:
+    assert current.get() is None
+    note("engine", perf_counter())
+
+
+def test_spans_for_a_collector_are_a_tree_with_the_clients_span_at_its_root() -> None:
+    trace = a_trace(given())
+    trace.handled = perf_counter()
+    trace.note("webhook", perf_counter(), "00000000000000aa")
+    made = span_set(Kept(trace, "http", "find", "NOT_FOUND", perf_counter(), 0), "data-plane")
+    root, handler, webhook = spans_of(made)
+    assert root.parent is not None
+    assert root.parent.span_id == int(PARENT, 16)
+    assert root.context is not None
+    assert root.context.trace_id == int(RAY, 16)
+    assert handler.parent is not None
+    assert handler.parent.span_id == root.context.span_id
+    assert webhook.context is not None
+    assert webhook.context.span_id == 0xAA
+    assert (root.status.description, root.status.is_ok) == ("NOT_FOUND", False)
+
+
+class Store:
+    """Takes span sets, unless it is told not to."""
+
+    def __init__(self) -> None:
+        self.stored: list[pb.SpanSet] = []
+        self.failures: list[str] = []
+        self.asked = 0
+
+    async def __call__(self, span_sets: Sequence[pb.SpanSet]) -> None:
+        self.asked += 1
+        if self.failures:
+            raise ServiceError(self.failures.pop(0))
+        self.stored += span_sets
+
+
+async def until(is_so: object, timeout_s: float = 10.0) -> None:
+    assert callable(is_so)
+    async with asyncio.timeout(timeout_s):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+async def test_what_cannot_be_stored_now_comes_again_and_what_never_can_is_dropped() -> None:
+    count, store = RayMetrics(), Store()
+    rays = quiet(Rays("data-plane", count=count))
+    delivery = RayDelivery(rays, store, None, 10)
+    tasks = [asyncio.create_task(delivery.run()), asyncio.create_task(delivery.store())]
+    try:
+        store.failures = ["CONTROL_PLANE_UNAVAILABLE", "CONTROL_PLANE_UNAVAILABLE"]
+        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        await until(lambda: store.stored)
+        assert (store.asked, count.dropped) == (3, 0)
+        store.failures = ["BODY_INVALID"]
+        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        await until(lambda: count.dropped == 1)
+        rays.end(a_trace(), "http", "join", "INTERNAL", perf_counter())
+        await until(lambda: len(store.stored) == 2)
+        assert [one.operation for one in store.stored] == ["find", "join"]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_while_nothing_can_be_stored_the_oldest_give_way_and_are_counted() -> None:
+    count, gate = RayMetrics(), asyncio.Event()
+    stored: list[pb.SpanSet] = []
+
+    async def store(span_sets: Sequence[pb.SpanSet]) -> None:
+        await gate.wait()
+        stored.extend(span_sets)
+
+    rays = quiet(Rays("data-plane", count=count, per_second=1_000))
+    delivery = RayDelivery(rays, store, None, 3)
+    tasks = [asyncio.create_task(delivery.run()), asyncio.create_task(delivery.store())]
+    try:
+        rays.end(a_trace(), "http", "first", "INTERNAL", perf_counter())
+        await until(lambda: not delivery._waiting and not rays._queue)
+        for number in range(5):
+            rays.end(a_trace(), "http", f"n{number}", "INTERNAL", perf_counter())
+        await until(lambda: count.dropped == 2)
+        gate.set()
+        await until(lambda: len(stored) == 4)
+        assert [one.operation for one in stored] == ["first", "n2", "n3", "n4"]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_nobody_may_see_is_sent_to_the_collector_and_not_stored() -> None:
+    store = Store()
+    with running_collector() as collector:
+        rays = quiet(Rays("data-plane"))
+        delivery = RayDelivery(rays, store, collector.url, 10)
+        task = asyncio.create_task(delivery.run())
+        nobodys = Trace("1" * 32, perf_counter())
+        rays.end(nobodys, "http", "none", "NOT_FOUND", perf_counter())
+        await until(lambda: not rays._queue)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        # And what was still queued goes at the end.
+        rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+        await delivery.close()
+        assert [span.name for span in collector.of_ray("1" * 32)] == ["http none"]
+        assert [span.name for span in collector.of_ray(RAY)] == ["http find"]
+        assert not delivery._waiting
+
+
+async def test_a_collector_that_is_away_holds_nobody_up() -> None:
+    rays = quiet(Rays("data-plane"))
+    delivery = RayDelivery(rays, Store(), "http://127.0.0.1:9/v1/traces", 10)
+    rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+    async with asyncio.timeout(10):
+        await delivery.close()
+
+
+def test_the_exporter_takes_no_more_than_it_has_room_for() -> None:
+    exporter = Exporter("http://127.0.0.1:9/v1/traces", queued_max=512, every_ms=60_000)
+    rays = Rays("data-plane")
+    rays.end(a_trace(), "http", "find", "INTERNAL", perf_counter())
+    made = span_set(rays.take_all()[0], "data-plane")
+    for _ in range(2_000):
+        exporter.send(made)
+    assert len(exporter._processor._batch_processor._queue) <= 512
