@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -191,7 +192,7 @@ async def open_doors(
         client = await stack.enter_async_context(InternalClient(behind.grpc_path))
         poll = asyncio.create_task(ChangesPoll(client, waiters).run())
         stack.push_async_callback(_end, poll)
-        bounds = {"at_once": at_once, "answer_timeout_ms": answer_timeout_ms}
+        bounds: dict[str, Any] = {"at_once": at_once, "answer_timeout_ms": answer_timeout_ms}
         passing = Passing(behind.http_path, waiters, **bounds)
         stack.push_async_callback(passing.close)
         app = create_app(own, settings, metrics, Limits(), passing=passing, passed=passed)

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.storage.group_commit import Group, GroupLost
 
 Record = Row[Any]
 """A row; its columns are attributes."""
@@ -99,7 +100,7 @@ def open_database(url: str | None, folder: Path) -> Database:
 
 
 class SqliteDatabase:
-    """One file. Readers never wait; writers go one after the other."""
+    """One file. Readers never wait; writers go one after the other and are synced together."""
 
     name = "sqlite"
 
@@ -109,6 +110,7 @@ class SqliteDatabase:
         """Device and inode of the file that is open."""
         self._engine = _sqlite_engine(path)
         self._one_writer = asyncio.Lock()
+        self._group: Group | None = None
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
@@ -121,13 +123,29 @@ class SqliteDatabase:
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         async with self._one_writer:
-            connection = self._connect("IMMEDIATE")
+            group = self._group
+            if group is None:
+                group = self._group = Group(self._connect("IMMEDIATE"))
+                # After all who wait for their turn by now: they are synced together, and nobody waits for company.
+                group.work = asyncio.create_task(self._commit(group))
             try:
-                yield _SqliteTransaction(connection)
-                with _told():
-                    await _finish(asyncio.to_thread(connection.commit))
-            finally:
-                connection.close()
+                with group.member():
+                    yield _SqliteTransaction(group.connection)
+            except GroupLost as error:
+                raise _away() from error
+        with _told():
+            await asyncio.shield(group.committed)
+
+    async def _commit(self, group: Group) -> None:
+        async with self._one_writer:
+            if self._group is group:
+                await self._commit_open()
+
+    async def _commit_open(self) -> None:
+        """Commits the group that is open; the turn is the caller's."""
+        group, self._group = self._group, None
+        if group is not None:
+            await _finish(group.finish())
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def begun() -> Result:
@@ -135,6 +153,7 @@ class SqliteDatabase:
                 return work(connection)
 
         async with self._one_writer:
+            await self._commit_open()
             with _told():
                 return await _finish(asyncio.to_thread(begun))
 
@@ -150,6 +169,8 @@ class SqliteDatabase:
             )
 
     async def close(self) -> None:
+        async with self._one_writer:
+            await self._commit_open()
         await asyncio.to_thread(self._engine.dispose)
 
     def _connect(self, begin: str) -> Connection:
@@ -197,7 +218,9 @@ def _sqlite_engine(path: Path) -> Engine:
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         mode = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
-        connection.exec_driver_sql(f"BEGIN {mode}")
+        # What SQLAlchemy would do around it is worth as much as a query.
+        driver: Any = connection.connection.driver_connection
+        driver.execute(f"BEGIN {mode}")
 
     return engine
 
@@ -335,6 +358,8 @@ class _Told:
             return
         if isinstance(error, IntegrityError) or _sqlstate(error) in _COLLISIONS:
             raise Conflict(str(getattr(error, "orig", error))) from error
+        if isinstance(error, GroupLost):
+            raise _away() from error
         if isinstance(error, PoolExhausted):
             raise ServiceError("OVERLOADED") from error
         if _sqlite_code(error) == sqlite3.SQLITE_NOTADB:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.cdn.routes import FORBIDDEN, Route, Routes
+from pyservice.cdn.routes import Route, Routes
+from pyservice.control.configuration.site import FORBIDDEN
 
 
 def test_headers_of_every_matching_route_are_there_and_the_highest_priority_wins_each() -> None:

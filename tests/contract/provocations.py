@@ -149,7 +149,8 @@ def _other_kinds(method: Method) -> list[Row]:
     def row(kind: str) -> Row:
         return lambda scene: scene.call(method.slug, token=kind)
 
-    others = [kind for kind in Scene.kinds() if kind not in _kinds(method)]
+    # The secret of a channel has no form that an operation could know it by: it is no token at all.
+    others = [kind for kind in Scene.kinds() if kind not in {*_kinds(method), "channel"}]
     stranger: Row = lambda scene: scene.call(method.slug, bearer="player_AAAAAAAAAAAAAAAA")  # noqa: E731
     return [stranger, *(row(kind) for kind in others)]
 

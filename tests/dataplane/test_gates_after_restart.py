@@ -10,7 +10,7 @@ import pytest
 
 from pyservice import keyring
 from pyservice.auth import Authorizer
-from pyservice.calls import Call
+from pyservice.calls import Call, Caller
 from pyservice.dataplane.captcha import Captcha
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.development import Development
@@ -90,6 +90,7 @@ async def test_a_mock_player_that_connected_has_connected_after_a_restart(tmp_pa
         caller = operation.authorize(
             Call("0" * 32, bytes(4), f"Bearer {token}", idempotency_key="key")
         )
+        assert isinstance(caller, Caller)
         return await operation.run(request, caller)
 
     find = pb.FindLobbyRequest(game_modes=["duel"], party_size=2)

@@ -79,7 +79,9 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
     def start(*, bots: int = 0, name: str = "data") -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
-        ports = [f"--{listener}=127.0.0.1:0" for listener in ("http", "grpc", "metrics", "arena")]
+        ports = [
+            f"--{listener}=127.0.0.1:0" for listener in ("http", "grpc", "cdn", "metrics", "arena")
+        ]
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [

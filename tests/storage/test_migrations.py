@@ -209,7 +209,9 @@ async def test_a_newer_database_is_refused_and_left_alone(
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
 
     await database.run_sync(grow)
-    with pytest.raises(DatabaseUnusable, match=r"9999, which this version does not know.*newer one"):
+    with pytest.raises(
+        DatabaseUnusable, match=r"9999, which this version does not know.*newer one"
+    ):
         await migrate(database, is_allowed=is_allowed)
     assert await database.run_sync(contents) == before
 

@@ -139,3 +139,9 @@ later(
     "VALIDATION_FAILED",
     "both planes judge a version by the same settings; they differ only after settings have changed",
 )
+
+
+@place("device_link_token")
+def _(scene: Scene) -> str:
+    """A link that nobody has completed."""
+    return str(scene.good("prepare_device_link")["device_link_token"])

@@ -1,0 +1,71 @@
+"""Changes of a SQLite file that are synced together: one transaction, each change in a savepoint of its own.
+
+Owns what becomes of the others when one is taken back. Whose turn it is, and when the group ends, is the database's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection
+
+
+class GroupLost(Exception):
+    """SQLite took the whole transaction back (no space, an error of the disk): nothing of the group is kept."""
+
+
+class Group:
+    """Changes until their commit. `committed` is done when they are durable; its error is everybody's."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Begins the transaction. Raises SQLAlchemyError, and the driver's own errors."""
+        self.connection = connection
+        self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Members that went away do not ask what became of it.
+        self.committed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.work: asyncio.Task[None] | None = None
+        """Ends the group."""
+        try:
+            connection.begin()
+            self._driver: Any = connection.connection.driver_connection
+        except BaseException:
+            connection.close()
+            raise
+
+    @contextlib.contextmanager
+    def member(self) -> Iterator[None]:
+        """One change: all of it is in the group, or nothing when it raises."""
+        self._require_open()
+        self._driver.execute("SAVEPOINT member")
+        try:
+            yield
+        except BaseException:
+            if self._driver.in_transaction:
+                self._driver.execute("ROLLBACK TO member")
+                self._driver.execute("RELEASE member")
+            raise
+        self._require_open()
+        self._driver.execute("RELEASE member")
+
+    def _require_open(self) -> None:
+        if not self._driver.in_transaction:
+            raise GroupLost("the transaction was taken back")
+
+    async def finish(self) -> None:
+        """Commits, in a thread because it syncs, and tells the members."""
+        try:
+            await asyncio.to_thread(self._finish)
+        except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
+            self.committed.set_exception(error)
+        else:
+            self.committed.set_result(None)
+
+    def _finish(self) -> None:
+        try:
+            self._require_open()
+            self.connection.commit()
+        finally:
+            self.connection.close()
