@@ -177,15 +177,17 @@ async def game(tx: Transaction, caller: Caller, text: str) -> Record:
     return found
 
 
-async def namespace(
-    tx: Transaction, caller: Caller, game_text: str, text: str
-) -> tuple[Record, Record]:
-    """Game and namespace of a path. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
-    of_game = await game(tx, caller, game_text)
-    found = await namespaces.find(tx, of_game.game_id, text)
-    if found is None or not _covers_namespace(caller, found):
+async def namespace(tx: Transaction, caller: Caller, game_text: str, text: str) -> Record:
+    """The namespace of a path, with its game's `group_id`. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
+    found = await namespaces.by_path(tx, game_text, text)
+    if found is None:
+        await game(tx, caller, game_text)
         raise ServiceError("NAMESPACE_NOT_FOUND")
-    return of_game, found
+    if not await _covers_game(tx, caller, found):
+        raise ServiceError("GAME_NOT_FOUND")
+    if not _covers_namespace(caller, found):
+        raise ServiceError("NAMESPACE_NOT_FOUND")
+    return found
 
 
 def covers(scope: Reach, game_id: str, group_id: str) -> bool:

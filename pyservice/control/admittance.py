@@ -50,9 +50,7 @@ class Admittance:
     ) -> pb.SetDomainPublicAuthResponse:
         """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
-        async def change(
-            tx: Transaction, game: Record, row: Record
-        ) -> pb.SetDomainPublicAuthResponse:
+        async def change(tx: Transaction, row: Record) -> pb.SetDomainPublicAuthResponse:
             values = {"enable_domain_public_auth": request.enabled}
             await namespaces.change(tx, row.namespace_id, values)
             return pb.SetDomainPublicAuthResponse()
@@ -64,7 +62,7 @@ class Admittance:
     ) -> pb.AddDomainResponse:
         """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
-        async def change(tx: Transaction, game: Record, row: Record) -> pb.AddDomainResponse:
+        async def change(tx: Transaction, row: Record) -> pb.AddDomainResponse:
             domain = _host(request.domain)
             if domain is None:
                 sentence = "must be a host name or an IP address, without scheme and port"
@@ -84,7 +82,7 @@ class Admittance:
     ) -> pb.RemoveDomainResponse:
         """Decisions 3. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
-        async def change(tx: Transaction, game: Record, row: Record) -> pb.RemoveDomainResponse:
+        async def change(tx: Transaction, row: Record) -> pb.RemoveDomainResponse:
             domain = _host(request.domain)
             if domain and await namespaces.remove_domain(tx, row.namespace_id, domain):
                 await namespaces.change(tx, row.namespace_id, {})
@@ -99,7 +97,7 @@ class Admittance:
     ) -> pb.SetCdnAuthResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
-        async def change(tx: Transaction, game: Record, row: Record) -> pb.SetCdnAuthResponse:
+        async def change(tx: Transaction, row: Record) -> pb.SetCdnAuthResponse:
             values = {"cdn_auth_type": request.auth_type}
             await namespaces.change(tx, row.namespace_id, values, is_fed=False)
             return pb.SetCdnAuthResponse()
@@ -117,7 +115,7 @@ class Admittance:
         refuse(_user_problems(request))
         hashed = await asyncio.to_thread(bcrypt.hashpw, request.password.encode(), bcrypt.gensalt())
 
-        async def change(tx: Transaction, game: Record, row: Record) -> pb.SetAuthUserResponse:
+        async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
             await namespaces.set_user(tx, row.namespace_id, request.user, hashed.decode())
             return pb.SetAuthUserResponse()
 
@@ -128,7 +126,7 @@ class Admittance:
     ) -> pb.RemoveAuthUserResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
-        async def change(tx: Transaction, game: Record, row: Record) -> pb.RemoveAuthUserResponse:
+        async def change(tx: Transaction, row: Record) -> pb.RemoveAuthUserResponse:
             await namespaces.remove_user(tx, row.namespace_id, request.user)
             return pb.RemoveAuthUserResponse()
 

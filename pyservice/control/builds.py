@@ -62,7 +62,7 @@ class Builds:
         """Contract builds.list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
         wanted = read_filter(request.tags_json)
         async with self._database.read() as tx:
-            game, _ = await _environment(tx, caller, request)
+            game = await _environment(tx, caller, request)
             rows = await builds.of_game(tx, game.game_id, wanted)
             tags = await builds.tags_of_game(tx, game.game_id)
         return pb.ListBuildsResponse(
@@ -72,7 +72,7 @@ class Builds:
     async def get(self, request: pb.GetBuildRequest, caller: Caller) -> pb.GetBuildResponse:
         """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND."""
         async with self._database.read() as tx:
-            game, _ = await _environment(tx, caller, request)
+            game = await _environment(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             tags = await builds.tags_of(tx, row.build_id)
         return pb.GetBuildResponse(build=_build(row, tags))
@@ -83,7 +83,7 @@ class Builds:
         """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
 
         async def find(tx: Transaction) -> Record:
-            return (await _environment(tx, caller, request))[0]
+            return await _environment(tx, caller, request)
 
         async def make(
             tx: Transaction, game_id: str, upload_id: str, now: int, requests: Requests
@@ -108,7 +108,7 @@ class Builds:
         """
 
         async def find(tx: Transaction) -> Record:
-            game, _ = await _environment(tx, caller, request)
+            game = await _environment(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             upload = await uploads.find(tx, row.upload_id)
             if upload is None or upload.kind == uploads.GONE:
@@ -123,7 +123,7 @@ class Builds:
         """Decisions 6.5. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, BUILD_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
-            game, _ = await _environment(tx, caller, request)
+            game = await _environment(tx, caller, request)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = read_change(request.tags)
             tags = {**await builds.tags_of(tx, row.build_id), **set_}
@@ -243,7 +243,7 @@ def _form(request: Wanted) -> tuple[str, str, str | None]:
     )
 
 
-async def _environment(tx: Transaction, caller: Caller, request: Any) -> tuple[Record, Record]:
+async def _environment(tx: Transaction, caller: Caller, request: Any) -> Record:
     return await access.namespace(tx, caller, request.game_id, request.environment_id)
 
 

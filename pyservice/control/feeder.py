@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyservice.control.feeding import Composer
+from pyservice.control.composing import Composing
+from pyservice.control.feeding import Composer, Wish
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -74,6 +75,7 @@ class Feeder:
         self._taken_back = taken_back
         self._database = database
         self._composer = composer
+        self._composing = Composing(database, composer)
         self._client = client
         self._wanted: dict[str, _Wanted] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -140,8 +142,7 @@ class Feeder:
         """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away or slow, nobody
         knows.
         """
-        async with self._database.read() as tx:
-            message = await self._composer.compose(tx, namespace_id, version_id=version_id)
+        message = await self._composing.compose(Wish(namespace_id, version_id))
         if message is None or not self._is_connected.is_set():
             return
         try:
@@ -270,8 +271,7 @@ class Feeder:
     async def _send(self, namespace_id: str) -> bool:
         """Sends it as it is; whether the data plane holds it now. Raises Away, ServiceError."""
         while True:
-            async with self._database.read() as tx:
-                message = await self._composer.compose(tx, namespace_id)
+            message = await self._composing.compose(Wish(namespace_id))
             if message is None:
                 return True
             answer = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))

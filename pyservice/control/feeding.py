@@ -6,7 +6,8 @@ Owns the shape. When it is sent, and what becomes of a refusal, is `feeder`'s.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from pyservice.control.configuration import decode, to_feed
 from pyservice.control.links import Links
@@ -18,28 +19,67 @@ _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 
 
+class Wish(NamedTuple):
+    """A namespace as it is in the records; with `version_id` as if it ran that one, one revision later."""
+
+    namespace_id: str
+    version_id: str | None = None
+
+
 class Composer:
     """Makes messages. Versions never change, so what was made of one is kept."""
 
     def __init__(self, source_epoch: int, links: Links) -> None:
         self.source_epoch = source_epoch
         self._links = links
-        self._versions: OrderedDict[str, pb.MatchmakerConfig] = OrderedDict()
+        self._versions: OrderedDict[str, pb.Version] = OrderedDict()
 
     async def compose(
         self, tx: Transaction, namespace_id: str, *, version_id: str | None = None
     ) -> pb.NamespaceConfiguration | None:
-        """The namespace as it is in the records, None when it is not. With `version_id`: as if it
-        ran that one, one revision later.
-        """
-        row = await namespaces.with_game(tx, namespace_id)
-        if row is None:
-            return None
-        current = version_id or row.version_id
-        message = pb.NamespaceConfiguration(
-            namespace_id=namespace_id,
+        """One; None when it is not there."""
+        return (await self.compose_all(tx, [Wish(namespace_id, version_id)]))[0]
+
+    async def compose_all(
+        self, tx: Transaction, wishes: Sequence[Wish]
+    ) -> list[pb.NamespaceConfiguration | None]:
+        """One message per wish, None for what is not there; as many queries as for one."""
+        ids = sorted({wish.namespace_id for wish in wishes})
+        fed = await namespaces.fed(tx, ids)
+        of_tokens = _by_namespace(await tokens.of_namespaces(tx, ids))
+        of_domains, of_live = _by_namespace(fed.domains), _by_namespace(fed.live_versions)
+        rows = {row.namespace_id: row for row in fed.namespaces}
+        running = {
+            wish: {
+                wish.version_id or rows[wish.namespace_id].version_id,
+                *(live.version_id for live in of_live.get(wish.namespace_id, ())),
+            }
+            for wish in wishes
+            if wish.namespace_id in rows
+        }
+        versions = await self._versions_of(tx, set().union(*running.values()))
+        composed: list[pb.NamespaceConfiguration | None] = []
+        for wish in wishes:
+            row = rows.get(wish.namespace_id)
+            if row is None:
+                composed.append(None)
+                continue
+            message = self._message(row, wish, of_domains.get(wish.namespace_id, ()))
+            message.versions.extend(
+                versions[one] for one in sorted(running[wish]) if one in versions
+            )
+            for token in of_tokens.get(wish.namespace_id, ()):
+                _add_token(message, token)
+            composed.append(message)
+        return composed
+
+    def _message(
+        self, row: Record, wish: Wish, domains: Sequence[Record]
+    ) -> pb.NamespaceConfiguration:
+        return pb.NamespaceConfiguration(
+            namespace_id=row.namespace_id,
             source_epoch=self.source_epoch,
-            revision=row.revision + (version_id is not None),
+            revision=row.revision + (wish.version_id is not None),
             game=pb.GameIdentity(
                 game_id=row.game_id,
                 name_id=row.game_name_id,
@@ -47,31 +87,37 @@ class Composer:
             ),
             name_id=row.name_id,
             display_name=row.display_name,
-            current_version_id=current,
+            current_version_id=wish.version_id or row.version_id,
             matchmaker=pb.MatchmakerLimits(
                 lobby_count_max=row.lobby_count_max, max_players=row.max_players
             ),
             access=pb.Access(
                 enable_domain_public_auth=row.enable_domain_public_auth,
-                domains=[one.domain for one in await namespaces.domains_of(tx, namespace_id)],
+                domains=[one.domain for one in domains],
                 cdn_domains=self._links.cdn_hosts(row.game_name_id, row.name_id),
             ),
         )
-        for version in await namespaces.running_versions(tx, namespace_id, current):
-            message.versions.append(self._version(version))
-        for token in await tokens.of_namespace(tx, namespace_id):
-            _add_token(message, token)
-        return message
 
-    def _version(self, row: Record) -> pb.Version:
-        made = self._versions.get(row.version_id)
-        if made is None:
-            made = to_feed(decode(row.config))
+    async def _versions_of(self, tx: Transaction, ids: set[str]) -> dict[str, pb.Version]:
+        found = {one: self._versions[one] for one in ids if one in self._versions}
+        for row in await namespaces.versions_by_id(tx, sorted(ids - found.keys())):
+            found[row.version_id] = made = pb.Version(
+                version_id=row.version_id,
+                display_name=row.display_name,
+                matchmaker=to_feed(decode(row.config)),
+            )
             if len(row.config) <= _VERSION_BYTES_MAX:
                 self._versions[row.version_id] = made
                 if len(self._versions) > _VERSIONS_KEPT:
                     self._versions.popitem(last=False)
-        return pb.Version(version_id=row.version_id, display_name=row.display_name, matchmaker=made)
+        return found
+
+
+def _by_namespace(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        found.setdefault(row.namespace_id, []).append(row)
+    return found
 
 
 def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:

@@ -139,20 +139,12 @@ class Games:
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
         await games.add_version(tx, version_id, game_id, FIRST_VERSION, _EMPTY, b"{}", now)
-        for namespace_name, display_name in FIRST_NAMESPACES:
-            namespace_id = self._ids.new()
-            await namespaces.add(
-                tx,
-                namespace_id,
-                game_id,
-                namespace_name,
-                display_name,
-                version_id,
-                NEW_LIMITS,
-                now,
-                self._ids.new(),
-            )
-            namespace_ids.append(namespace_id)
+        several = [
+            namespaces.New(self._ids.new(), name, display_name, self._ids.new())
+            for name, display_name in FIRST_NAMESPACES
+        ]
+        await namespaces.add(tx, game_id, version_id, several, NEW_LIMITS, now)
+        namespace_ids.extend(new.namespace_id for new in several)
         return game_id
 
     async def list_(

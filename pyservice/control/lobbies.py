@@ -47,7 +47,7 @@ class Lobbies:
             before_ms = _moment(request.before_create_ts)
         kept_since_ms = self._now_ms() - KEPT_MS
         async with self._database.read() as tx:
-            _, namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
         records = await self._told(rows, namespace.version_id)
         return pb.ListLobbyRecordsResponse(lobbies=records)
@@ -58,7 +58,7 @@ class Lobbies:
         """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         kept_since_ms = self._now_ms() - KEPT_MS
         async with self._database.read() as tx:
-            _, namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
         if row is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")

@@ -69,16 +69,11 @@ class Namespaces:
             refuse(await _problems(tx, game.game_id, request))
             await _require_version(tx, game.game_id, request.version_id)
             namespace_id = self._ids.new()
+            new = namespaces.New(
+                namespace_id, request.name_id, request.display_name, self._ids.new()
+            )
             await namespaces.add(
-                tx,
-                namespace_id,
-                game.game_id,
-                request.name_id,
-                request.display_name,
-                request.version_id,
-                NEW_LIMITS,
-                self._now_ms(),
-                self._ids.new(),
+                tx, game.game_id, request.version_id, [new], NEW_LIMITS, self._now_ms()
             )
             topics[:] = game_topic(game.game_id), group_topic(game.group_id)
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
@@ -100,7 +95,7 @@ class Namespaces:
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             domains = await namespaces.domains_of(tx, row.namespace_id)
             users = await namespaces.users_of(tx, row.namespace_id)
         cdn = pb.CdnNamespaceConfig(
@@ -131,15 +126,13 @@ class Namespaces:
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.read() as tx:
-            game, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            await _require_version(tx, game.game_id, request.version_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            await _require_version(tx, row.game_id, request.version_id)
         if row.version_id != request.version_id:
             await self._feeder.check(row.namespace_id, request.version_id)
 
-        async def change(
-            tx: Transaction, game: Record, row: Record
-        ) -> pb.UpdateNamespaceVersionResponse:
-            await _require_version(tx, game.game_id, request.version_id)
+        async def change(tx: Transaction, row: Record) -> pb.UpdateNamespaceVersionResponse:
+            await _require_version(tx, row.game_id, request.version_id)
             if row.version_id != request.version_id:
                 values = {"version_id": request.version_id}
                 await namespaces.change(tx, row.namespace_id, values)
@@ -157,7 +150,7 @@ class Namespaces:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
         async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
         return pb.GetVersionHistoryResponse(
             versions=[
@@ -188,9 +181,7 @@ class Namespaces:
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
 
-        async def change(
-            tx: Transaction, game: Record, row: Record
-        ) -> pb.UpdateMatchmakerConfigResponse:
+        async def change(tx: Transaction, row: Record) -> pb.UpdateMatchmakerConfigResponse:
             refuse(_limit_problems(request))
             values = {
                 "lobby_count_max": request.lobby_count_max,

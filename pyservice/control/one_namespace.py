@@ -50,20 +50,20 @@ class OneNamespace:
         caller: Caller,
         request: Any,
         answer_type: type[Answer],
-        change: Callable[[Transaction, Record, Record], Awaitable[Answer]],
+        change: Callable[[Transaction, Record], Awaitable[Answer]],
     ) -> Answer:
         """Changes it and waits for the data plane."""
         found: list[str] = []
 
-        async def noted(tx: Transaction, game: Record, row: Record) -> Answer:
+        async def noted(tx: Transaction, row: Record) -> Answer:
             found[:] = [row.namespace_id]
-            return await change(tx, game, row)
+            return await change(tx, row)
 
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
             # Remembered from the first time; the data plane may not have heard of it yet.
             async with self._database.read() as tx:
-                _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+                row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             found = [row.namespace_id]
         try:
             await self._feeder.settled(found[0])
@@ -78,15 +78,15 @@ class OneNamespace:
         caller: Caller,
         request: Any,
         answer_type: type[Answer],
-        change: Callable[[Transaction, Record, Record], Awaitable[Answer]],
+        change: Callable[[Transaction, Record], Awaitable[Answer]],
     ) -> Answer:
         """Changes the namespace of the request's path."""
         topics: list[str] = []
 
         async def found(tx: Transaction) -> Answer:
-            game, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            topics[:] = (game_topic(game.game_id), site_topic(row.namespace_id))
-            return await change(tx, game, row)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            topics[:] = (game_topic(row.game_id), site_topic(row.namespace_id))
+            return await change(tx, row)
 
         answer = await self._changes.make(caller, request, answer_type, found)
         self._topics.bump(*topics)

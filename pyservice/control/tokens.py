@@ -88,7 +88,7 @@ class Tokens:
     ) -> pb.CreateServiceTokenResponse:
         """An env_ token. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.environment_id)
+            row = await access.namespace(tx, caller, request.game_id, request.environment_id)
         token, token_id = await self.make_environment_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=token, token_id=token_id)
 
@@ -109,13 +109,13 @@ class Tokens:
         """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             token_id = await self.add_public(tx, row.namespace_id)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
         async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
         # Not kept: the same id is signed to the same token.
         token = await self.sign_public(row.namespace_id, answer.token_id)
         return pb.CreatePublicTokenResponse(token=token, token_id=answer.token_id)
@@ -137,7 +137,7 @@ class Tokens:
         """A dev_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
 
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             problems = _development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
@@ -161,7 +161,7 @@ class Tokens:
             caller, request, pb.CreateDevelopmentTokenResponse, change
         )
         async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
@@ -178,7 +178,7 @@ class Tokens:
     ) -> pb.ListNamespaceTokensResponse:
         """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             rows = await tokens.of_namespace(tx, row.namespace_id)
         return pb.ListNamespaceTokensResponse(tokens=[_record(row, row.kind) for row in rows])
 
@@ -189,7 +189,7 @@ class Tokens:
         namespace_ids: list[str] = []
 
         async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
-            _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             namespace_ids[:] = [row.namespace_id]
             found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
             if found is None:
@@ -202,7 +202,7 @@ class Tokens:
         answer = await self._changes.make(caller, request, pb.RevokeNamespaceTokenResponse, change)
         if not namespace_ids:
             async with self._database.read() as tx:
-                _, row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+                row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             namespace_ids = [row.namespace_id]
         await self._feeder.settled(namespace_ids[0])
         return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
 
@@ -46,30 +46,44 @@ _USERS = (
     .where(auth_users.c.namespace_id == bindparam("namespace_id"))
     .order_by(auth_users.c.user)
 )
-_WITH_GAME = (
+_IDS: Any = bindparam("ids", expanding=True)
+_WITH_GAMES = (
     select(
         namespaces,
         games.c.name_id.label("game_name_id"),
         games.c.display_name.label("game_display_name"),
     )
     .join(games, games.c.game_id == namespaces.c.game_id)
-    .where(namespaces.c.namespace_id == bindparam("namespace_id"))
+    .where(namespaces.c.namespace_id.in_(_IDS))
 )
-_RUNNING_VERSIONS = (
+_DOMAINS_OF = (
+    select(domains.c.namespace_id, domains.c.domain)
+    .where(domains.c.namespace_id.in_(_IDS))
+    .order_by(domains.c.create_ms, domains.c.domain)
+)
+_LIVE_VERSIONS = (
+    select(lobbies.c.namespace_id, lobbies.c.version_id)
+    .where(lobbies.c.namespace_id.in_(_IDS), lobbies.c.stop_ms.is_(None))
+    .distinct()
+)
+_VERSIONS = (
     select(versions.c.version_id, versions.c.display_name, versions.c.config)
-    .where(
-        or_(
-            versions.c.version_id == bindparam("current"),
-            versions.c.version_id.in_(
-                select(lobbies.c.version_id)
-                .where(
-                    lobbies.c.namespace_id == bindparam("namespace_id"), lobbies.c.stop_ms.is_(None)
-                )
-                .distinct()
-            ),
-        )
-    )
+    .where(versions.c.version_id.in_(_IDS))
     .order_by(versions.c.version_id)
+)
+_WITH_PATH = (
+    select(
+        namespaces,
+        games.c.group_id,
+    )
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(
+        or_(games.c.game_id == bindparam("game"), games.c.name_id == bindparam("game")),
+        or_(
+            namespaces.c.namespace_id == bindparam("text"),
+            namespaces.c.name_id == bindparam("text"),
+        ),
+    )
 )
 _REVISIONS = select(namespaces.c.namespace_id, namespaces.c.revision).order_by(
     namespaces.c.namespace_id
@@ -86,9 +100,9 @@ async def get(tx: Transaction, namespace_id: str) -> Record | None:
     return await tx.first(_BY_ID, {"namespace_id": namespace_id})
 
 
-async def with_game(tx: Transaction, namespace_id: str) -> Record | None:
-    """Columns of `namespaces`, `game_name_id`, `game_display_name`."""
-    return await tx.first(_WITH_GAME, {"namespace_id": namespace_id})
+async def by_path(tx: Transaction, game: str, text: str) -> Record | None:
+    """Columns of `namespaces` and the game's `group_id`; both by id or name_id."""
+    return await tx.first(_WITH_PATH, {"game": game, "text": text})
 
 
 async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
@@ -96,35 +110,55 @@ async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
     return await tx.all(_OF_GAME, {"game_id": game_id})
 
 
+class New(NamedTuple):
+    """A namespace to add; `entry_id` is that of its first version's history."""
+
+    namespace_id: str
+    name_id: str
+    display_name: str
+    entry_id: str
+
+
 async def add(
     tx: Transaction,
-    namespace_id: str,
     game_id: str,
-    name_id: str,
-    display_name: str,
     version_id: str,
+    several: Sequence[New],
     limits: tuple[int, int],
     now_ms: int,
-    entry_id: str,
 ) -> None:
-    """`limits` are lobby_count_max and max_players. Raises Conflict when the name_id is taken."""
+    """`limits` are lobby_count_max and max_players. Raises Conflict when a name_id is taken."""
     await tx.run(
         _ADD,
-        {
-            "namespace_id": namespace_id,
-            "game_id": game_id,
-            "name_id": name_id,
-            "display_name": display_name,
-            "create_ms": now_ms,
-            "version_id": version_id,
-            "lobby_count_max": limits[0],
-            "max_players": limits[1],
-            "enable_domain_public_auth": True,
-            "cdn_auth_type": "none",
-            "revision": 1,
-        },
+        [
+            {
+                "namespace_id": new.namespace_id,
+                "game_id": game_id,
+                "name_id": new.name_id,
+                "display_name": new.display_name,
+                "create_ms": now_ms,
+                "version_id": version_id,
+                "lobby_count_max": limits[0],
+                "max_players": limits[1],
+                "enable_domain_public_auth": True,
+                "cdn_auth_type": "none",
+                "revision": 1,
+            }
+            for new in several
+        ],
     )
-    await add_history(tx, entry_id, namespace_id, version_id, now_ms)
+    await tx.run(
+        _ADD_HISTORY,
+        [
+            {
+                "entry_id": new.entry_id,
+                "namespace_id": new.namespace_id,
+                "version_id": version_id,
+                "deploy_ms": now_ms,
+            }
+            for new in several
+        ],
+    )
 
 
 async def change(
@@ -217,13 +251,29 @@ async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:
 # What the data plane is fed -----------------------------------------------------------------------
 
 
-async def running_versions(
-    tx: Transaction, namespace_id: str, current_version_id: str
-) -> Sequence[Record]:
-    """`version_id`, `display_name`, `config` of the current version and of those with a live lobby."""
-    return await tx.all(
-        _RUNNING_VERSIONS, {"namespace_id": namespace_id, "current": current_version_id}
+class Fed(NamedTuple):
+    """What the data plane is told of some namespaces, from one state of the records."""
+
+    namespaces: Sequence[Record]
+    """With `game_name_id` and `game_display_name`."""
+    domains: Sequence[Record]
+    live_versions: Sequence[Record]
+    """`namespace_id` and `version_id` of versions that a live lobby runs."""
+
+
+async def fed(tx: Transaction, namespace_ids: Sequence[str]) -> Fed:
+    """Those that are there."""
+    ids = {"ids": list(namespace_ids)}
+    return Fed(
+        await tx.all(_WITH_GAMES, ids),
+        await tx.all(_DOMAINS_OF, ids),
+        await tx.all(_LIVE_VERSIONS, ids),
     )
+
+
+async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:
+    """`version_id`, `display_name`, `config`, oldest first."""
+    return await tx.all(_VERSIONS, {"ids": list(version_ids)}) if version_ids else ()
 
 
 async def revisions(tx: Transaction) -> Sequence[Record]:

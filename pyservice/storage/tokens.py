@@ -18,6 +18,11 @@ _OF_NAMESPACE = (
     .where(namespace_tokens.c.namespace_id == bindparam("namespace_id"))
     .order_by(namespace_tokens.c.token_id.desc())
 )
+_OF_NAMESPACES = (
+    select(namespace_tokens)
+    .where(namespace_tokens.c.namespace_id.in_(bindparam("ids", expanding=True)))
+    .order_by(namespace_tokens.c.token_id.desc())
+)
 _OF_GROUP = (
     select(cloud_tokens)
     .where(
@@ -108,6 +113,11 @@ async def environment_by_hash(tx: Transaction, sha256: bytes) -> Record | None:
 async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
     """Columns of `namespace_tokens`, newest first."""
     return await tx.all(_OF_NAMESPACE, {"namespace_id": namespace_id})
+
+
+async def of_namespaces(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:
+    """Columns of `namespace_tokens` of several namespaces, newest first."""
+    return await tx.all(_OF_NAMESPACES, {"ids": list(namespace_ids)})
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:

@@ -127,10 +127,8 @@ class Source:
     async def namespace(self, name_id: str = "prod", players: int = 8) -> str:
         version_id, namespace_id = await self.version(players), IDS.new()
         async with self.database.write() as tx:
-            await namespaces.add(
-                *(tx, namespace_id, self.game_id, name_id, name_id, version_id, (512, 256)),
-                *(now_ms(), IDS.new()),
-            )
+            new = namespaces.New(namespace_id, name_id, name_id, IDS.new())
+            await namespaces.add(tx, self.game_id, version_id, [new], (512, 256), now_ms())
         return namespace_id
 
     async def set_version(self, namespace_id: str, version_id: str) -> None:

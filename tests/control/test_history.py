@@ -314,9 +314,8 @@ async def test_counts_wake_the_watches_of_the_games_whose_number_changed(
             version_id = ids.new()
             await games.add(tx, game_id, game_id[:8] + namespace_id[-12:], "x", group_id, 1)
             await games.add_version(tx, version_id, game_id, "x", b"", b"{}", 1)
-            await namespaces.add(
-                tx, namespace_id, game_id, "prod", "x", version_id, (1, 1), 1, ids.new()
-            )
+            new = namespaces.New(namespace_id, "prod", "x", ids.new())
+            await namespaces.add(tx, game_id, version_id, [new], (1, 1), 1)
     one, other = namespace_ids
     reader = CountsReader(database, plane, counts, topics)
 
