@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyservice.app import described
 from pyservice.app.control_files import ControlFiles
-from pyservice.app.planes import DataPlaneClient
+from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.app.rays import CONTROL, STORE_SPANS, PlaneRays
 from pyservice.control import measures
 from pyservice.control.access import Gate
@@ -113,10 +113,17 @@ class ControlPlane:
     def _wire(self, owner: Owner) -> None:
         settings = self._settings
         self._owner = owner
-        cdn_url = (settings.cdn_url or f"http://{bound(self._cdn_socket)}").rstrip("/")
+        cdn_address = reachable(bound(self._cdn_socket))
+        cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
         self._files = ControlFiles(settings, self._folder, cdn_url)
         links = _links(settings, cdn_url, self._files.picture)
-        data_plane = DataPlaneClient(self._client)
+
+        def listens(address: str) -> None:
+            # Port 0 is told by who listens.
+            if settings.public_url is None:
+                links.public_url = f"http://{reachable(address)}"
+
+        data_plane = DataPlaneClient(self._client, listens)
         self._feeder = Feeder(
             self._database,
             Composer(owner.source_epoch, links),
@@ -161,7 +168,7 @@ class ControlPlane:
 
     def _nouns(self, links: Links, data_plane: DataPlaneClient) -> Nouns:
         settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
-        changes = Changes(database)
+        changes = self._changes = Changes(database)
         one = OneNamespace(database, changes, topics, self._feeder)
         uploading = Uploading(database, changes, topics, self._files.objects)
         self._uploading = uploading
@@ -178,7 +185,7 @@ class ControlPlane:
             ),
             groups=Groups(database, changes, ids, topics, links, self._gate.doubt),
             namespaces=Namespaces(database, changes, ids, topics, self._feeder, one),
-            admittance=Admittance(database, one),
+            admittance=Admittance(database, one, _service_domains(settings)),
             tokens=Tokens(database, changes, ids, self._feeder, data_plane, self._gate.doubt),
             versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
             platform=self._platform,
@@ -188,7 +195,7 @@ class ControlPlane:
                 ids,
                 topics,
                 LinkKey.load_or_create(self._folder),
-                links.hub_url,
+                links,
             ),
             lobbies=Lobbies(database, data_plane),
             rays=self._ray_store,
@@ -226,6 +233,7 @@ class ControlPlane:
         await self._rpc.start()
         await self._files.start(self._database, self._topics, self._cdn_socket)
         self._own("uploads", self._uploading.keep_tidy())
+        self._own("answers", self._changes.keep_tidy())
         self._own("feeder", self._feeder.run())
         for name, reader in self._readers.items():
             self._own(name, reader.run())
@@ -294,19 +302,27 @@ def _door(settings: Settings) -> DoorSettings:
 
 
 def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> Links:
-    public_url = settings.public_url or f"http://{settings.http}"
+    public_url = settings.public_url or f"http://{reachable(str(settings.http))}"
+    hub_url = settings.hub_url
     return Links(
         cdn_url=cdn_url,
         cdn_domain=settings.domains.cdn,
-        hub_url=(settings.hub_url or public_url).rstrip("/"),
+        public_url=public_url.rstrip("/"),
+        given_hub_url=hub_url.rstrip("/") if hub_url else None,
         picture=picture,
     )
+
+
+def _service_domains(settings: Settings) -> list[str]:
+    """What is at or below these is served by the service itself."""
+    domains = settings.domains
+    return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
 
 
 def _platform(settings: Settings, database: Database, links: Links) -> Platform:
     return Platform(
         database,
-        described.bootstrap(settings, links),
+        lambda: described.bootstrap(settings, links),
         described.region_tiers(settings.tiers),
         described.datacenters(settings),
     )

@@ -169,7 +169,7 @@ class DataPlane:
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.ApplyMany": self._feed.apply_many,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
-                f"{_INTERNAL}.Feed.Held": self._feed.held,
+                f"{_INTERNAL}.Feed.Held": self._held,
                 f"{_INTERNAL}.Signing.SignToken": Signing(self._namespaces, self._engine).sign,
                 f"{_INTERNAL}.Facts.Read": facts.read,
                 f"{_INTERNAL}.Facts.Counts": facts.counts,
@@ -179,6 +179,11 @@ class DataPlane:
             },
             settings.admin_socket,
         )
+
+    async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        answer = await self._feed.held(request)
+        answer.http_address = bound(self._http_socket)
+        return answer
 
     def _operations(self, regions: Regions, topics: Topics) -> dict[str, Operation]:
         """What this plane answers itself."""

@@ -17,13 +17,12 @@ _LOCAL_ADDRESS: Final = "127.0.0.1"
 def bootstrap(settings: Settings, links: Links) -> pb.GetBootstrapResponse:
     """Domains, or where the doors listen when there are none."""
     domains = settings.domains
-    public_url = settings.public_url or f"http://{settings.http}"
     return pb.GetBootstrapResponse(
         access=settings.access,
         captcha=pb.BootstrapCaptcha(),
         cluster=settings.cluster,
         domains=pb.BootstrapDomains(
-            main=domains.main or urlsplit(public_url).netloc,
+            main=domains.main or urlsplit(links.public_url).netloc,
             cdn=domains.cdn or urlsplit(links.cdn_url).netloc,
             job=domains.job or _LOCAL_ADDRESS,
             open_backend=domains.open_backend,

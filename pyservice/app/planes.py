@@ -56,8 +56,12 @@ class _Batches:
 class DataPlaneClient:
     """The data plane, for the control plane: it is fed, signs tokens, and tells what happens in games."""
 
-    def __init__(self, client: InternalClient) -> None:
+    def __init__(
+        self, client: InternalClient, listens: Callable[[str], None] = lambda address: None
+    ) -> None:
+        """`listens` hears where the public HTTP door is, as host:port."""
         self._client = client
+        self._listens = listens
         self._fed = _Batches(lambda request: self._call("Feed.ApplyMany", request))
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
@@ -69,7 +73,10 @@ class DataPlaneClient:
         return await self._fed.send(item)
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        """What it holds; also says where its HTTP door listens."""
         answer: feed_pb2.HeldResponse = await self._call("Feed.Held", request)
+        if answer.http_address:
+            self._listens(answer.http_address)
         return answer
 
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse:
@@ -125,3 +132,9 @@ class DataPlaneClient:
             return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
         except Unreachable as error:
             raise Away(str(error)) from None
+
+
+def reachable(address: str) -> str:
+    """Where a listener is reached from this machine: an address that stands for all of them is no address."""
+    host, _, port = address.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -18,10 +17,14 @@ from typing import Any, Final
 
 import orjson
 
+from pyservice.doors import tracecontext
 from pyservice.errors import ServiceError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+RAY_ID: Final = "x-ray-id"
+"""The header of every answer (decisions 1.7)."""
 
 _WITHOUT_BODY: Final = (204, 304)
 _SAYS: Final = {
@@ -95,9 +98,16 @@ async def _is_gone(receive: Receive) -> None:
         pass
 
 
-def page(status: int, headers: Mapping[str, str] | None = None) -> Answer:
-    """A plain page that says what is wrong."""
-    text = f"{status} {HTTPStatus(status).phrase}: {_SAYS[status]}\n"
+def ray_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """The ray id of a request with these headers: of the trace that it continues, else a new one."""
+    return tracecontext.ray_id(headers.get(b"traceparent", b"").decode("latin-1"))
+
+
+def page(
+    status: int, headers: Mapping[str, str] | None = None, *, says: str | None = None
+) -> Answer:
+    """A plain page that says what is wrong: `says`, or what is usual with this status."""
+    text = f"{status} {HTTPStatus(status).phrase}: {says or _SAYS[status]}\n"
     return Answer(
         status,
         {
@@ -110,13 +120,12 @@ def page(status: int, headers: Mapping[str, str] | None = None) -> Answer:
     )
 
 
-def problem(error: ServiceError) -> Answer:
+def problem(error: ServiceError, ray_id: str) -> Answer:
     """An error of the table, as the API tells it (decisions 2)."""
-    ray_id = secrets.token_hex(16)
     headers = {
         "content-type": "application/problem+json",
         "cache-control": "no-store",
-        "x-ray-id": ray_id,
+        RAY_ID: ray_id,
         **error.headers,
     }
     if error.retry_after_s:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from pyservice.cdn.answers import Answer, Receive, Send, page, problem
+from pyservice.cdn.answers import RAY_ID, Answer, Receive, Send, page, problem, ray_id_of
 from pyservice.cdn.compression import Compressor
 from pyservice.cdn.content_types import content_type_of, is_html
 from pyservice.cdn.credentials import Busy, Credentials
@@ -25,7 +25,7 @@ from pyservice.storage.signatures import PREFIX, UrlSigner
 INDEX: Final = "index.html"
 _ALLOW: Final = {"allow": "GET, HEAD"}
 _CHALLENGE: Final = {"www-authenticate": 'Basic realm="site", charset="UTF-8"'}
-_CACHEABLE: Final = "max-age=60"
+_ASK_AGAIN: Final = "no-cache"
 
 log = get_logger("pyservice.cdn")
 
@@ -47,6 +47,7 @@ class _Asked(NamedTuple):
     path: str
     query: bytes
     headers: Mapping[bytes, bytes]
+    ray_id: str
 
 
 class Cdn:
@@ -70,22 +71,22 @@ class Cdn:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """One request. Of a header that comes several times the first counts."""
-        asked = _Asked(
-            scope["method"],
-            scope["raw_path"].decode("latin-1"),
-            scope["query_string"],
-            dict(reversed(scope["headers"])),
-        )
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+        path = scope["raw_path"].decode("latin-1")
+        ray_id = ray_id_of(headers)
+        asked = _Asked(scope["method"], path, scope["query_string"], headers, ray_id)
         try:
             answer = await self._answer(asked)
         except ServiceError as error:
-            answer = problem(error)
+            answer = problem(error, ray_id)
         except FileNotFoundError:
             # Deleted between being found and being read.
             answer = page(404)
         except Exception:
-            log.exception("request failed")
-            answer = problem(ServiceError("INTERNAL"))
+            log.exception("request failed", ray_id=ray_id)
+            answer = problem(ServiceError("INTERNAL"), ray_id)
+        # Last, so that no route of a site can say another.
+        answer.headers[RAY_ID] = ray_id
         self.counts.answers[f"{answer.status // 100}xx"] += 1
         self.counts.bytes += await answer.send(receive, send, with_body=asked.method != "HEAD")
 
@@ -116,15 +117,16 @@ class Cdn:
     async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Answer:
         """The file at a path, or where it is."""
         name = path.removeprefix("/")
-        if not path or (name and f"{name}/{INDEX}" in site.files and name not in site.files):
-            query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
-            location = f"{quote(prefix + path)}/{query}"
-            return Answer(302, {"location": location, "cache-control": "no-cache"})
-        if not name or name.endswith("/"):
+        if path.endswith("/"):
             name += INDEX
         file = site.files.get(name)
         if file is None:
-            return page(404)
+            if (f"{name}/{INDEX}" if name else INDEX) not in site.files or path.endswith("/"):
+                return page(404)
+            # Only behind a slash do the relative links of a page lead where they should.
+            query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
+            location = f"{quote(prefix + path)}/{query}"
+            return Answer(308, {"location": location, "cache-control": _ASK_AGAIN})
         return await self._files.answer(_as_file(site, name, file), asked.headers)
 
 
@@ -140,12 +142,13 @@ def _as_file(site: Site, name: str, file: SiteFile) -> File:
 
 
 def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
-    """A page is asked for again each time: it names the files of its version."""
-    words = {word.strip().lower() for word in (routed or "").split(",")}
-    if is_page and words.isdisjoint({"no-cache", "no-store"}):
-        return "private, no-cache" if is_private else "no-cache"
+    """Files are asked for again each time, so that those of one version come together. A route may
+    say otherwise, but not of a page: it names the files of its version.
+    """
+    words = {word.strip().lower() for word in (routed or "").split(",")} - {""}
+    if routed is None or not words or (is_page and words.isdisjoint({"no-cache", "no-store"})):
+        return f"private, {_ASK_AGAIN}" if is_private else _ASK_AGAIN
     if is_private and words.isdisjoint({"private", "no-store"}):
-        words -= {"public", ""}
-        words = {word for word in words if not word.startswith("s-maxage")}
-        return ", ".join(["private", *(sorted(words) or [_CACHEABLE])])
-    return routed or f"public, {_CACHEABLE}"
+        words = {word for word in words if word != "public" and not word.startswith("s-maxage")}
+        return ", ".join(["private", *(sorted(words) or [_ASK_AGAIN])])
+    return routed

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.cdn.answers import Answer, problem
+from pyservice.cdn.answers import RAY_ID, Answer, page, problem, ray_id_of
 from pyservice.cdn.receiving import Reception, Uploads
 from pyservice.cdn.signed import CORS
 from pyservice.errors import ServiceError
@@ -46,7 +47,8 @@ class CdnConnection(HttpToolsProtocol):
         self._uploads = uploads
         self._renew = renew
         self._reception: Reception | None = None
-        self._is_last = False
+        self._is_kept_alive = True
+        self._is_overrun = False
         self._is_deaf = False
         self._is_in_head = True
         self._head_bytes = 0
@@ -78,16 +80,31 @@ class CdnConnection(HttpToolsProtocol):
         self._heard_s = self.loop.time()
         if self._is_in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._reception is not None:
             self._hand_over(self._reception)
         elif self._is_in_head and self._head_bytes > HEAD_MAX_BYTES:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
 
+    def _parse(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            # Whoever offers another protocol (h2c) gets this one; the parser takes what follows
+            # the head for the other, which is our body.
+            rest = data[stopped.args[0] :]
+            if self._reception is not None and rest:
+                length = self._reception.length
+                self._reception.feed(rest[:length])
+                self._is_overrun = len(rest) > length
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
     def on_message_begin(self) -> None:
         if self._reception is not None:
             # Sent before its upload was answered: what of it was read here is lost.
-            self._is_last = True
+            self._is_overrun = True
             return
         super().on_message_begin()
         self._is_in_head = True
@@ -120,7 +137,7 @@ class CdnConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self._reception is not None:
-            if not self._is_last:
+            if not self._is_overrun:
                 self._reception.feed(body)
         elif not self._is_deaf:
             super().on_body(body)
@@ -141,13 +158,14 @@ class CdnConnection(HttpToolsProtocol):
             raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": "GET, HEAD"})
         self._unset_keepalive_if_required()
         url = urlsplit(self.url.decode("latin-1"))
-        fields = dict(self.headers)
-        length = fields.get(b"content-length", b"")
-        self._is_last = not self.parser.should_keep_alive()
-        reception = uploads.begin(
-            url.path, url.query.encode("latin-1"), int(length) if length.isdigit() else None
-        )
-        if fields.get(b"expect", b"").lower() == b"100-continue":
+        fields = dict(reversed(self.headers))
+        digits = fields.get(b"content-length", b"")
+        length = int(digits) if digits.isdigit() else None
+        is_old = self.parser.get_http_version() == "1.0"
+        self._is_kept_alive = self.parser.should_keep_alive() and not is_old
+        query = url.query.encode("latin-1")
+        reception = uploads.begin(url.path, query, length, ray_id_of(fields))
+        if fields.get(b"expect", b"").lower() == b"100-continue" and not is_old:
             self.transport.write(_CONTINUE)
         return reception
 
@@ -160,7 +178,7 @@ class CdnConnection(HttpToolsProtocol):
         """The upload is over: what its client asks next goes to a protocol that knows nothing."""
         if self.transport.is_closing():
             return
-        is_last = self._is_last or answer.status >= 400
+        is_last = self._is_overrun or not self._is_kept_alive or answer.status >= 400
         self.transport.write(answer.to_bytes(is_last=is_last))
         if is_last:
             self._linger()
@@ -171,11 +189,32 @@ class CdnConnection(HttpToolsProtocol):
         self.transport.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:
+        answer = problem(error, self._ray_id())
+        answer.headers |= CORS
+        self._end_with(answer)
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP: uvicorn's own answer would have no ray id."""
+        if self._reception is not None:
+            # It came behind a whole upload, which is answered all the same.
+            self._is_overrun = True
+        elif not self._is_deaf:
+            self._end_with(page(400, {RAY_ID: self._ray_id()}, says="this is not HTTP/1.1"))
+
+    def _ray_id(self) -> str:
+        """Of the request whose head is being read, as far as it was."""
+        return ray_id_of(dict(reversed(self.headers or [])))
+
+    def _end_with(self, answer: Answer) -> None:
         """Answers, and closes when the client has had time to read it."""
         self._is_deaf = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Its client did not wait. What it asked before is answered, and nothing after that:
+            # an answer in the middle of another would be read as part of it.
+            self.cycle.keep_alive = False
+            return
         self.connections.discard(self)
-        answer = problem(error)
-        answer.headers |= CORS
+        self._unset_keepalive_if_required()
         self.transport.write(answer.to_bytes(is_last=True))
         self._linger()
 

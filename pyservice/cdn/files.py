@@ -58,6 +58,9 @@ class Files:
             headers["vary"] = "accept-encoding"
         if is_unchanged(asked, file.tag, file.modified_s):
             kept = {name: value for name, value in headers.items() if name in _WITH_304}
+            if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
+                # It is the compressed form that the client has and goes on with.
+                kept["etag"] = f'"{file.tag}{GZIPPED}"'
             return Answer(304, kept)
         try:
             wanted = wanted_range(asked, file.length, file.tag, file.modified_s)

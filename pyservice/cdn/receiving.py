@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from pyservice.cdn.answers import Answer, problem
+from pyservice.cdn.answers import RAY_ID, Answer, problem
 from pyservice.cdn.signed import CORS
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -56,8 +56,8 @@ class Uploads:
         """How many are being received."""
         return len(self._open)
 
-    def begin(self, path: str, query: bytes, length: int | None) -> Reception:
-        """A PUT; `length` is its Content-Length, None without one.
+    def begin(self, path: str, query: bytes, length: int | None, ray_id: str) -> Reception:
+        """A PUT; `length` is its Content-Length, None without one; `ray_id` is for its answer.
 
         Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE, STORAGE_FULL,
         OVERLOADED.
@@ -73,7 +73,7 @@ class Uploads:
             )
         if len(self._open) >= AT_ONCE_MAX:
             raise ServiceError("OVERLOADED")
-        reception = Reception(self, self._folder.receive(grant))
+        reception = Reception(self, self._folder.receive(grant), ray_id)
         self._open.add(reception)
         return reception
 
@@ -106,9 +106,10 @@ class Uploads:
 class Reception(asyncio.BufferedProtocol):
     """One upload; the protocol of its connection from `take_over` until it is answered."""
 
-    def __init__(self, uploads: Uploads, incoming: Incoming) -> None:
+    def __init__(self, uploads: Uploads, incoming: Incoming, ray_id: str) -> None:
         self._uploads = uploads
         self._incoming = incoming
+        self._ray_id = ray_id
         self._missing = incoming.length
         self._block_bytes = min(BLOCK_BYTES, max(incoming.length, 1))
         self._free: list[memoryview] = []
@@ -134,6 +135,11 @@ class Reception(asyncio.BufferedProtocol):
         self._blocks += 1
         # Mapped, so that it goes back to the system with the upload.
         return memoryview(mmap.mmap(-1, self._block_bytes))
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole body."""
+        return self._incoming.length
 
     def feed(self, body: bytes) -> None:
         """The beginning of the body, which came with its head."""
@@ -243,15 +249,15 @@ class Reception(asyncio.BufferedProtocol):
             await self._incoming.commit()
         except ServiceError as error:
             counts.failed(error.code)
-            answer = problem(error)
+            answer = problem(error, self._ray_id)
         except Exception:
-            log.exception("an upload could not be stored")
+            log.exception("an upload could not be stored", ray_id=self._ray_id)
             counts.failed("INTERNAL")
-            answer = problem(ServiceError("INTERNAL"))
+            answer = problem(ServiceError("INTERNAL"), self._ray_id)
         else:
             counts.puts += 1
             counts.put_bytes += self._incoming.length
-            answer = Answer(200)
+            answer = Answer(200, {RAY_ID: self._ray_id})
         answer.headers |= CORS
         if self._transport is not None:
             self._answer(answer)

@@ -18,13 +18,16 @@ from pyservice.errors import ServiceError
 from pyservice.storage.objects import Objects, is_key
 from pyservice.storage.signatures import Grant, InvalidSignature, UrlSigner
 
-CORS: Final = {"access-control-allow-origin": "*"}
+CORS: Final = {
+    "access-control-allow-origin": "*",
+    "access-control-expose-headers": "x-ray-id, retry-after",
+}
 """A signed URL is all the right there is; no cookie or origin adds to it."""
 
 _PREFLIGHT: Final = {
     **CORS,
     "access-control-allow-methods": "GET, HEAD, PUT",
-    "access-control-allow-headers": "content-type",
+    "access-control-allow-headers": "content-type, traceparent",
     "access-control-max-age": "86400",
 }
 _CONTENT_TYPE: Final = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+(?:; ?[a-z0-9-]+=[A-Za-z0-9-]+)?")
@@ -40,7 +43,7 @@ class SignedObjects:
         self._files = files
 
     async def answer(
-        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes]
+        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], ray_id: str
     ) -> Answer:
         """The answer to anything below `PREFIX` that is no upload."""
         try:
@@ -51,7 +54,7 @@ class SignedObjects:
             answer = await self._object(method, path, query, headers)
         except ServiceError as error:
             self._objects.counts.failed(error.code)
-            answer = problem(error)
+            answer = problem(error, ray_id)
         answer.headers |= CORS
         return answer
 

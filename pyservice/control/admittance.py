@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import bcrypt
@@ -15,18 +15,18 @@ import bcrypt
 from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.changes import now_ms
-from pyservice.control.names import refuse
+from pyservice.control.names import is_host_name, refuse
 from pyservice.control.one_namespace import OneNamespace
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction
 
-_HOST_NAME_MAX: Final = 253
+_DOMAINS_MAX: Final = 1_024
+"""As many as the data plane takes of a namespace."""
 _USER_MAX: Final = 128
 _PASSWORD_MAX_BYTES: Final = 72
 """What bcrypt looks at."""
-_HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 _USER = re.compile(r"[!-9;-~]+")
 
 
@@ -37,8 +37,11 @@ class Admittance:
         self,
         database: Database,
         one: OneNamespace,
+        service_domains: Collection[str] = (),
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
+        """`service_domains`: what is at or below one is the service's own and no developer's to add."""
+        self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
         self._one = one
         self._now_ms = clock_ms
@@ -67,12 +70,19 @@ class Admittance:
             if domain is None:
                 sentence = "must be a host name or an IP address, without scheme and port"
                 raise _refused_domain("invalid", sentence)
+            if any(f".{domain}".endswith(f".{one}") for one in self._service_domains):
+                sentence = "belongs to this service; a namespace has its own host there already"
+                raise _refused_domain("not-allowed", sentence)
             owner = await namespaces.owner_of_domain(tx, domain)
             if owner not in (None, row.namespace_id):
                 raise _refused_domain("not-unique", "belongs to another namespace")
             if owner is None:
-                await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
+                # First: it locks the namespace, and nobody counts beside us.
                 await namespaces.change(tx, row.namespace_id, {})
+                if await namespaces.count_domains(tx, row.namespace_id) >= _DOMAINS_MAX:
+                    sentence = f"the namespace has {_DOMAINS_MAX:,} domains; remove one first"
+                    raise _refused_domain("too-many", sentence)
+                await namespaces.add_domain(tx, row.namespace_id, domain, self._now_ms())
             return pb.AddDomainResponse()
 
         return await self._one.settle(caller, request, pb.AddDomainResponse, change)
@@ -162,7 +172,6 @@ def _host(text: str) -> str | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        is_name = len(host) <= _HOST_NAME_MAX and _HOST_NAME.fullmatch(host) is not None
-        return host if is_name else None
+        return host if is_host_name(host) else None
     # No Origin has a scope: what an interface is called is the client's own matter.
     return None if "%" in host else str(address)

@@ -6,9 +6,10 @@ it, entries through links; besides, devices, sparse files, and more than a drive
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Final
+
+from pyservice.control.decompression import BadCompression, unpacker
 
 UNPACKED_MAX_BYTES: Final = 32 << 30
 ENTRIES_MAX: Final = 1_000_000
@@ -18,7 +19,6 @@ STEPS_MAX: Final = 5_000_000
 PATH_MAX_BYTES: Final = 4096
 _META_MAX_BYTES: Final = 64 << 10
 _BLOCK: Final = 512
-_OUTPUT_BYTES: Final = 1 << 20
 _JUMPS_MAX: Final = 40
 
 _FILES: Final = frozenset(b"\x0007")
@@ -46,53 +46,29 @@ class Archive:
     """A tar that is being read. `feed` all of it, then `finish`; both raise BadArchive."""
 
     def __init__(self, compression: str, unpacked_max_bytes: int = UNPACKED_MAX_BYTES) -> None:
-        """`compression` is none or gzip."""
-        self._gzip = _Gunzip() if compression == "gzip" else None
+        """`compression` is one of those of `decompression`, or none."""
+        self._unpack = unpacker(compression) if compression != "none" else None
         self._walk = _Walk(unpacked_max_bytes)
 
     def feed(self, content: bytes) -> None:
         """The next bytes of the file."""
-        if self._gzip is None:
+        if self._unpack is None:
             self._walk.feed(content)
             return
-        for piece in self._gzip.pieces(content):
-            self._walk.feed(piece)
+        try:
+            for piece in self._unpack.pieces(content):
+                self._walk.feed(piece)
+        except BadCompression as error:
+            raise _broken(str(error)) from None
 
     def finish(self) -> None:
         """That was all."""
-        if self._gzip is not None:
-            self._gzip.finish()
-        self._walk.finish()
-
-
-class _Gunzip:
-    """Members of a gzip file, one behind the other; a small file can be gigabytes, so in small pieces."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=31)
-        self._is_begun = False
-
-    def pieces(self, content: bytes) -> Iterator[bytes]:
-        """What the next bytes stand for."""
-        while content:
-            if self._member.eof:
-                content = content.lstrip(b"\0")  # padding behind the last member
-                if not content:
-                    return
-                self._member = zlib.decompressobj(wbits=31)
-            self._is_begun = True
+        if self._unpack is not None:
             try:
-                piece = self._member.decompress(content, _OUTPUT_BYTES)
-                while piece:
-                    yield piece
-                    piece = self._member.decompress(self._member.unconsumed_tail, _OUTPUT_BYTES)
-            except zlib.error:
-                raise _broken("is not gzip, though its compression says so") from None
-            content = self._member.unused_data
-
-    def finish(self) -> None:
-        if not self._is_begun or not self._member.eof:
-            raise _broken("is cut off: its gzip has no end")
+                self._unpack.finish()
+            except BadCompression as error:
+                raise _broken(str(error)) from None
+        self._walk.finish()
 
 
 class _Walk:

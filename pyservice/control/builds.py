@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, TypeVar
 
 from pyservice.calls import Caller
-from pyservice.control import access
+from pyservice.control import access, decompression
 from pyservice.control.build_tags import read_change, read_filter, refuse_too_many
 from pyservice.control.changes import Changes
 from pyservice.control.contents import ARCHIVE
@@ -28,8 +28,7 @@ from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.uploads import NewFile
 
 BUILD_MAX_BYTES: Final = 8 << 30
-COMPRESSIONS: Final = ("none", "gzip", "zstd", "lz4")
-CHECKED_COMPRESSIONS: Final = ("none", "gzip")
+COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)
 """Those in which an archive can be gone through."""
 
 Wanted = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
@@ -229,9 +228,6 @@ class Builds:
         if compression not in COMPRESSIONS:
             known = ", ".join(COMPRESSIONS)
             yield field_problem(["compression"], "not-allowed", f"must be one of {known}")
-        elif kind == ARCHIVE and compression not in CHECKED_COMPRESSIONS:
-            reason = f"is not taken for archives by this service: use {' or '.join(CHECKED_COMPRESSIONS)}"
-            yield field_problem(["compression"], "not-allowed", reason)
 
 
 def _form(request: Wanted) -> tuple[str, str, str | None]:

@@ -24,6 +24,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 REMEMBERED_MS: Final = 24 * 3_600_000
 _ATTEMPTS: Final = 5
+_TIDY_S: Final = 3_600.0
 
 _log = get_logger("control")
 
@@ -75,6 +76,15 @@ class Changes:
         if key is not None:
             async with self._database.write() as tx:
                 await numbers.forget(tx, key)
+
+    async def keep_tidy(self) -> None:
+        """Until cancelled: answers are not kept for longer than they are promised."""
+        while True:
+            try:
+                await self.forget_old()
+            except ServiceError as error:
+                _log.warning("old answers not dropped", error=error.code)
+            await asyncio.sleep(_TIDY_S)
 
     async def forget_old(self) -> int:
         """Drops answers that need not be remembered any more; how many."""

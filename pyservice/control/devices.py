@@ -21,6 +21,7 @@ from pyservice.calls import Caller, Park
 from pyservice.control import access
 from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
+from pyservice.control.links import Links
 from pyservice.durable import write_file
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
@@ -108,7 +109,7 @@ class Devices:
         ids: RecordIds,
         topics: Topics,
         key: LinkKey,
-        hub_url: str,
+        links: Links,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
@@ -116,7 +117,7 @@ class Devices:
         self._ids = ids
         self._topics = topics
         self._key = key
-        self._hub_url = hub_url
+        self._links = links
         self._now_ms = clock_ms
         self._prune_ms = 0
 
@@ -141,7 +142,7 @@ class Devices:
         return pb.PrepareDeviceLinkResponse(
             device_link_id=row.device_link_id,
             device_link_token=token,
-            device_link_url=f"{self._hub_url}/devices/link#{token}",
+            device_link_url=f"{self._links.hub_url}/devices/link#{token}",
         )
 
     async def get(

@@ -34,6 +34,16 @@ _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _REFUSED_RETRY_S: Final = 10.0
 
+_NOTHING_SWITCHED: Final = "The data plane does not take this version; nothing was switched."
+_SWITCHED_BACK: Final = (
+    "The data plane does not take the version that was set; the namespace runs the one that it ran. Anything else that "
+    "was changed is stored and takes effect."
+)
+_STORED: Final = (
+    "The change is stored, but the data plane does not take the namespace as it is now: the namespace runs what it "
+    "ran. It takes effect when what the errors name is set right."
+)
+
 _log = get_logger("feeder")
 
 
@@ -118,7 +128,8 @@ class Feeder:
         """Sends the namespace as it is now and returns when the data plane holds it.
 
         Raises CONTROL_PLANE_UNAVAILABLE after 1 s: the change is stored and will take effect.
-        Raises VALIDATION_FAILED when the data plane refuses it; then the version is as it was.
+        Raises VALIDATION_FAILED when the data plane refuses it; then the version is as it was, and anything else that
+        was changed is stored.
         """
         self.changed(namespace_id)
         wanted = self._wanted[namespace_id]
@@ -151,7 +162,7 @@ class Feeder:
         except (Away, ServiceError, TimeoutError):
             return
         if answer.HasField("refused"):
-            raise _refusal(message, answer.refused)
+            raise _refusal(message, answer.refused, _NOTHING_SWITCHED)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -311,7 +322,6 @@ class Feeder:
     ) -> bool:
         """Back to the version that runs, when another was wanted; whoever waits is told why. True: send again."""
         namespace_id = message.namespace_id
-        error = _refusal(message, refused)
         self.refusals += 1
         self._note(message, refused.problems[0].reason if refused.problems else "refused")
         held = self._held.get(namespace_id)
@@ -326,6 +336,7 @@ class Feeder:
                 )
             self._taken_back(message.game.game_id)
         wanted = self._wanted[namespace_id]
+        error = _refusal(message, refused, _SWITCHED_BACK if is_back else _STORED)
         for _, future in wanted.waiting:
             if not future.done():
                 future.set_exception(error)
@@ -347,7 +358,7 @@ def _order(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
 
 
 def _refusal(
-    message: configuration_pb2.NamespaceConfiguration, refused: feed_pb2.Refused
+    message: configuration_pb2.NamespaceConfiguration, refused: feed_pb2.Refused, detail: str
 ) -> ServiceError:
     """The data plane's problems, with the paths that the version's author knows."""
     problems: list[FieldProblem] = []
@@ -356,8 +367,4 @@ def _refusal(
         if path[:1] == ["versions"] and len(path) > 2:
             path = ["config", *path[2:]]
         problems.append(field_problem(path, "not-allowed", problem.reason))
-    return ServiceError(
-        "VALIDATION_FAILED",
-        "The data plane does not take this configuration; nothing was switched.",
-        errors=problems,
-    )
+    return ServiceError("VALIDATION_FAILED", detail, errors=problems)

@@ -6,9 +6,10 @@ Owns the shape. When it is sent, and what becomes of a refusal, is `feeder`'s.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from pyservice.control.changes import now_ms
 from pyservice.control.configuration import decode, to_feed
 from pyservice.control.links import Links
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
@@ -17,6 +18,10 @@ from pyservice.storage.database import Record, Transaction
 
 _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
+_ENVIRONMENT_TOKENS_MAX: Final = 2_000
+"""Of a namespace, good and ended ones: room for a thousand good ones and for a thousand that answer how they ended. The
+data plane takes more, but each change carries them all.
+"""
 
 
 class Wish(NamedTuple):
@@ -29,8 +34,11 @@ class Wish(NamedTuple):
 class Composer:
     """Makes messages. Versions never change, so what was made of one is kept."""
 
-    def __init__(self, source_epoch: int, links: Links) -> None:
+    def __init__(
+        self, source_epoch: int, links: Links, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
         self.source_epoch = source_epoch
+        self._now_ms = clock_ms
         self._links = links
         self._versions: OrderedDict[str, pb.Version] = OrderedDict()
 
@@ -46,7 +54,8 @@ class Composer:
         """One message per wish, None for what is not there; as many queries as for one."""
         ids = sorted({wish.namespace_id for wish in wishes})
         fed = await namespaces.fed(tx, ids)
-        of_tokens = _by_namespace(await tokens.of_namespaces(tx, ids))
+        needed = await tokens.fed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
+        of_tokens = _by_namespace(needed)
         of_domains, of_live = _by_namespace(fed.domains), _by_namespace(fed.live_versions)
         rows = {row.namespace_id: row for row in fed.namespaces}
         running = {

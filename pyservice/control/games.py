@@ -26,6 +26,7 @@ from pyservice.control.names import (
 )
 from pyservice.control.summaries import (
     game_summary,
+    group_handle,
     group_summary,
     namespace_summary,
     version_summary,
@@ -109,32 +110,25 @@ class Games:
 
     async def create(self, request: pb.CreateGameRequest, caller: Caller) -> pb.CreateGameResponse:
         """Contract games.createGame. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
-        namespace_ids: list[str] = []
         attempts = itertools.count()
 
         async def change(tx: Transaction) -> pb.CreateGameResponse:
-            namespace_ids.clear()
             await access.group(tx, caller, request.developer_group_id)
             refuse(await _problems(tx, request))
             name_id = request.name_id if request.HasField("name_id") else None
             if name_id is None:
                 name_id = await _free_name_id(tx, request.display_name, next(attempts))
-            game_id = await self._add(tx, request, name_id, namespace_ids)
+            game_id, namespace_ids = await self._add(tx, request, name_id)
+            tx.afterwards(lambda: self._feeder.changed(*namespace_ids))
+            tx.afterwards(lambda: self._topics.bump(group_topic(request.developer_group_id)))
             return pb.CreateGameResponse(game_id=game_id)
 
-        answer = await self._changes.make(caller, request, pb.CreateGameResponse, change)
-        self._feeder.changed(*namespace_ids)
-        self._topics.bump(group_topic(request.developer_group_id))
-        return answer
+        return await self._changes.make(caller, request, pb.CreateGameResponse, change)
 
     async def _add(
-        self,
-        tx: Transaction,
-        request: pb.CreateGameRequest,
-        name_id: str,
-        namespace_ids: list[str],
-    ) -> str:
-        """Adds the game and what a new one has; its id. Appends the namespaces' ids."""
+        self, tx: Transaction, request: pb.CreateGameRequest, name_id: str
+    ) -> tuple[str, list[str]]:
+        """Adds the game and what a new one has; its id, and those of its namespaces."""
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
@@ -144,8 +138,7 @@ class Games:
             for name, display_name in FIRST_NAMESPACES
         ]
         await namespaces.add(tx, game_id, version_id, several, NEW_LIMITS, now)
-        namespace_ids.extend(new.namespace_id for new in several)
-        return game_id
+        return game_id, [new.namespace_id for new in several]
 
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller
@@ -179,10 +172,15 @@ class Games:
             return
         is_member = await groups.is_member(tx, group_id, identity_id)
         answer.groups.append(group_summary(row, self._links, is_member=is_member))
+        players: dict[str, int] = {}
+        for one in await namespaces.ids_of_group(tx, group_id):
+            count = self._counts.players((one.namespace_id,))
+            players[one.game_id] = players.get(one.game_id, 0) + count
+        developer = group_handle(row, self._links)
         for game in await games.of_group(tx, group_id):
             if only_game_id in (None, game.game_id):
-                count = await self._player_count(tx, game.game_id)
-                answer.games.append(game_summary(game, row, self._links, count))
+                count = players.get(game.game_id, 0)
+                answer.games.append(game_summary(game, developer, self._links, count))
 
     async def get(self, request: pb.GetGameRequest, caller: Caller) -> pb.GetGameResponse | Park:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
@@ -212,10 +210,6 @@ class Games:
             versions=[version_summary(one) for one in await games.versions_of(tx, row.game_id)],
             available_regions=self._regions,
         )
-
-    async def _player_count(self, tx: Transaction, game_id: str) -> int:
-        of_game = await namespaces.of_game(tx, game_id)
-        return self._counts.players(one.namespace_id for one in of_game)
 
 
 async def _problems(

@@ -58,13 +58,12 @@ class Groups:
             refuse(list(display_name_problems(request.display_name, "display_name")))
             group_id = self._ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self._now_ms())
+            # The caller's own token reaches the new group at once.
+            tx.afterwards(self._doubt)
+            tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id)))
             return pb.CreateGroupResponse(group_id=group_id)
 
-        answer = await self._changes.make(caller, request, pb.CreateGroupResponse, change)
-        # The caller's own token reaches the new group at once.
-        self._doubt()
-        self._topics.bump(identity_topic(identity_id))
-        return answer
+        return await self._changes.make(caller, request, pb.CreateGroupResponse, change)
 
     async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
         """Decisions 8.4. Raises GROUP_NOT_FOUND."""

@@ -1,4 +1,4 @@
-"""Addresses in answers: of sites, profile pages and pictures. From settings alone."""
+"""Addresses in answers: of sites, profile pages and pictures. From settings, and from where the public door listens."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Links:
-    """`cdn_domain` None: local mode, where everything of the CDN is below `cdn_url`."""
+    """`cdn_domain` None: local mode, where everything of the CDN is below `cdn_url`. `public_url` is the base of the
+    API; `given_hub_url` None: the same.
+    """
 
     cdn_url: str
     cdn_domain: str | None
-    hub_url: str
+    public_url: str
+    given_hub_url: str | None
     picture: Callable[[str], str]
     """Name of an uploaded picture to its address; see `shown`."""
+
+    @property
+    def hub_url(self) -> str:
+        """Where people look at groups."""
+        return self.given_hub_url or self.public_url
 
     def game(self, name_id: str) -> str:
         """Where the site of its `prod` is (decisions 8.4)."""

@@ -62,7 +62,6 @@ class Namespaces:
         self, request: pb.CreateNamespaceRequest, caller: Caller
     ) -> pb.CreateNamespaceResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
-        topics: list[str] = []
 
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
             game = await access.game(tx, caller, request.game_id)
@@ -75,13 +74,12 @@ class Namespaces:
             await namespaces.add(
                 tx, game.game_id, request.version_id, [new], NEW_LIMITS, self._now_ms()
             )
-            topics[:] = game_topic(game.game_id), group_topic(game.group_id)
+            topics = game_topic(game.game_id), group_topic(game.group_id)
+            tx.afterwards(lambda: self._feeder.changed(namespace_id))
+            tx.afterwards(lambda: self._topics.bump(*topics))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
-        answer = await self._changes.make(caller, request, pb.CreateNamespaceResponse, change)
-        self._feeder.changed(answer.namespace_id)
-        self._topics.bump(*topics)
-        return answer
+        return await self._changes.make(caller, request, pb.CreateNamespaceResponse, change)
 
     async def list_(
         self, request: pb.ListNamespacesRequest, caller: Caller

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from pyservice.calls import Caller
@@ -19,7 +19,7 @@ class Platform:
     def __init__(
         self,
         database: Database,
-        bootstrap: pb.GetBootstrapResponse,
+        bootstrap: Callable[[], pb.GetBootstrapResponse],
         tiers: Iterable[pb.RegionTier],
         datacenters: Sequence[pb.Datacenter],
     ) -> None:
@@ -37,7 +37,7 @@ class Platform:
         self, request: pb.GetBootstrapRequest, caller: Caller
     ) -> pb.GetBootstrapResponse:
         """Contract bootstrap."""
-        return self._bootstrap
+        return self._bootstrap()
 
     async def tiers(
         self, request: pb.GetRegionTiersRequest, caller: Caller

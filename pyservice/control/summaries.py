@@ -33,16 +33,16 @@ def group_summary(row: Record, links: Links, *, is_member: bool) -> groups_pb2.G
 
 
 def game_summary(
-    row: Record, of_group: Record, links: Links, player_count: int
+    row: Record, developer: groups_pb2.GroupHandle, links: Links, player_count: int
 ) -> games_pb2.GameSummary:
-    """From rows of games and groups."""
+    """From a row of games."""
     return games_pb2.GameSummary(
         game_id=row.game_id,
         name_id=row.name_id,
         display_name=row.display_name,
         url=links.game(row.name_id),
         total_player_count=player_count,
-        developer=group_handle(of_group, links),
+        developer=developer,
         logo_url=links.shown(row.logo_upload_id, row.logo_kind),
         banner_url=links.shown(row.banner_upload_id, row.banner_kind),
     )

@@ -16,6 +16,7 @@ from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
+from pyservice.control.names import is_host
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds, is_name_id
@@ -26,6 +27,12 @@ from pyservice.storage.database import Database, Record, Transaction
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
+_GOOD_MAX: Final = 1_000
+"""Of one kind, in a namespace."""
+_REMEMBERED_MAX: Final = 10_000
+"""pub_ tokens ever made and dev_ tokens that are not over, in a namespace: were they revoked, the data plane would have
+to know of each. It takes 100,000.
+"""
 _PORT_NAME_MAX: Final = 26
 _PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
 
@@ -86,27 +93,32 @@ class Tokens:
     async def create_service(
         self, request: pb.CreateServiceTokenRequest, caller: Caller
     ) -> pb.CreateServiceTokenResponse:
-        """An env_ token. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        """An env_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
+        CONTROL_PLANE_UNAVAILABLE.
+        """
         async with self._database.read() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.environment_id)
         token, token_id = await self.make_environment_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=token, token_id=token_id)
 
     async def make_environment_token(self, namespace_id: str) -> tuple[str, str]:
-        """Token and id, good now. Raises CONTROL_PLANE_UNAVAILABLE."""
+        """Token and id, good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
         secret, token_id = new_secret("env"), self._ids.new()
         async with self._database.write() as tx:
+            await _raise_revision(tx, namespace_id)
+            await self._make_room(tx, namespace_id, "env")
             await tokens.add_of_namespace(
                 tx, token_id, namespace_id, "env", self._now_ms(), sha256=secret.sha256
             )
-            await _raise_revision(tx, namespace_id)
         await self._feeder.settled(namespace_id)
         return secret.token, token_id
 
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
     ) -> pb.CreatePublicTokenResponse:
-        """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
+        CONTROL_PLANE_UNAVAILABLE.
+        """
 
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
@@ -121,7 +133,8 @@ class Tokens:
         return pb.CreatePublicTokenResponse(token=token, token_id=answer.token_id)
 
     async def add_public(self, tx: Transaction, namespace_id: str) -> str:
-        """Adds the record; its id."""
+        """Adds the record; its id. Raises VALIDATION_FAILED when there are too many."""
+        await self._make_room(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
         return token_id
@@ -141,6 +154,8 @@ class Tokens:
             problems = _development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
+            await _raise_revision(tx, row.namespace_id)
+            await self._make_room(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
             expires_ms = now + DEVELOPMENT_MS
             await tokens.add_of_namespace(
@@ -152,7 +167,6 @@ class Tokens:
                 answers=_mock_answers(request, token_id, expires_ms).SerializeToString(),
                 expires_ms=expires_ms,
             )
-            await _raise_revision(tx, row.namespace_id)
             return pb.CreateDevelopmentTokenResponse(
                 token_id=token_id, expires_ts=rfc3339(expires_ms)
             )
@@ -171,6 +185,24 @@ class Tokens:
         )
         return pb.CreateDevelopmentTokenResponse(
             token=token, token_id=answer.token_id, expires_ts=answer.expires_ts
+        )
+
+    async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
+        """Refuses the one too many: the data plane takes a namespace whole or not at all. Exact when the namespace is
+        locked before, near enough when not.
+        """
+        counts = await tokens.counts(tx, namespace_id, kind, self._now_ms())
+        if counts.good >= _GOOD_MAX:
+            sentence = f"the namespace has {_GOOD_MAX:,} good {kind}_ tokens; revoke one first"
+        elif counts.remembered >= _REMEMBERED_MAX:
+            rest = "wait until some are over" if kind == "dev" else "use one that is good"
+            sentence = (
+                f"the namespace had {_REMEMBERED_MAX:,} {kind}_ tokens, revoked ones too; {rest}"
+            )
+        else:
+            return
+        raise ServiceError(
+            "VALIDATION_FAILED", errors=[field_problem(["tokens"], "too-many", sentence)]
         )
 
     async def list_of_namespace(
@@ -297,6 +329,9 @@ def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecor
 
 def _development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[FieldProblem]:
     problems: list[FieldProblem] = []
+    if request.HasField("hostname") and not is_host(request.hostname):
+        sentence = "must be a host name or an IP address, without scheme and port"
+        problems.append(field_problem(["hostname"], "invalid", sentence))
     for name, port in sorted(request.ports.items()):
         path = ["ports", name]
         if not is_name_id(name, _PORT_NAME_MAX):

@@ -82,7 +82,6 @@ class Versions:
         self, request: pb.CreateVersionRequest, caller: Caller
     ) -> pb.CreateVersionResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
-        topics: list[str] = []
 
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await access.game(tx, caller, request.game_id)
@@ -99,12 +98,11 @@ class Versions:
                 site_id=next(iter(site_ids(request.config)), None),
                 build_ids=image_ids(request.config),
             )
-            topics[:] = game_topic(game.game_id), group_topic(game.group_id)
+            topics = game_topic(game.game_id), group_topic(game.group_id)
+            tx.afterwards(lambda: self._topics.bump(*topics))
             return pb.CreateVersionResponse(version_id=version_id)
 
-        answer = await self._changes.make(caller, request, pb.CreateVersionResponse, change)
-        self._topics.bump(*topics)
-        return answer
+        return await self._changes.make(caller, request, pb.CreateVersionResponse, change)
 
     async def validate(
         self, request: pb.ValidateVersionRequest, caller: Caller

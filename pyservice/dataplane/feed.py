@@ -184,7 +184,11 @@ class Feed:
         return self._namespaces.is_known(raw_id(namespace_id))
 
     def _note_difference(self, configuration: configuration_pb2.NamespaceConfiguration) -> None:
-        """Whoever changes a namespace but not its revision ought to find out."""
+        """Whoever changes a namespace but not its revision ought to find out. A control plane raises it with each
+        change; what it says differs with the time too: what is over is left out.
+        """
+        if configuration.source_epoch:
+            return
         if self._namespaces.configuration(raw_id(configuration.namespace_id)) != configuration:
             _log.warning(
                 "configuration differs but its revision does not: raise the revision",

@@ -1,8 +1,8 @@
 """What a fed configuration must keep beyond the rules in its proto: limits of the operator, names,
 ports, things that may not be taken twice (decisions 4).
 
-Every problem is told at once. Captcha and verification are in `feed_gates`, what happens to a
-refused configuration is in `feed`.
+Every problem is told at once; what another namespace is called only the operator's log tells. Captcha
+and verification are in `feed_gates`, what happens to a refused configuration is in `feed`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_gates import Found, captcha_problems, verification_problems
 from pyservice.dataplane.namespaces import Namespaces, public_hosts
 from pyservice.dataplane.public_addresses import AllowedAddresses, Network
-from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id
+from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id, is_uuid
+from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.schema.validation import validate
+
+_log = get_logger("feed")
 
 _PORT_NAME_MAX: Final = 26
 _HOST_PORTS: Final = range(20_000, 26_000)
@@ -43,12 +47,14 @@ class OperatorLimits:
 def problems_of(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
 ) -> list[feed_pb2.Problem]:
-    """Everything that is wrong with it; empty when it can be taken."""
+    """Everything that is wrong with it; empty when it can be taken. Versions that are held as they
+    are were judged when they came: what the operator changed since does not keep anything else back.
+    """
     found: list[Found] = [
         (problem.path[:-1], problem.message) for problem in validate(configuration)
     ]
     found += _names(configuration)
-    found += _versions(configuration, limits)
+    found += _versions(configuration, limits, held)
     found += _access(configuration, held)
     found += _tokens(configuration, held)
     found += _development_tokens(configuration)
@@ -80,7 +86,10 @@ def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
             )
 
 
-def _versions(configuration: pb.NamespaceConfiguration, limits: OperatorLimits) -> Iterator[Found]:
+def _versions(
+    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
+) -> Iterator[Found]:
+    running = _versions_held(configuration.namespace_id, held)
     ids = [version.version_id for version in configuration.versions]
     if configuration.current_version_id not in ids:
         yield ("current_version_id",), "names no version of this configuration"
@@ -88,7 +97,13 @@ def _versions(configuration: pb.NamespaceConfiguration, limits: OperatorLimits) 
         path = ("versions", str(index))
         if ids.index(version.version_id) != index:
             yield (*path, "version_id"), "is there more than once"
-        yield from _matchmaker(version.matchmaker, (*path, "matchmaker"), limits)
+        if running.get(version.version_id) != version:
+            yield from _matchmaker(version.matchmaker, (*path, "matchmaker"), limits)
+
+
+def _versions_held(namespace_id: str, held: Namespaces) -> dict[str, pb.Version]:
+    found = held.configuration(raw_id(namespace_id)) if is_uuid(namespace_id) else None
+    return {version.version_id: version for version in found.versions} if found else {}
 
 
 def _matchmaker(
@@ -150,6 +165,7 @@ def _reason_against(port: pb.PortConfig, network_mode: str) -> str | None:
 
 def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
     seen: set[str] = set()
+    public = public_hosts(configuration)
     for field in ("domains", "cdn_domains"):
         for index, domain in enumerate(getattr(configuration.access, field)):
             path = ("access", field, str(index))
@@ -158,25 +174,24 @@ def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
                 yield path, "must be a host name or an IP address, without scheme and port"
             elif host in seen:
                 yield path, "is there more than once"
+            elif host in public and _is_others(configuration, held, held.namespace_of_host(host)):
+                yield path, "belongs to another namespace"
             seen.add(host)
-    for host in sorted(public_hosts(configuration)):
-        if other := _other(configuration, held, held.namespace_of_host(host)):
-            yield ("access",), f"domain {host} belongs to {_name(other)}"
     named = held.named(_name(configuration))
-    if named and (other := _other(configuration, held, named.namespace_id)):
-        yield ("name_id",), f"{_name(other)} is namespace {other.namespace_id} already"
+    if named and _is_others(configuration, held, named.namespace_id):
+        yield ("name_id",), "is the name of another namespace of the game"
 
 
 def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
     hashes: set[bytes] = set()
     for index, token in enumerate(configuration.environment_tokens):
+        path = ("environment_tokens", str(index), "sha256")
+        grant = held.environment_grant(token.sha256)
         if token.sha256 in hashes:
-            yield ("environment_tokens", str(index), "sha256"), "is there more than once"
+            yield path, "is there more than once"
+        elif grant and _is_others(configuration, held, grant.namespace_id):
+            yield path, "belongs to another namespace"
         hashes.add(token.sha256)
-    grants = [held.environment_grant(token_hash) for token_hash in hashes]
-    for namespace_id in sorted({grant.namespace_id for grant in grants if grant}):
-        if other := _other(configuration, held, namespace_id):
-            yield ("environment_tokens",), f"has a token of {_name(other)}"
 
 
 def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
@@ -190,12 +205,19 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fo
             yield (*path, "hostname"), "must be a host name or an IP address, without a port"
 
 
-def _other(
+def _is_others(
     configuration: pb.NamespaceConfiguration, held: Namespaces, namespace_id: bytes | None
-) -> pb.NamespaceConfiguration | None:
-    """The held namespace of this id, if it is not the one that is looked at."""
+) -> bool:
+    """Whether what is looked up is another namespace's. Whose it is may be another developer's secret."""
     found = held.configuration(namespace_id) if namespace_id else None
-    return found if found and found.namespace_id != configuration.namespace_id else None
+    if found is None or found.namespace_id == configuration.namespace_id:
+        return False
+    _log.warning(
+        "configuration claims what another namespace has",
+        namespace=_name(configuration),
+        owner=_name(found),
+    )
+    return True
 
 
 def _name(configuration: pb.NamespaceConfiguration) -> str:

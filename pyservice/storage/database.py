@@ -10,19 +10,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, NullPool, Row, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.storage.failures import Conflict, DatabaseUnusable, away, told
 from pyservice.storage.group_commit import Group, GroupLost
+
+__all__ = [
+    "Conflict",
+    "Database",
+    "DatabaseUnusable",
+    "PostgresDatabase",
+    "Record",
+    "SqliteDatabase",
+    "Transaction",
+    "open_database",
+]
 
 Record = Row[Any]
 """A row; its columns are attributes."""
@@ -32,19 +42,7 @@ Result = TypeVar("Result")
 
 _POOL_SIZE: Final = 16
 _ANSWER_TIMEOUT_S: Final = 10.0
-_FULL: Final = (sqlite3.SQLITE_FULL,)
-_COLLISIONS: Final = ("40001", "40P01")
-"""PostgreSQL gave one of two writers up: serialization_failure, deadlock_detected."""
-
 _log = get_logger("storage")
-
-
-class Conflict(Exception):
-    """Something is there already, or is needed and not there, or two writers were in each other's way: try anew."""
-
-
-class DatabaseUnusable(Exception):
-    """The database cannot be used as it is; the message says what to do."""
 
 
 class Transaction(Protocol):
@@ -60,6 +58,10 @@ class Transaction(Protocol):
 
     async def run(self, statement: Executable, values: Values = None) -> int:
         """How many rows it concerned."""
+        ...
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        """Calls it when the change was committed, or may have been: also when nobody waits for it any more."""
         ...
 
 
@@ -111,6 +113,8 @@ class SqliteDatabase:
         self._engine = _sqlite_engine(path)
         self._one_writer = asyncio.Lock()
         self._group: Group | None = None
+        # Its own: whatever else keeps threads busy, changes are committed.
+        self._committer = ThreadPoolExecutor(1, "commit")
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
@@ -128,12 +132,14 @@ class SqliteDatabase:
                 group = self._group = Group(self._connect("IMMEDIATE"))
                 # After all who wait for their turn by now: they are synced together, and nobody waits for company.
                 group.work = asyncio.create_task(self._commit(group))
+            tx = _SqliteTransaction(group.connection)
             try:
                 with group.member():
-                    yield _SqliteTransaction(group.connection)
+                    yield tx
             except GroupLost as error:
-                raise _away() from error
-        with _told():
+                raise away() from error
+            group.committed.add_done_callback(tx.call_afterwards)
+        with told:
             await asyncio.shield(group.committed)
 
     async def _commit(self, group: Group) -> None:
@@ -145,7 +151,7 @@ class SqliteDatabase:
         """Commits the group that is open; the turn is the caller's."""
         group, self._group = self._group, None
         if group is not None:
-            await _finish(group.finish())
+            await _finish(group.finish(self._committer))
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def begun() -> Result:
@@ -154,7 +160,7 @@ class SqliteDatabase:
 
         async with self._one_writer:
             await self._commit_open()
-            with _told():
+            with told:
                 return await _finish(asyncio.to_thread(begun))
 
     def check(self, connection: Connection) -> None:
@@ -172,6 +178,7 @@ class SqliteDatabase:
         async with self._one_writer:
             await self._commit_open()
         await asyncio.to_thread(self._engine.dispose)
+        self._committer.shutdown()
 
     def _connect(self, begin: str) -> Connection:
         """A file that was removed or replaced could be written to as before, and nobody would ever find it again."""
@@ -179,8 +186,8 @@ class SqliteDatabase:
             _log.error(
                 "database file gone", path=str(self._path), remedy="stop, put it back, start"
             )
-            raise _away()
-        with _told():
+            raise away()
+        with told:
             connection = self._engine.connect().execution_options(sqlite_begin=begin)
         self._file = self._file or _identity(self._path)
         return connection
@@ -200,6 +207,7 @@ def _sqlite_engine(path: Path) -> Engine:
         connect_args={"check_same_thread": False, "timeout": _ANSWER_TIMEOUT_S},
         pool_size=_POOL_SIZE,
         max_overflow=-1,
+        hide_parameters=True,
     )
 
     @event.listens_for(engine, "connect")
@@ -225,20 +233,35 @@ def _sqlite_engine(path: Path) -> Engine:
     return engine
 
 
-class _SqliteTransaction:
+class _Afterwards:
+    """Calls that wait for the commit."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], None]] = []
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+
+    def call_afterwards(self, _: object = None) -> None:
+        for call in self._calls:
+            call()
+
+
+class _SqliteTransaction(_Afterwards):
     def __init__(self, connection: Connection) -> None:
+        super().__init__()
         self._connection = connection
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        with _told():
+        with told:
             return self._connection.execute(statement, values).all()
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
-        with _told():
+        with told:
             return self._connection.execute(statement, values).first()
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        with _told():
+        with told:
             return self._connection.execute(statement, values).rowcount
 
 
@@ -268,14 +291,15 @@ class PostgresDatabase:
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         async with _connected(self._engine) as connection:
-            yield _PostgresTransaction(connection)
-            with _told():
-                await _finish(connection.commit())
+            tx = _PostgresTransaction(connection)
+            yield tx
+            with told:
+                await _finish(tx.commit())
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         engine = _postgres_engine(self._url, None, poolclass=NullPool)
         async with _connected(engine) as connection:
-            with _told():
+            with told:
                 result = await connection.run_sync(work)
                 await _finish(connection.commit())
                 return result
@@ -311,13 +335,14 @@ def _postgres_engine(url: str, answer_timeout_s: float | None, **pool: Any) -> A
                 "timezone": "UTC",
             },
         },
+        hide_parameters=True,
         **pool,
     )
 
 
 @contextlib.asynccontextmanager
 async def _connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    with _told():
+    with told:
         connection = await engine.connect()
     try:
         yield connection
@@ -327,83 +352,29 @@ async def _connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             await _finish(connection.close())
 
 
-class _PostgresTransaction:
+class _PostgresTransaction(_Afterwards):
     def __init__(self, connection: AsyncConnection) -> None:
+        super().__init__()
         self._connection = connection
 
+    async def commit(self) -> None:
+        """A connection that is lost now leaves it open whether it was committed."""
+        try:
+            await self._connection.commit()
+        finally:
+            self.call_afterwards()
+
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        with _told():
+        with told:
             return (await self._connection.execute(statement, values)).all()
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
-        with _told():
+        with told:
             return (await self._connection.execute(statement, values)).first()
 
     async def run(self, statement: Executable, values: Values = None) -> int:
-        with _told():
+        with told:
             return (await self._connection.execute(statement, values)).rowcount
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-class _Told:
-    """What a database says, in words that callers know."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None:
-            return
-        if isinstance(error, IntegrityError) or _sqlstate(error) in _COLLISIONS:
-            raise Conflict(str(getattr(error, "orig", error))) from error
-        if isinstance(error, GroupLost):
-            raise _away() from error
-        if isinstance(error, PoolExhausted):
-            raise ServiceError("OVERLOADED") from error
-        if _sqlite_code(error) == sqlite3.SQLITE_NOTADB:
-            raise DatabaseUnusable(
-                "records.db is no database: put a backup in its place"
-            ) from error
-        if isinstance(error, DBAPIError) and _is_full(error):
-            _log.error("database full", error=str(error.orig))
-            raise ServiceError("STORAGE_FULL") from error
-        if isinstance(error, DBAPIError | OSError | TimeoutError) or _is_of_driver(error):
-            _log.error("database away", error=f"{type(error).__name__}: {error}".split("\n")[0])
-            raise _away() from error
-
-
-def _told() -> _Told:
-    return _TOLD
-
-
-_TOLD: Final = _Told()
-
-
-def _away() -> ServiceError:
-    return ServiceError(
-        "CONTROL_PLANE_UNAVAILABLE",
-        "The database does not answer; games go on, changes have to wait. Try again.",
-    )
-
-
-def _is_full(error: DBAPIError) -> bool:
-    # PostgreSQL: class 53 with 53100, disk_full.
-    return _sqlite_code(error) in _FULL or _sqlstate(error) == "53100"
-
-
-def _sqlite_code(error: BaseException) -> int | None:
-    return getattr(error.orig, "sqlite_errorcode", None) if isinstance(error, DBAPIError) else None
-
-
-def _sqlstate(error: BaseException) -> str | None:
-    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
-
-
-def _is_of_driver(error: BaseException) -> bool:
-    """asyncpg raises some errors of connections as they are."""
-    return type(error).__module__.startswith("asyncpg.")
 
 
 async def _finish(work: Awaitable[Result]) -> Result:

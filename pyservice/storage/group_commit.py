@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Any
 
 from sqlalchemy import Connection
@@ -54,10 +55,11 @@ class Group:
         if not self._driver.in_transaction:
             raise GroupLost("the transaction was taken back")
 
-    async def finish(self) -> None:
+    async def finish(self, committer: Executor) -> None:
         """Commits, in a thread because it syncs, and tells the members."""
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._finish)
+            await loop.run_in_executor(committer, self._finish)
         except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
             self.committed.set_exception(error)
         else:
@@ -67,5 +69,9 @@ class Group:
         try:
             self._require_open()
             self.connection.commit()
+        except BaseException:
+            # Whether its transaction is open still, nobody knows.
+            self.connection.invalidate()
+            raise
         finally:
             self.connection.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import (
@@ -71,6 +71,11 @@ _VERSIONS = (
     .where(versions.c.version_id.in_(_IDS))
     .order_by(versions.c.version_id)
 )
+_IDS_OF_GROUP = (
+    select(namespaces.c.game_id, namespaces.c.namespace_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(games.c.group_id == bindparam("group_id"))
+)
 _WITH_PATH = (
     select(
         namespaces,
@@ -103,6 +108,11 @@ async def get(tx: Transaction, namespace_id: str) -> Record | None:
 async def by_path(tx: Transaction, game: str, text: str) -> Record | None:
     """Columns of `namespaces` and the game's `group_id`; both by id or name_id."""
     return await tx.first(_WITH_PATH, {"game": game, "text": text})
+
+
+async def ids_of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
+    """`game_id` and `namespace_id` of all games of a group."""
+    return await tx.all(_IDS_OF_GROUP, {"group_id": group_id})
 
 
 async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
@@ -214,6 +224,12 @@ async def owner_of_domain(tx: Transaction, domain: str) -> str | None:
     """The namespace that it belongs to."""
     found = await tx.first(select(domains.c.namespace_id).where(domains.c.domain == domain))
     return None if found is None else found.namespace_id
+
+
+async def count_domains(tx: Transaction, namespace_id: str) -> int:
+    statement = select(func.count()).where(domains.c.namespace_id == namespace_id)
+    found = await tx.first(statement)
+    return 0 if found is None else int(found[0])
 
 
 async def add_domain(tx: Transaction, namespace_id: str, domain: str, now_ms: int) -> None:

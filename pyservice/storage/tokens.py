@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, insert, or_, select, update
+from sqlalchemy import and_, bindparam, case, func, insert, or_, select, update
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import cloud_tokens, namespace_tokens
@@ -18,10 +19,52 @@ _OF_NAMESPACE = (
     .where(namespace_tokens.c.namespace_id == bindparam("namespace_id"))
     .order_by(namespace_tokens.c.token_id.desc())
 )
-_OF_NAMESPACES = (
-    select(namespace_tokens)
-    .where(namespace_tokens.c.namespace_id.in_(bindparam("ids", expanding=True)))
-    .order_by(namespace_tokens.c.token_id.desc())
+_NOW_MS: Any = bindparam("now_ms")
+_IS_OVER = namespace_tokens.c.expires_ms <= _NOW_MS
+_ENDED_MS = case(
+    (namespace_tokens.c.revoke_ms.is_not(None), namespace_tokens.c.revoke_ms),
+    (_IS_OVER, namespace_tokens.c.expires_ms),
+)
+_NEEDED = (
+    select(
+        namespace_tokens,
+        func.row_number()
+        .over(
+            partition_by=(namespace_tokens.c.namespace_id, namespace_tokens.c.kind),
+            order_by=(
+                case((_ENDED_MS.is_(None), 0), else_=1),
+                _ENDED_MS.desc(),
+                namespace_tokens.c.token_id.desc(),
+            ),
+        )
+        .label("place"),
+    )
+    .where(
+        namespace_tokens.c.namespace_id.in_(bindparam("ids", expanding=True)),
+        or_(
+            namespace_tokens.c.kind == "env",
+            and_(namespace_tokens.c.kind == "pub", namespace_tokens.c.revoke_ms.is_not(None)),
+            and_(namespace_tokens.c.kind == "dev", namespace_tokens.c.expires_ms > _NOW_MS),
+        ),
+    )
+    .subquery()
+)
+_FED = (
+    select(_NEEDED)
+    .where(or_(_NEEDED.c.kind != "env", _NEEDED.c.place <= bindparam("environment_max")))
+    .order_by(_NEEDED.c.token_id.desc())
+)
+_COUNTS = select(
+    func.count(case((_ENDED_MS.is_(None), 1))).label("good"),
+    func.count(
+        case(
+            (namespace_tokens.c.kind == "pub", 1),
+            (and_(namespace_tokens.c.kind == "dev", namespace_tokens.c.expires_ms > _NOW_MS), 1),
+        )
+    ).label("remembered"),
+).where(
+    namespace_tokens.c.namespace_id == bindparam("namespace_id"),
+    namespace_tokens.c.kind == bindparam("kind"),
 )
 _OF_GROUP = (
     select(cloud_tokens)
@@ -115,9 +158,29 @@ async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
     return await tx.all(_OF_NAMESPACE, {"namespace_id": namespace_id})
 
 
-async def of_namespaces(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:
-    """Columns of `namespace_tokens` of several namespaces, newest first."""
-    return await tx.all(_OF_NAMESPACES, {"ids": list(namespace_ids)})
+async def fed(
+    tx: Transaction, namespace_ids: Sequence[str], now_ms: int, environment_max: int
+) -> Sequence[Record]:
+    """Columns of `namespace_tokens` that the data plane has to know of, newest first: `env` that are good, and as many
+    ended ones, those that ended last, as there is room for; `dev` that are not over; `pub` that are revoked.
+    """
+    values = {"ids": list(namespace_ids), "now_ms": now_ms, "environment_max": environment_max}
+    return await tx.all(_FED, values)
+
+
+class Counts(NamedTuple):
+    """Tokens of one kind of a namespace."""
+
+    good: int
+    remembered: int
+    """Those of which the data plane must know when they are revoked: all `pub`, and `dev` until they are over."""
+
+
+async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> Counts:
+    """`kind` env, pub or dev."""
+    values = {"namespace_id": namespace_id, "kind": kind, "now_ms": now_ms}
+    found = await tx.first(_COUNTS, values)
+    return Counts(0, 0) if found is None else Counts(found.good, found.remembered)
 
 
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:

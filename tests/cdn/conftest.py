@@ -9,6 +9,7 @@ import pytest
 
 from tests.cdn.arena import FILES, Browser, key, make_site
 from tests.cdn.listener import Listener, running_listener
+from tests.cdn.wire import Connect, Wire
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +30,17 @@ async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Li
 async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
     async with Browser(base_url=listener.url, headers={"accept-encoding": "identity"}) as found:
         yield found
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Opens connections that end with the test."""
+    wires: list[Wire] = []
+
+    async def open_wire(url: str) -> Wire:
+        wires.append(await Wire.open(url))
+        return wires[-1]
+
+    yield open_wire
+    for wire in wires:
+        await wire.close()

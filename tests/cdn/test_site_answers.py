@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import bcrypt
 import httpx
 import pytest
 
@@ -26,7 +27,8 @@ async def test_every_file_is_given_as_it_was_uploaded(client: httpx.AsyncClient,
     assert answer.headers["accept-ranges"] == "bytes"
     head = await client.head(path)
     assert (head.status_code, head.content) == (200, b"")
-    assert {**head.headers, "date": ""} == {**answer.headers, "date": ""}
+    own = {"date": "", "x-ray-id": ""}
+    assert {**head.headers, **own} == {**answer.headers, **own}
 
 
 @pytest.mark.parametrize(
@@ -34,12 +36,12 @@ async def test_every_file_is_given_as_it_was_uploaded(client: httpx.AsyncClient,
     [
         ("index.html", "text/html; charset=utf-8", "no-cache"),
         ("", "text/html; charset=utf-8", "no-cache"),
-        ("app.js", "text/javascript; charset=utf-8", "public, max-age=60"),
-        ("art/logo.PNG", "image/png", "public, max-age=60"),
-        ("build.data.br", "application/octet-stream", "public, max-age=60"),
+        ("app.js", "text/javascript; charset=utf-8", "no-cache"),
+        ("art/logo.PNG", "image/png", "no-cache"),
+        ("build.data.br", "application/octet-stream", "no-cache"),
     ],
 )
-async def test_types_come_from_extensions_and_pages_are_always_asked_for_again(
+async def test_types_come_from_extensions_and_all_is_asked_for_again_each_time(
     client: httpx.AsyncClient, path: str, content_type: str, cache_control: str
 ) -> None:
     answer = await client.get(path)
@@ -58,11 +60,33 @@ async def test_a_type_that_was_uploaded_wins(listener: Listener, client: httpx.A
 async def test_a_folder_shows_its_index(client: httpx.AsyncClient) -> None:
     assert (await client.get("")).content == PAGE
     assert (await client.get("art/")).content == FILES["art/index.html"]
-    answer = await client.get("art?x=1&y=%2F")
-    assert answer.status_code == 302
-    assert answer.headers["location"] == "/arena/prod/art/?x=1&y=%2F"
-    answer = await client.get("/arena/prod")
-    assert (answer.status_code, answer.headers["location"]) == (302, "/arena/prod/")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/arena/prod", "/arena/prod/"),
+        ("/arena/prod?", "/arena/prod/"),
+        ("/arena/prod?x=1&y=%2F", "/arena/prod/?x=1&y=%2F"),
+        ("/arena/prod/art", "/arena/prod/art/"),
+        ("/arena/prod/art?x=1&y=%2F", "/arena/prod/art/?x=1&y=%2F"),
+    ],
+)
+async def test_a_folder_without_its_slash_is_where_relative_links_hold(
+    client: httpx.AsyncClient, method: str, path: str, location: str
+) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.headers["location"]) == (308, location)
+    assert answer.headers["cache-control"] == "no-cache"
+
+
+async def test_a_folder_without_index_is_nowhere(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    listener.sites.by_name["arena", "bare"] = make_site({"js/app.js": b"1"})
+    for path in ("/arena/bare", "/arena/bare/", "/arena/bare/js", "/arena/bare/js/"):
+        assert (await client.get(path)).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -135,6 +159,21 @@ async def test_ranges_give_their_bytes(client: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */700000")
     old = {"range": "bytes=0-1", "if-range": '"old"'}
     assert (await client.get("art/logo.PNG", headers=old)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["index.html", "app.js", "art/logo.PNG", "tiny.js"])
+async def test_what_is_asked_for_again_is_told_to_be_the_same(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    for encoding in ("identity", "gzip"):
+        asked = {"accept-encoding": encoding}
+        first = await client.get(path, headers=asked)
+        asked["if-none-match"] = first.headers["etag"]
+        answer = await client.get(path, headers=asked)
+        assert (answer.status_code, answer.content) == (304, b"")
+        # A cache that keeps both forms has to know which of them is meant (RFC 9111, 4.3.4).
+        assert answer.headers["etag"] == first.headers["etag"]
+        assert answer.headers["cache-control"] == "no-cache"
 
 
 @pytest.mark.parametrize("path", ["index.html", "app.js", "big.json"])
@@ -222,6 +261,31 @@ async def test_routes_add_their_headers_and_never_those_of_the_connection(
     assert "x-a" not in missing.headers
 
 
+@pytest.mark.parametrize(
+    ("routed", "shown", "shown_to_users"),
+    [
+        ("max-age=5", "max-age=5", "private, max-age=5"),
+        ("public, max-age=5, s-maxage=9", "public, max-age=5, s-maxage=9", "private, max-age=5"),
+        ("public", "public", "private, no-cache"),
+        ("", "no-cache", "private, no-cache"),
+        ("no-store", "no-store", "no-store"),
+    ],
+)
+async def test_a_route_says_how_long_its_files_are_good(
+    listener: Listener, client: httpx.AsyncClient, routed: str, shown: str, shown_to_users: str
+) -> None:
+    routes = Routes([Route("*.js", 1, [("Cache-Control", routed)])])
+    users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
+    listener.sites.by_name["arena", "open"] = make_site(FILES, routes=routes)
+    listener.sites.by_name["arena", "shut"] = make_site(FILES, routes=routes, users=users)
+    answer = await client.get("/arena/open/app.js")
+    assert answer.headers["cache-control"] == shown
+    answer = await client.get("/arena/shut/app.js", auth=("ann", "right"))
+    assert answer.headers["cache-control"] == shown_to_users
+    answer = await client.get("/arena/shut/art/logo.PNG", auth=("ann", "right"))
+    assert answer.headers["cache-control"] == "private, no-cache"
+
+
 async def test_a_new_version_shows_at_the_next_request(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
@@ -249,7 +313,10 @@ async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path)
     ):
         await listener.objects.put(key("site", "index.html"), b"prod")
         await listener.objects.put(key("new", "index.html"), b"staging")
-        listener.sites.by_name["arena", "prod"] = make_site({"index.html": b"prod"})
+        await listener.objects.put(key("site", "art/index.html"), b"art")
+        listener.sites.by_name["arena", "prod"] = make_site(
+            {"index.html": b"prod", "art/index.html": b"art"}
+        )
         listener.sites.by_name["arena", "staging"] = make_site({"index.html": b"staging"}, "new")
         for host, content in (
             ("arena.cdn.test", b"prod"),
@@ -257,6 +324,14 @@ async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path)
         ):
             answer = await client.get("/", headers={"host": host})
             assert (answer.status_code, answer.content) == (200, content)
+        answer = await client.get("/art?x=1", headers={"host": "arena.cdn.test"})
+        assert (answer.status_code, answer.headers["location"]) == (308, "/art/?x=1")
+        for elsewhere in ("//art", "//art/", "/art//"):
+            wire = await Wire.open(listener.url)
+            await wire.send(f"GET {elsewhere} HTTP/1.1\r\nHost: arena.cdn.test\r\n\r\n".encode())
+            status, headers, _ = await wire.answer()
+            await wire.close()
+            assert (status, "location" in headers) == (404, False)
         for host in ("cdn.test", "other.cdn.test", "127.0.0.1", "arena.test", "x.arena.cdn.test"):
             assert (await client.get("/", headers={"host": host})).status_code == 404
         assert (await client.get("/arena/prod/", headers={"host": "x"})).status_code == 404

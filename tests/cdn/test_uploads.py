@@ -19,7 +19,7 @@ from pyservice.cdn import connection, receiving
 from pyservice.storage.objects import Part, Prepared
 from pyservice.storage.signatures import Grant, UrlSigner
 from tests.cdn.listener import KEY, Listener, running_listener
-from tests.cdn.wire import Connect, Wire
+from tests.cdn.wire import Connect
 from tests.faults.disk import small_disk
 
 pytestmark = pytest.mark.anyio
@@ -38,20 +38,6 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(timeout=30) as found:
         yield found
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Opens connections that end with the test."""
-    wires: list[Wire] = []
-
-    async def open_wire(url: str) -> Wire:
-        wires.append(await Wire.open(url))
-        return wires[-1]
-
-    yield open_wire
-    for wire in wires:
-        await wire.close()
 
 
 async def pending(listener: Listener) -> list[str]:

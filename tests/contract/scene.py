@@ -20,7 +20,8 @@ import httpx
 from pyservice.openapi.examples import Filled, fill_example
 from pyservice.schema.methods import METHODS, Method
 from tests.app.household import Household
-from tests.service import GAME, UNLIMITED
+from tests.contract.gates import Gates, open_gates
+from tests.service import GAME, UNLIMITED, document
 
 PORTS: Final = {"game": {"protocol": "tcp"}}
 MODES: Final[dict[str, dict[str, Any]]] = {
@@ -34,6 +35,8 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "public": {"max_players": 2, "actions": {"join": {"enabled": False}}},
     "elsewhere": {"max_players": 2, "regions": {"far": {}}},
 }
+VERIFIED: Final = {"allowed": 200, "denied": 403, "unanswered": 500}
+"""Modes whose game server is asked, with the status that it answers."""
 REGIONS: Final = [
     {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
     {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
@@ -47,22 +50,43 @@ SETTINGS: Final[dict[str, Any]] = {
     "find_wait_ms": 1_500,
 }
 ORIGIN: Final = "https://play.example.com"
+CLAIMED: Final = "claimed.example.com"
+"""Domain of a namespace that the control plane does not know."""
+STRANGER: Final = document(
+    game={
+        "game_id": "0192f000-0000-7000-8000-0000000000a9",
+        "name_id": "stranger",
+        "display_name": "Stranger",
+    },
+    access={"domains": [CLAIMED]},
+)
 BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
 
 
 @dataclass(repr=False)
 class World:
-    """A running service with one game, whose namespaces prod and small (one lobby) run its version."""
+    """A running service with one game, whose namespaces prod and small (one lobby) run its version; that of guarded
+    asks for a captcha.
+    """
 
     service: Household
+    gates: Gates
     cloud_token: str
     group_id: str
     version_id: str = ""
     environment_id: str = ""
     public_token: str = ""
+    guarded_public_token: str = ""
     environment_tokens: dict[str, str] = field(default_factory=dict)
     """By the names of their namespaces."""
     document: dict[str, Any] = field(default_factory=dict)
+    _made: dict[str, str] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], str]) -> str:
+        """What `make` gives, made once for all scenes: what takes a while to be there."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def scene(self) -> Scene:
         return Scene(self)
@@ -75,45 +99,62 @@ class World:
 @contextlib.contextmanager
 def open_world(folder: Path, **limits: Any) -> Iterator[World]:
     """A world in a folder. With rate limits it is started again, once all is there."""
-    service = Household(folder, settings=SETTINGS)
-    service.feed_file.write_text(json.dumps({"namespaces": []}))
-    try:
-        service.start()
-        said = service.ready()
-        token = Path(said["cloud_token_file"]).read_text().strip()
-        world = World(service, token, said["owner_group_id"])
-        _furnish(world)
-        if limits:
-            service.stop()
-            service.settings["rate_limits"] = limits
+    with open_gates() as gates:
+        service = Household(folder, settings={**SETTINGS, **gates.settings})
+        service.feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+        try:
             service.start()
-        world.document = service.good("GET", "/openapi.json")
-        yield world
-    finally:
-        service.close()
+            said = service.ready()
+            token = Path(said["cloud_token_file"]).read_text().strip()
+            world = World(service, gates, token, said["owner_group_id"])
+            _furnish(world)
+            if limits:
+                service.stop()
+                service.settings["rate_limits"] = limits
+                service.start()
+            world.document = service.good("GET", "/openapi.json")
+            yield world
+        finally:
+            service.close()
 
 
 def _furnish(world: World) -> None:
     game = {"developer_group_id": world.group_id, "display_name": GAME.capitalize()}
     world.cloud("POST", "/cloud/games", game)
-    modes = {name: {"docker": {"ports": PORTS}, **mode} for name, mode in MODES.items()}
-    config = {"matchmaker": {"game_modes": modes}}
+    asked = {
+        name: {"max_players": 64, "taggable": True, "actions": world.gates.actions(status)}
+        for name, status in VERIFIED.items()
+    }
+    world.version_id = _version(world, "1.0.0", {**MODES, **asked})
+    guarded = _version(world, "guarded", {"duel": MODES["duel"]}, captcha=world.gates.captcha)
     base = f"/cloud/games/{GAME}"
-    made = world.cloud("POST", f"{base}/versions", {"display_name": "1.0.0", "config": config})
-    world.version_id = made["version_id"]
-    for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000)):
+    for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000), ("guarded", 10_000)):
         where = f"{base}/namespaces/{name}"
         if name == "prod":
             world.cloud("PUT", f"{where}/version", {"version_id": world.version_id})
         else:
-            wanted = {"display_name": name, "name_id": name, "version_id": world.version_id}
+            version_id = guarded if name == "guarded" else world.version_id
+            wanted = {"display_name": name, "name_id": name, "version_id": version_id}
             world.cloud("POST", f"{base}/namespaces", wanted)
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
         world.cloud("POST", f"{where}/mm-config", sizes)
         tokens = f"/games/{GAME}/environments/{name}/tokens/service"
         world.environment_tokens[name] = world.cloud("POST", tokens, {})["token"]
     world.cloud("POST", f"{base}/namespaces/prod/domains", {"domain": "play.example.com"})
-    world.public_token = world.cloud("POST", f"{base}/namespaces/prod/tokens/public", {})["token"]
+    world.public_token, world.guarded_public_token = (
+        world.cloud("POST", f"{base}/namespaces/{name}/tokens/public", {})["token"]
+        for name in ("prod", "guarded")
+    )
+
+
+def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level: Any) -> str:
+    """Id of a new version; every mode has the ports of the world."""
+    entries = {mode: {"docker": {"ports": PORTS}, **values} for mode, values in modes.items()}
+    config = {"matchmaker": {"game_modes": entries, **level}}
+    made = world.cloud(
+        "POST", f"/cloud/games/{GAME}/versions", {"display_name": name, "config": config}
+    )
+    return str(made["version_id"])
 
 
 Of = Callable[["Scene"], str]
@@ -262,7 +303,7 @@ class Scene:
 
     def attach(self, mode: str = "duel", *, is_ready: bool = True, **fields: Any) -> Lobby:
         """A new lobby; in modes that take tags it carries the scene's name."""
-        if MODES[mode].get("taggable"):
+        if mode in VERIFIED or MODES[mode].get("taggable"):
             fields.setdefault("tags", {"scene": self.name})
         made = self.good("attach", fields={"game_mode": mode, **fields})
         lobby = Lobby(made["lobby_id"], made["lobby_token"])

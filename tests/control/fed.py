@@ -172,7 +172,7 @@ class Fed:
         self._running: asyncio.Task[None] | None = None
 
     def new_feeder(self, epoch: int = EPOCH) -> Feeder:
-        links = Links("http://cdn.invalid", None, "http://hub.invalid", lambda upload: upload)
+        links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
         return Feeder(self.source.database, Composer(epoch, links), DataPlaneClient(self._client))
 
     def run(self) -> None:

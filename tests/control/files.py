@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
+import lz4.frame
+import zstandard
 
 
 def tar(files: Mapping[str, bytes] | None = None, entries: Iterable[tarfile.TarInfo] = ()) -> bytes:
@@ -36,6 +38,16 @@ def entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 def gzipped(content: bytes) -> bytes:
     return gzip.compress(content, mtime=0)
+
+
+def packed(content: bytes, compression: str) -> bytes:
+    """As a build's file has it."""
+    match compression:
+        case "gzip":
+            return gzipped(content)
+        case "zstd":
+            return zstandard.ZstdCompressor().compress(content)
+    return bytes(lz4.frame.compress(content))
 
 
 def png(side: int = 2) -> bytes:

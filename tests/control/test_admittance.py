@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -9,9 +10,10 @@ import bcrypt
 import pytest
 
 from pyservice.storage import namespaces
+from tests.control.crowds import add_domains
 from tests.control.shapes import TEXT, TIME, shape
 from tests.control.world import Records
-from tests.household import Developer
+from tests.household import Developer, House
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +159,52 @@ async def test_what_is_no_host_is_refused(owner: Developer, text: str) -> None:
     place = {"game_id": await owner.game(), "namespace_id": "prod"}
     answer = await owner.call("add_domain", **place, domain=text)
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "invalid"),))
+
+
+async def test_of_domains_a_namespace_has_as_many_as_the_data_plane_takes(
+    developer: Developer, place: dict[str, str], records: Records
+) -> None:
+    got = await developer.good("get_namespace", **place)
+    await add_domains(records, got["namespace"]["namespace_id"], 1_023)
+    last = a_domain()
+    await developer.good("add_domain", **place, domain=last)
+    assert await code_of_page(developer, f"https://{last}") == "OK"
+    answer = await developer.call("add_domain", **place, domain=a_domain())
+    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("domain", "too-many"),))
+    # One that is there already, and one in place of another.
+    await developer.good("add_domain", **place, domain=last)
+    await developer.good("remove_domain", **place, domain=last)
+    await developer.good("add_domain", **place, domain=a_domain())
+
+
+@pytest.fixture(scope="module")
+def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A service with domains of its own."""
+    domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
+    made = House(tmp_path_factory.mktemp("named"), domains=domains)
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("of_service", ["games.example.com", "cdn.example.com", "job.example.com"])
+async def test_domains_of_the_service_are_no_developers(
+    named_house: House, of_service: str
+) -> None:
+    door = named_house.door("http")
+    try:
+        owner = Developer(named_house, door)
+        place = {"game_id": await owner.game(), "namespace_id": "prod"}
+        for domain in (of_service, f"victim.{of_service}", f"A.b.{of_service.upper()}."):
+            answer = await owner.call("add_domain", **place, domain=domain)
+            wanted = ("VALIDATION_FAILED", (("domain", "not-allowed"),))
+            assert (answer.code, answer.errors) == wanted, domain
+        for domain in (f"not-{of_service}", f"{of_service}.net", a_domain()):
+            await owner.good("add_domain", **place, domain=domain)
+            await owner.good("remove_domain", **place, domain=domain)
+    finally:
+        await door.close()
 
 
 # Users of the site --------------------------------------------------------------------------------

@@ -74,7 +74,11 @@ async def test_a_namespace_shows_the_site_of_its_version(page: Page) -> None:
     assert (await page.get("js/app.js")).content == b"play()"
     part = await page.get("js/app.js", headers={"range": "bytes=0-3"})
     assert (part.status_code, part.content) == (206, b"play")
-    assert (await page.get("docs")).status_code == 302
+    assert (await page.get("js/app.js")).headers["cache-control"] == "no-cache"
+    for query in ("", "?a=1"):
+        moved = await page.get(f"docs{query}")
+        location = f"/{page.name}/prod/docs/{query}"
+        assert (moved.status_code, moved.headers["location"]) == (308, location)
     assert (await page.get("docs/")).content == b"docs"
     assert (await page.get("nothing")).status_code == 404
     assert (await page.get("", namespace="staging")).status_code == 404

@@ -14,6 +14,7 @@ from sqlalchemy import delete, select
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.changes import Changes
 from pyservice.control.devices import LIVES_MS, Devices, LinkKey
+from pyservice.control.links import Links
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
@@ -177,7 +178,7 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(tmp_pa
         ids,
         topics,
         LinkKey.load_or_create(tmp_path),
-        "https://hub.example",
+        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: clock[0],
     )
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")

@@ -219,6 +219,44 @@ async def test_after_a_refusal_the_next_change_is_sent_at_once(fed: Fed) -> None
     await fed.is_idle()
 
 
+async def test_a_limit_that_was_lowered_keeps_no_other_change_back(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace(players=200)
+    await fed.feeder.settled(namespace_id)
+    await fed.plane.stop()
+    fed.plane.limit = 16
+    await fed.plane.start()
+    await fed.source.touch(namespace_id, 9)
+    await fed.feeder.settled(namespace_id)
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert held.matchmaker.lobby_count_max == 9
+    assert fed.feeder.problems() == {}
+    # What is new is judged as it is now.
+    await fed.source.set_version(namespace_id, await fed.source.version(17))
+    error = await error_of(fed.feeder.settled(namespace_id))
+    assert error.code == "VALIDATION_FAILED"
+    assert "runs the one that it ran" in error.detail
+    await fed.agrees(namespace_id)
+    await fed.is_idle()
+
+
+async def test_a_change_that_is_refused_is_said_to_be_stored_and_not_taken(fed: Fed) -> None:
+    """Only a version is taken back."""
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    await fed.source.touch(namespace_id, 0)
+    error = await error_of(fed.feeder.settled(namespace_id))
+    assert error.code == "VALIDATION_FAILED"
+    assert "is stored" in error.detail
+    assert "runs what it ran" in error.detail
+    assert "nothing was switched" not in error.detail
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert held.matchmaker.lobby_count_max == 512
+    await fed.source.touch(namespace_id, 5)
+    await fed.feeder.settled(namespace_id)
+
+
 async def test_a_refused_namespace_does_not_keep_the_others_waiting(fed: Fed) -> None:
     bad = await fed.source.namespace("bad", TOO_MANY)
     await error_of(fed.feeder.settled(bad))

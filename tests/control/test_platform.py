@@ -64,7 +64,9 @@ def test_domains_stand_in_the_place_of_addresses() -> None:
         main="games.example", cdn="sites.example", job="lobbies.example", open_backend="b.example"
     )
     settings = Settings(domains=domains, access="private", cluster="enterprise")
-    links = Links("http://127.0.0.1:1", "sites.example", "https://hub.example", str)
+    links = Links(
+        "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
+    )
     told = described.bootstrap(settings, links)
     assert (told.access, told.cluster) == ("private", "enterprise")
     assert told.domains.main == "games.example"

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.control.changes import now_ms
+from tests.control.crowds import add_tokens
 from tests.control.shapes import ID, TEXT, TIME, shape
 from tests.control.test_games import new_developer
 from tests.control.world import Records
@@ -132,6 +133,11 @@ async def test_an_environment_token_that_ended_is_told_so(
 
 
 PORT = {"protocol": "http", "port": 80}
+NO_HOSTS = (
+    *("localhost:7777", "http://localhost", "bad host!", "a..b", "-a", "a.", "[::1]", "é.example"),
+    *("\0", "h" * 64, "*.example", "a/b", "\u212a.example"),
+)
+HOSTS = ("localhost", "Dev_Box.example", "192.0.2.7", "2001:DB8::7", "h" * 63 + ".example")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +165,10 @@ PORT = {"protocol": "http", "port": 80}
         ),
         ({"hostname": ""}, "BODY_INVALID", [("hostname", "too-short")]),
         ({"hostname": "h" * 254}, "BODY_INVALID", [("hostname", "too-long")]),
+        *(
+            ({"hostname": text}, "VALIDATION_FAILED", [("hostname", "invalid")])
+            for text in NO_HOSTS
+        ),
     ],
 )
 async def test_a_development_token_against_the_rules_is_not_made(
@@ -169,6 +179,89 @@ async def test_a_development_token_against_the_rules_is_not_made(
     assert (answer.code, list(answer.errors)) == (code, paths)
     listed = await developer.good("list_namespace_tokens", **place_of(game_id))
     assert listed == {"tokens": []}
+
+
+@pytest.mark.parametrize("hostname", HOSTS)
+async def test_a_host_that_is_taken_does_not_lock_the_namespace(
+    developer: Developer, hostname: str
+) -> None:
+    game_id = await developer.arena()
+    token = (await make(developer, "dev", game_id, hostname=hostname))["token"]
+    assert await code_in_data_plane(developer, token) == "OK"
+    fields = {**place_of(game_id), "lobby_count_max": 3, "max_players": 3}
+    await developer.good("set_mm_config", **fields)
+
+
+async def test_ports_at_their_limits_do_not_lock_the_namespace(developer: Developer) -> None:
+    game_id = await developer.arena()
+    ports = {
+        "a": {"protocol": "udp"},
+        "b": {"protocol": "tcp", "port_range": {"min": 0, "max": 0}},
+        "c" * 26: {"protocol": "https", "port_range": {"min": 65_535, "max": 65_535}},
+        "a-1": {"protocol": "tcp_tls", "port": 65_535},
+    }
+    await make(developer, "dev", game_id, ports=ports)
+    await make(developer, "pub", game_id)
+
+
+# Too many -----------------------------------------------------------------------------------------
+
+
+async def namespace_of(developer: Developer, game_id: str) -> str:
+    got = await developer.good("get_namespace", **place_of(game_id))
+    namespace_id: str = got["namespace"]["namespace_id"]
+    return namespace_id
+
+
+TOO_MANY = ("VALIDATION_FAILED", (("tokens", "too-many"),))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_of_good_tokens_a_namespace_has_a_thousand_of_each_kind(
+    developer: Developer, records: Records, kind: str
+) -> None:
+    game_id = await developer.arena()
+    made = await make(developer, kind, game_id)
+    await add_tokens(records, await namespace_of(developer, game_id), kind, 998)
+    last = await make(developer, kind, game_id)
+    slug = KINDS[kind]
+    answer = await developer.call(slug, **place_of(game_id, slug))
+    assert (answer.code, answer.errors) == TOO_MANY
+    # Others are not in its way, and one that is revoked makes room.
+    await make(developer, "dev" if kind == "pub" else "pub", game_id)
+    revoke = {**place_of(game_id), "token_id": made["token_id"]}
+    await developer.good("revoke_namespace_token", **revoke)
+    assert await code_in_data_plane(developer, made["token"]) == "TOKEN_REVOKED"
+    assert await code_in_data_plane(developer, last["token"]) == "OK"
+    await make(developer, kind, game_id)
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [("pub", True), ("dev", True), ("env", False)])
+async def test_revoked_tokens_that_must_be_remembered_are_limited_too(
+    owner: Developer, records: Records, kind: str, is_refused: bool
+) -> None:
+    game_id = await owner.arena()
+    made = await make(owner, kind, game_id)
+    await add_tokens(records, await namespace_of(owner, game_id), kind, 10_001, is_revoked=True)
+    slug = KINDS[kind]
+    answer = await owner.call(slug, **place_of(game_id, slug))
+    assert (answer.code, answer.errors) == (TOO_MANY if is_refused else ("OK", ()))
+    # And the namespace goes on as it did: what is revoked now is refused now.
+    await owner.good("revoke_namespace_token", **place_of(game_id), token_id=made["token_id"])
+    assert await code_in_data_plane(owner, made["token"]) == "TOKEN_REVOKED"
+
+
+async def test_development_tokens_that_are_over_are_in_nobodys_way(
+    owner: Developer, records: Records
+) -> None:
+    game_id = await owner.arena()
+    namespace_id = await namespace_of(owner, game_id)
+    for is_revoked in (False, True):
+        await add_tokens(
+            records, namespace_id, "dev", 5_001, expires_ms=now_ms() - 1, is_revoked=is_revoked
+        )
+    made = await make(owner, "dev", game_id)
+    assert await code_in_data_plane(owner, made["token"]) == "OK"
 
 
 async def test_a_development_token_has_no_more_ports_than_a_lobby(owner: Developer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,70 @@ async def test_a_region_that_the_operator_took_away_does_not_take_the_namespace_
     namespaces = Namespaces()
     Feed(FeedFiles(plane.folder), namespaces, limits, FeedMetrics()).load()
     assert namespaces.is_known(RAW_ID)
+
+
+BROKEN_BY_LESS: dict[str, dict[str, Any]] = {
+    "players": {"max_players": 200},
+    "region": {"regions": {"local": {}}},
+    "captcha": {
+        "captcha": {
+            "captcha_a": {"secret_key": "s", "site_key": "k"},
+            "requests_before_reverify": 1,
+            "verification_ttl": 1_000,
+        }
+    },
+    "verification": {
+        "game_modes": {
+            "duel": {
+                "actions": {
+                    "find": {"enabled": True, "verification": {"url": "http://127.0.0.1:9/"}}
+                }
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_BY_LESS)
+async def test_what_the_operator_took_away_keeps_no_other_change_back(
+    tmp_path: Path, name: str
+) -> None:
+    level = dict(BROKEN_BY_LESS[name])
+    modes = level.pop("game_modes", {"duel": {}})
+    running = version(level=level, **modes)
+    loopback = ip_network("127.0.0.0/8")
+    generous = OperatorLimits(256, {"local"}, (loopback,), ("captcha_a",))
+    Feed(FeedFiles(tmp_path), Namespaces(), generous, FeedMetrics()).load()
+    before = Feed(FeedFiles(tmp_path), Namespaces(), generous, FeedMetrics())
+    first = configuration(versions=[running])
+    assert (await before.apply(pb.ApplyRequest(configuration=first))).HasField("applied")
+
+    namespaces = Namespaces()
+    after = Feed(FeedFiles(tmp_path), namespaces, OperatorLimits(16, {"else"}), FeedMetrics())
+    after.load()
+    changed = configuration(
+        revision=2,
+        versions=[running],
+        revoked_token_ids=[OTHER_NAMESPACE_ID],
+        matchmaker={"lobby_count_max": 7, "max_players": 7},
+        access={"domains": ["new.example"]},
+    )
+    assert after.check(changed).HasField("applied")
+    assert (await after.apply(pb.ApplyRequest(configuration=changed))).HasField("applied")
+    assert namespaces.is_revoked(RAW_ID, bytes.fromhex(OTHER_NAMESPACE_ID.replace("-", "")))
+    assert namespaces.namespace_of_host("new.example") == RAW_ID
+
+    # The same under another id, another one under the same id, and that of a neighbour are new.
+    other = {**running, "version_id": OTHER_NAMESPACE_ID}
+    renamed = {**running, "display_name": "0.0.2"}
+    for versions in ([running, other], [renamed]):
+        wrong = configuration(revision=3, versions=versions)
+        answer = await after.apply(pb.ApplyRequest(configuration=wrong))
+        assert answer.HasField("refused"), versions
+    neighbour = configuration(
+        namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[running]
+    )
+    assert after.check(neighbour).HasField("refused")
 
 
 async def test_a_check_says_what_a_change_would_meet_and_changes_nothing(plane: Plane) -> None:

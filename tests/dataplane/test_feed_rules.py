@@ -145,8 +145,10 @@ def test_a_domain_belongs_to_one_namespace() -> None:
             access={"cdn_domains": ["Play.example.com"]},
         )
     )
-    told = _told(held, access={"domains": ["play.example.com"]})
-    assert "arena/staging" in told["access"]
+    told = _told(held, access={"domains": ["mine.example.com", "play.example.com"]})
+    assert told == {"access.domains.1": "belongs to another namespace"}
+    told = _told(held, access={"cdn_domains": ["play.example.com"]})
+    assert told == {"access.cdn_domains.0": "belongs to another namespace"}
     assert _told(held, access={"domains": ["other.example.com"]}) == {}
     off = {"enable_domain_public_auth": False, "domains": ["play.example.com"]}
     assert _told(held, access=off) == {}
@@ -160,7 +162,27 @@ def test_the_same_domain_twice_is_told() -> None:
 def test_a_name_belongs_to_one_namespace() -> None:
     held = Namespaces()
     held.put(configuration(namespace_id=OTHER_NAMESPACE_ID))
-    assert OTHER_NAMESPACE_ID in _told(held)["name_id"]
+    assert _told(held) == {"name_id": "is the name of another namespace of the game"}
+
+
+def test_whose_a_thing_is_only_the_operators_log_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    held = Namespaces()
+    secret = {
+        "namespace_id": OTHER_NAMESPACE_ID,
+        "name_id": "hidden",
+        "access": {"domains": ["play.example.com"]},
+        "environment_tokens": [_token("env_one")],
+    }
+    held.put(configuration(**secret))
+    told = _told(
+        held,
+        access={"domains": ["play.example.com"]},
+        environment_tokens=[_token("env_one")],
+    )
+    assert set(told) == {"access.domains.0", "environment_tokens.0.sha256"}
+    assert "hidden" not in str(told)
+    assert OTHER_NAMESPACE_ID not in str(told)
+    assert "arena/hidden" in "".join(capsys.readouterr())
 
 
 def test_a_namespace_does_not_stand_in_its_own_way() -> None:
@@ -184,4 +206,5 @@ def test_a_token_is_there_once() -> None:
             environment_tokens=[_token("env_one")],
         )
     )
-    assert list(_told(held, environment_tokens=[_token("env_one")])) == ["environment_tokens"]
+    told = _told(held, environment_tokens=[_token("env_one")])
+    assert told == {"environment_tokens.0.sha256": "belongs to another namespace"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import httpx
+
+from tests.contract.provocations import provokes
 from tests.contract.scene import Scene, credential
 
 
@@ -9,3 +12,9 @@ from tests.contract.scene import Scene, credential
 def _(scene: Scene) -> str:
     """The secret of a channel that is the scene's alone."""
     return f"{scene.name}-{'c' * 24}"[:64]
+
+
+@provokes("live_events", "TOKEN_INVALID")
+def _(scene: Scene) -> httpx.Response:
+    """Any text that may be a secret is the secret of some channel; this one is too short for one."""
+    return scene.call("live_events", bearer="short")

@@ -17,7 +17,6 @@ WAIT_S = 20.0
 NO_RUNTIME = (
     "lobbies are attached, and nothing starts or stops one by itself until there are servers"
 )
-NO_CAPTCHA = "captcha and verification come with a change of their own"
 
 
 # What scenes need ---------------------------------------------------------------------------------
@@ -274,8 +273,3 @@ def _(scene: Scene) -> httpx.Response:
 
 later("find", "MATCHMAKER_TOO_MANY_LOBBIES", NO_RUNTIME)
 later("join", "MATCHMAKER_LOBBY_DRAINING", NO_RUNTIME)
-for _slug in ("find", "join"):
-    later(_slug, "CAPTCHA_REQUIRED", NO_CAPTCHA)
-    later(_slug, "CAPTCHA_FAILED", NO_CAPTCHA)
-    later(_slug, "MATCHMAKER_VERIFICATION_FAILED", NO_CAPTCHA)
-    later(_slug, "MATCHMAKER_VERIFICATION_UNAVAILABLE", NO_CAPTCHA)

@@ -186,7 +186,7 @@ class Witness:
             await asyncio.sleep(0.01)
 
     async def _differences(self) -> list[Any]:
-        links = Links("http://cdn.invalid", None, "http://hub.invalid", lambda upload: upload)
+        links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
         async with self._database.read() as tx:
             epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
             assert epoch is not None

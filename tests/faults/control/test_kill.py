@@ -5,7 +5,7 @@ answered is there, what was not is there or not, and repeating it with its key h
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.control.files import put, tar
 from tests.databases import KINDS, Databases
 from tests.databases import databases as databases
 from tests.faults.control.struck import FED, MOMENTS, RECORDS, Step, StruckHouse, Witness, struck
@@ -21,6 +22,8 @@ from tests.household import ARENA_MODES, Answer, Developer, Door
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 DOMAIN: Final = "play.example.com"
+BUILD: Final = tar()
+PAGE: Final = b"<h1>Arena</h1>"
 Fields = dict[str, Any]
 
 
@@ -35,6 +38,10 @@ class Scene:
         """By id."""
         self.wanted_game = ""
         """name_id of a game that is about to be made."""
+        self.spare_domain = ""
+        self.upload_id = ""
+        self.link_token = ""
+        """What is about to be removed, and completed."""
 
     async def prepare(self) -> Scene:
         self.game_id = await self.developer.arena()
@@ -54,11 +61,47 @@ class Scene:
         self.public_tokens[made["token_id"]] = made["token"]
         return str(made["token_id"])
 
+    async def new_domain(self) -> None:
+        self.spare_domain = f"{uuid4().hex}.example.com"
+        await self.developer.good("add_domain", **self.place, domain=self.spare_domain)
+
+    async def new_build(self) -> None:
+        """Uploaded, to be completed."""
+        image = {"path": "server.tar", "content_length": len(BUILD)}
+        fields: Fields = {"game_id": self.game_id, "display_name": uuid4().hex, "image_file": image}
+        made = await self.developer.good("create_game_build", **fields)
+        await self._upload(made["upload_id"], made["image_presigned_request"], BUILD)
+
+    async def new_site(self) -> None:
+        """Uploaded, to be completed."""
+        files = [{"path": "index.html", "content_length": len(PAGE)}]
+        fields: Fields = {"game_id": self.game_id, "display_name": uuid4().hex, "files": files}
+        made = await self.developer.good("create_site", **fields)
+        (wanted,) = made["presigned_requests"]
+        await self._upload(made["upload_id"], wanted, PAGE)
+
+    async def _upload(self, upload_id: str, wanted: Fields, content: bytes) -> None:
+        answer = await put(wanted, content)
+        assert answer.status_code == 200, answer.text
+        self.upload_id = upload_id
+
+    async def new_link(self) -> None:
+        """That nobody has completed."""
+        answer = await self.door.call("prepare_device_link", {})
+        self.link_token = answer.body["device_link_token"]
+
     async def seen(self) -> Fields:
-        """All that a developer is told of it, without what changes by itself."""
+        """All that a developer and a device are told of it, without what changes by itself."""
         told: Fields = {}
         for slug in ("get_namespace", "version_history", "list_namespace_tokens"):
             told[slug] = await self.developer.good(slug, **self.place)
+        for slug in ("list_game_builds", "list_sites"):
+            told[slug] = await self.developer.good(slug, game_id=self.game_id)
+        if self.link_token:
+            shown = {"device_link_token": self.link_token}
+            answer = await self.door.call("get_device_link", shown)
+            assert answer.code == "OK", answer
+            told["get_device_link"] = answer.body
         game_ids = [self.game_id]
         listed = (await self.developer.good("get_games"))["games"]
         game_ids += [one["game_id"] for one in listed if one["name_id"] == self.wanted_game]
@@ -73,16 +116,32 @@ class Scene:
     async def check_effects(self, told: Fields) -> None:
         """The data plane does what the developer is told."""
         cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
-        is_let_in = cdn["enable_domain_public_auth"] and DOMAIN in {
-            one["domain"] for one in cdn["domains"]
-        }
-        answer = await self.door.call("regions", {}, origin=f"https://{DOMAIN}")
-        assert (answer.code == "OK") == is_let_in, (answer, cdn)
+        for domain in filter(None, (DOMAIN, self.spare_domain)):
+            is_let_in = cdn["enable_domain_public_auth"] and domain in {
+                one["domain"] for one in cdn["domains"]
+            }
+            answer = await self.door.call("regions", {}, origin=f"https://{domain}")
+            assert (answer.code == "OK") == is_let_in, (answer, cdn)
         for record in told["list_namespace_tokens"]["tokens"]:
             token = self.public_tokens.get(record["token_id"])
             if token is not None:
                 answer = await self.door.call("regions", {}, token=token)
                 assert (answer.code == "OK") == ("revoke_ts" not in record), (answer, record)
+        for site in told["list_sites"]["sites"]:
+            await self._check_use({"cdn": {"site_id": site["site_id"]}}, site["complete"])
+        for build in told["list_game_builds"]["builds"]:
+            docker = {**ARENA_MODES["arena"]["docker"], "image_id": build["build_id"]}
+            modes = {"arena": {"max_players": 4, "docker": docker}}
+            await self._check_use({"matchmaker": {"game_modes": modes}}, build["complete"])
+        if token := told.get("get_device_link", {}).get("cloud_token"):
+            device = Developer(self.house, self.door, token)
+            assert (await device.good("inspect_token"))["game_id"] == self.game_id
+
+    async def _check_use(self, config: Fields, is_complete: bool) -> None:
+        """What is complete may be named by a version, what is not may not."""
+        fields: Fields = {"game_id": self.game_id, "display_name": "use", "config": config}
+        errors = (await self.developer.good("validate_version", **fields))["errors"]
+        assert (errors == []) == is_complete, (config, errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +154,13 @@ class Change:
     """Whether the data plane has to write something down for it."""
     is_repeatable: bool = True
     """Whether its key makes a repetition the same: not where the answer is a secret that is not kept."""
+    prepare: Callable[[Scene], Awaitable[Any]] | None = None
+    """Makes what is changed."""
+    name: str = ""
+    """Of several with one slug."""
 
     def __str__(self) -> str:
-        return self.slug
+        return self.name or self.slug
 
 
 def _other_version(scene: Scene, told: Fields) -> Fields:
@@ -136,6 +199,14 @@ def _a_token(scene: Scene, told: Fields) -> Fields:
     return {"token_id": next(one["token_id"] for one in good if one["kind"] == "pub")}
 
 
+def _the_upload(scene: Scene, _: Fields) -> Fields:
+    return {"upload_id": scene.upload_id}
+
+
+def _the_link(scene: Scene, _: Fields) -> Fields:
+    return {"device_link_token": scene.link_token, "game_id": scene.game_id}
+
+
 CHANGES: Final = (
     Change("create_game", _new_game),
     Change("create_version", _new_version, is_fed=False),
@@ -147,13 +218,27 @@ CHANGES: Final = (
     Change("create_public_token", lambda *_: {}, is_fed=False),
     Change("create_development_token", lambda *_: {"hostname": "127.0.0.1", "ports": {}}),
     Change("create_service_token", lambda *_: {}, is_repeatable=False),
-    Change("revoke_namespace_token", _a_token),
+    Change("revoke_namespace_token", _a_token, prepare=Scene.new_public_token),
+    Change(
+        "remove_domain", lambda scene, _: {"domain": scene.spare_domain}, prepare=Scene.new_domain
+    ),
+    Change(
+        "complete_upload",
+        _the_upload,
+        is_fed=False,
+        prepare=Scene.new_build,
+        name="complete a build",
+    ),
+    Change(
+        "complete_upload", _the_upload, is_fed=False, prepare=Scene.new_site, name="complete a site"
+    ),
+    Change("complete_device_link", _the_link, is_fed=False, prepare=Scene.new_link),
 )
-BY_SLUG: Final = {change.slug: change for change in CHANGES}
+BY_NAME: Final = {str(change): change for change in CHANGES}
 
 
 def _request(scene: Scene, change: Change, fields: Fields) -> Fields:
-    if change.slug == "create_game":
+    if change.slug in ("create_game", "complete_upload", "complete_device_link"):
         return fields
     if change.slug == "create_service_token":
         return {"game_id": scene.game_id, "environment_id": "prod"}
@@ -164,8 +249,8 @@ def _request(scene: Scene, change: Change, fields: Fields) -> Fields:
 
 async def die_at(scene: Scene, change: Change, step: Step) -> None:
     """One change, one death, and everything that has to be true afterwards."""
-    if change.slug == "revoke_namespace_token":
-        await scene.new_public_token()
+    if change.prepare is not None:
+        await change.prepare(scene)
     fields = _request(scene, change, change.fields(scene, await scene.seen()))
     before = await scene.seen()
     key = uuid4().hex
@@ -221,10 +306,13 @@ FEW: Final = {
         ("set_mm_config", FED[2]),
         ("revoke_namespace_token", FED[5]),
         ("set_version", FED[3]),
+        ("complete a build", RECORDS[3]),
+        ("complete_device_link", RECORDS[2]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),
         ("set_domain_public_auth", FED[4]),
+        ("remove_domain", FED[3]),
     ),
 }
 
@@ -234,9 +322,9 @@ async def test_a_plane_that_dies_in_a_change_leaves_the_old_or_the_new(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
     async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
-        for slug, step in FEW[kind]:
+        for name, step in FEW[kind]:
             await scene.house.refresh()
-            await die_at(scene, BY_SLUG[slug], step)
+            await die_at(scene, BY_NAME[name], step)
 
 
 @pytest.mark.proof

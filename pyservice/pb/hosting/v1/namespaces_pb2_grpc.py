@@ -181,7 +181,8 @@ class NamespacesServicer:
     def SetDomainPublicAuth(self, request, context):
         """Whether requests without a token are taken from pages of the namespace's domains (decisions 3). Waits for the data
         plane.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the data plane refuses the namespace as it is,
+        CONTROL_PLANE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,7 +198,8 @@ class NamespacesServicer:
 
     def RemoveDomain(self, request, context):
         """Removes a domain (decisions 3). Repeats succeed. Waits for the data plane.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the data plane refuses the namespace as it is,
+        CONTROL_PLANE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,7 +89,8 @@ class TokensServicer:
     def CreateServiceToken(self, request, context):
         """cloud_ of the game. An env_ token for the back end of one environment. Waits for the data plane at most a second; 503
         means that the token of this call is not told and a new call makes another.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the namespace has 1,000 good ones,
+        CONTROL_PLANE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,7 +98,8 @@ class TokensServicer:
 
     def CreatePublicToken(self, request, context):
         """cloud_ of the game. A pub_ token for game clients of one namespace.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when the namespace has 1,000 good ones or had 10,000,
+        CONTROL_PLANE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +107,8 @@ class TokensServicer:
 
     def CreateDevelopmentToken(self, request, context):
         """cloud_ of the game. A dev_ token, for mock answers on a developer's machine, good for 30 days.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED (also when the namespace has 1,000 good ones or had
+        10,000 in 30 days), CONTROL_PLANE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +124,8 @@ class TokensServicer:
 
     def RevokeNamespaceToken(self, request, context):
         """cloud_ of the game. Ends a token within a second. Repeats succeed.
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, TOKEN_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, TOKEN_NOT_FOUND, VALIDATION_FAILED when the data plane refuses the
+        namespace as it is, CONTROL_PLANE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -95,10 +95,12 @@ class HeldRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HeldResponse(_message.Message):
-    __slots__ = ("configurations",)
+    __slots__ = ("configurations", "http_address")
     CONFIGURATIONS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     configurations: _containers.RepeatedCompositeFieldContainer[HeldConfiguration]
-    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ...) -> None: ...
+    http_address: str
+    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ...) -> None: ...
 
 class HeldConfiguration(_message.Message):
     __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id")

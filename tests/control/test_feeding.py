@@ -1,0 +1,104 @@
+"""What the data plane is told of a namespace's tokens: what it needs and no more, so that old ones lock nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.control.feeding import Composer
+from pyservice.control.links import Links
+from pyservice.control.tokens import new_secret
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.storage import tokens
+from pyservice.storage.database import open_database
+from tests.control.fed import EPOCH, IDS, Source
+from tests.databases import KINDS, Databases
+
+pytestmark = pytest.mark.anyio
+
+NOW_MS = EPOCH + 1_000_000
+LATER_MS = NOW_MS + 1
+ENVIRONMENT_MAX = 2_000
+
+
+@pytest.fixture(params=KINDS)
+async def source(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Source]:
+    made = Source(open_database(databases.url(request.param), tmp_path))
+    await made.prepare()
+    yield made
+    await made.database.close()
+
+
+async def add(
+    source: Source,
+    namespace_id: str,
+    kind: str,
+    count: int = 1,
+    *,
+    expires_ms: int | None = None,
+    revoke_ms: int | None = None,
+) -> list[str]:
+    """Ids of new tokens."""
+    ids = [IDS.new() for _ in range(count)]
+    async with source.database.write() as tx:
+        for one in ids:
+            answers = pb.DevelopmentToken(token_id=one, expires_ms=expires_ms)
+            await tokens.add_of_namespace(
+                tx,
+                one,
+                namespace_id,
+                kind,
+                NOW_MS,
+                sha256=new_secret("env").sha256 if kind == "env" else None,
+                answers=answers.SerializeToString() if kind == "dev" else None,
+                expires_ms=expires_ms,
+            )
+            if revoke_ms is not None:
+                await tokens.revoke_of_namespace(tx, one, revoke_ms)
+    return ids
+
+
+async def told(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
+    """Ids of environment tokens, of development tokens, and of revoked ones."""
+    links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
+    async with source.database.read() as tx:
+        message = await Composer(EPOCH, links, lambda: NOW_MS).compose(tx, namespace_id)
+    assert message is not None
+    return (
+        {one.token_id for one in message.environment_tokens},
+        {one.token_id for one in message.development_tokens},
+        set(message.revoked_token_ids),
+    )
+
+
+async def test_a_token_is_told_as_long_as_anybody_may_come_with_it(source: Source) -> None:
+    place, other = await source.namespace(), await source.namespace("staging")
+    await add(source, place, "pub")
+    (public,) = await add(source, place, "pub", revoke_ms=NOW_MS)
+    (running,) = await add(source, place, "dev", expires_ms=LATER_MS)
+    (ended,) = await add(source, place, "dev", expires_ms=LATER_MS, revoke_ms=NOW_MS)
+    await add(source, place, "dev", expires_ms=NOW_MS)
+    await add(source, place, "dev", expires_ms=NOW_MS, revoke_ms=NOW_MS - 1)
+    (good,) = await add(source, place, "env")
+    (revoked,) = await add(source, place, "env", revoke_ms=NOW_MS)
+    assert await told(source, place) == ({good, revoked}, {running}, {public, ended, revoked})
+    assert await told(source, other) == (set(), set(), set())
+
+
+async def test_of_ended_environment_tokens_those_that_ended_last_are_told(source: Source) -> None:
+    place, other = await source.namespace(), await source.namespace("staging")
+    (oldest_but_good,) = await add(source, place, "env")
+    (old_but_ended_last,) = await add(source, place, "env", revoke_ms=NOW_MS)
+    first = await add(source, place, "env", 5, revoke_ms=NOW_MS - 2)
+    await add(source, place, "env", ENVIRONMENT_MAX - 2, revoke_ms=NOW_MS - 1)
+    neighbours = set(await add(source, other, "env", revoke_ms=NOW_MS - 9))
+    environment, _, revoked = await told(source, place)
+    assert len(environment) == ENVIRONMENT_MAX
+    assert {oldest_but_good, old_but_ended_last} <= environment
+    assert environment.isdisjoint(first)
+    assert revoked == environment - {oldest_but_good}
+    assert await told(source, other) == (neighbours, set(), neighbours)

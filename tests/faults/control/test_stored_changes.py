@@ -1,0 +1,328 @@
+"""Changes that the data plane has to take, while it does not answer or does not take them: it is said that they are
+stored; repeated once nothing is in the way they answer 200, and what they change is there.
+
+A stopped data plane answers nobody, so the control plane is asked at its own doors, through which the public ones ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.dataplane.configurations import document
+from tests.household import ARENA_MODES, Answer, Developer, Door, GrpcDoor, House, HttpDoor
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+DOORS: Final = ("http", "grpc")
+CLAIMED: Final = "claimed.example.com"
+"""Domain of a namespace that the control plane does not know."""
+STRANGER: Final = document(access={"domains": [CLAIMED]})
+STORED_S: Final = (0.9, 3.0)
+"""A second, and what a machine with other work takes for the rest."""
+Fields = dict[str, Any]
+
+
+class InnerHttpDoor(HttpDoor):
+    """The control plane's own HTTP door."""
+
+    def __init__(self, path: Path) -> None:
+        self._client = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(path)),
+            base_url="http://control",
+            timeout=60.0,
+        )
+
+
+def inner_door(house: House, name: str) -> Door:
+    folder = house.data_dir / "control"
+    if name == "http":
+        return InnerHttpDoor(folder / "http.sock")
+    return GrpcDoor(f"unix:{folder / 'grpc.sock'}")
+
+
+class Scene:
+    """A game, asked about at the public doors and changed at the inner ones."""
+
+    def __init__(self, house: House, name: str) -> None:
+        self.house = house
+        self.outer = house.door(name)
+        self.inner = inner_door(house, name)
+        self.developer = Developer(house, self.outer)
+        self.inside = Developer(house, self.inner)
+
+    async def prepare(self) -> Scene:
+        self.game_id = await self.developer.arena()
+        self.place = {"game_id": self.game_id, "namespace_id": "prod"}
+        self.domain = f"{uuid4().hex[:16]}.example"
+        await self.developer.good("add_domain", **self.place, domain=self.domain)
+        return self
+
+    async def close(self) -> None:
+        await self.outer.close()
+        await self.inner.close()
+
+    async def regions(self, **who: Any) -> str:
+        """What the data plane says to somebody who shows a token or comes from a page."""
+        return (await self.outer.call("regions", {}, **who)).code
+
+    async def page(self) -> tuple[str, list[str]]:
+        """What a page of the namespace's domain is told, and of which game modes."""
+        answer = await self.outer.call("list", {}, origin=f"https://{self.domain}")
+        modes = answer.body["game_modes"] if answer.code == "OK" else []
+        return answer.code, [one["game_mode_id"] for one in modes]
+
+    async def tokens(self, kind: str) -> int:
+        listed = await self.developer.good("list_namespace_tokens", **self.place)
+        return sum(one["kind"] == kind for one in listed["tokens"])
+
+
+Effect = Callable[[Any], Awaitable[None]]
+"""Asserts that the data plane does what was changed, given the body of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An operation that waits for the data plane. `prepare` says what to send, and what has to come of it."""
+
+    slug: str
+    prepare: Callable[[Scene], Awaitable[tuple[Fields, Effect]]]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+CHANGES: dict[str, Change] = {}
+
+
+def change(slug: str) -> Callable[[Callable[[Scene], Awaitable[tuple[Fields, Effect]]]], None]:
+    def register(prepare: Callable[[Scene], Awaitable[tuple[Fields, Effect]]]) -> None:
+        CHANGES[slug] = Change(slug, prepare)
+
+    return register
+
+
+@change("set_version")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    modes = {"other": ARENA_MODES["arena"]}
+    config = {"matchmaker": {"game_modes": modes}}
+    version_id = await scene.developer.version(scene.game_id, config)
+    token = await scene.developer.public_token(scene.game_id)
+
+    async def effect(_: Any) -> None:
+        listed = await scene.outer.call("list", {}, token=token)
+        assert [one["game_mode_id"] for one in listed.body["game_modes"]] == ["other"]
+        history = await scene.developer.good("version_history", **scene.place)
+        ran = [one["version_id"] for one in history["versions"]]
+        # Once, however often it was asked for.
+        assert (ran[0], ran.count(version_id)) == (version_id, 1)
+
+    return {"version_id": version_id}, effect
+
+
+@change("set_mm_config")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    service_token = await scene.developer.service_token(scene.game_id)
+
+    async def effect(_: Any) -> None:
+        await scene.developer.lobby(scene.game_id, service_token)
+        ports = {"game": {"address": "127.0.0.1", "port": 4000}}
+        fields = {**scene.place, "game_mode": "arena", "ports": ports}
+        answer = await scene.outer.call("attach", fields, token=service_token)
+        assert answer.code == "MATCHMAKER_TOO_MANY_LOBBIES"
+
+    return {"lobby_count_max": 1, "max_players": 7}, effect
+
+
+@change("set_domain_public_auth")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    page = {"origin": f"https://{scene.domain}"}
+    await scene.developer.good("set_domain_public_auth", **scene.place, enabled=False)
+    assert await scene.regions(**page) == "TOKEN_MISSING"
+
+    async def effect(_: Any) -> None:
+        assert await scene.regions(**page) == "OK"
+
+    return {"enabled": True}, effect
+
+
+@change("add_domain")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    domain = f"{uuid4().hex[:16]}.example"
+
+    async def effect(_: Any) -> None:
+        assert await scene.regions(origin=f"https://{domain}") == "OK"
+
+    return {"domain": domain}, effect
+
+
+@change("remove_domain")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    async def effect(_: Any) -> None:
+        assert await scene.regions(origin=f"https://{scene.domain}") == "TOKEN_MISSING"
+
+    return {"domain": scene.domain}, effect
+
+
+@change("create_service_token")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    async def effect(body: Any) -> None:
+        await scene.developer.lobby(scene.game_id, body["token"])
+        # Of the first call nobody was told: a new call makes another.
+        assert await scene.tokens("env") == 2
+
+    return {"environment_id": "prod"}, effect
+
+
+@change("create_public_token")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    async def effect(body: Any) -> None:
+        assert await scene.regions(token=body["token"]) == "OK"
+        assert await scene.tokens("pub") == 1
+
+    return {}, effect
+
+
+@change("create_development_token")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    async def effect(body: Any) -> None:
+        assert await scene.regions(token=body["token"]) == "OK"
+        assert await scene.tokens("dev") == 1
+
+    return {"hostname": "127.0.0.1", "ports": {}}, effect
+
+
+@change("revoke_namespace_token")
+async def _(scene: Scene) -> tuple[Fields, Effect]:
+    made = await scene.developer.good("create_public_token", **scene.place)
+
+    async def effect(_: Any) -> None:
+        assert await scene.regions(token=made["token"]) == "TOKEN_REVOKED"
+
+    return {"token_id": made["token_id"]}, effect
+
+
+def request(scene: Scene, slug: str, fields: Fields) -> Fields:
+    if slug == "create_service_token":
+        return {"game_id": scene.game_id, **fields}
+    return {**scene.place, **fields}
+
+
+# The service --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder: Path = tmp_path_factory.mktemp("stored")
+    feed_file = folder / "feed.json"
+    feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+    made = House(folder)
+    try:
+        yield made.start("--feed", str(feed_file))
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=DOORS)
+async def scene(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Scene]:
+    made = Scene(house, request.param)
+    try:
+        yield await made.prepare()
+    finally:
+        await made.close()
+
+
+@contextlib.contextmanager
+def stopped_data_plane(house: House) -> Iterator[None]:
+    """It is there and answers nobody."""
+    pid = int((house.data_dir / "LOCK").read_text().split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def timed(call: Awaitable[Answer]) -> tuple[Answer, float]:
+    began_s = time.monotonic()
+    answer = await call
+    return answer, time.monotonic() - began_s
+
+
+# A data plane that does not answer ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slug", CHANGES)
+async def test_a_change_that_the_data_plane_does_not_confirm_is_stored_and_takes_effect_later(
+    slug: str, scene: Scene
+) -> None:
+    fields, effect = await CHANGES[slug].prepare(scene)
+    fields, key = request(scene, slug, fields), uuid4().hex
+    with stopped_data_plane(scene.house):
+        for _ in range(2):
+            answer, took_s = await timed(scene.inside.call(slug, key, **fields))
+            assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
+            assert "stored and will take effect" in answer.detail
+            assert STORED_S[0] < took_s < STORED_S[1]
+            if scene.inner.name == "http":
+                assert int(answer.headers["retry-after"]) > 0
+            if slug == "create_service_token":
+                break
+    body = await scene.developer.good(slug, key, **fields)
+    await effect(body)
+
+
+async def test_what_was_stored_takes_effect_though_nobody_repeats_it(scene: Scene) -> None:
+    page = {"origin": f"https://{scene.domain}"}
+    fields = {**scene.place, "domain": scene.domain}
+    with stopped_data_plane(scene.house):
+        assert await scene.inside.code("remove_domain", **fields) == "CONTROL_PLANE_UNAVAILABLE"
+    async with asyncio.timeout(2):
+        while await scene.regions(**page) == "OK":
+            await asyncio.sleep(0.01)
+    assert await scene.regions(**page) == "TOKEN_MISSING"
+
+
+# A data plane that does not take it ---------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def claimed_domain(scene: Scene, code: str) -> AsyncIterator[None]:
+    """The records want what another namespace has: as long as this is so, the data plane takes nothing of them."""
+    claim = {**scene.place, "domain": CLAIMED}
+    try:
+        assert (await scene.developer.call("add_domain", **claim)).code == code
+        yield
+    finally:
+        await scene.developer.good("remove_domain", **claim)
+
+
+@pytest.mark.parametrize("slug", CHANGES)
+async def test_a_change_that_the_data_plane_refuses_says_so_and_takes_effect_when_it_is_set_right(
+    slug: str, scene: Scene
+) -> None:
+    fields, effect = await CHANGES[slug].prepare(scene)
+    fields, key = request(scene, slug, fields), uuid4().hex
+    before = await scene.page()
+    # Without public authentication a domain is not taken from anybody until it is switched on.
+    is_off = slug == "set_domain_public_auth"
+    async with claimed_domain(scene, "OK" if is_off else "VALIDATION_FAILED"):
+        refused = await scene.developer.call(slug, key, **fields)
+        assert refused.code == "VALIDATION_FAILED"
+        ((*path, word),) = refused.errors
+        assert (path[:2], word) == (["access", "domains"], "not-allowed")
+        assert await scene.page() == before
+        assert await scene.regions(origin=f"https://{CLAIMED}") == "OK"
+    await effect(await scene.developer.good(slug, key, **fields))
