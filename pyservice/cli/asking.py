@@ -19,7 +19,11 @@ from pyservice.rpc import InternalClient, Unreachable
 
 
 class Failed(Exception):
-    """The service did not do it; the message says why."""
+    """The service did not do it; the message says why. `code` is its own, empty when it did not answer."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def ask(socket_path: Path, data_dir: Path, method: str, request: Message) -> Any:
@@ -27,7 +31,7 @@ def ask(socket_path: Path, data_dir: Path, method: str, request: Message) -> Any
     try:
         return asyncio.run(_ask(socket_path, method, request))
     except ServiceError as error:
-        raise Failed(str(error)) from None
+        raise Failed(str(error), error.code) from None
     except Unreachable as error:
         raise Failed(f"is a service running with --data-dir {data_dir}? {error}") from None
     except OSError as error:

@@ -1,5 +1,5 @@
-"""`pyservice token create`: asks the control plane; where none runs (a static feed) the data plane makes the tokens of
-its namespaces.
+"""`pyservice token create`: asks the control plane; tokens of namespaces that it does not have (of a static feed) are
+made by the data plane.
 """
 
 from __future__ import annotations
@@ -29,21 +29,25 @@ _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 def create(data_dir: Path, kind: str, namespace: str, is_json: bool) -> int:
     """Of a namespace. Exit status: 0 when the token was printed and is good."""
     try:
-        if has_control_plane(data_dir):
-            answer = ask(
-                control_socket(data_dir),
-                data_dir,
-                f"{_CONTROL}.CreateNamespaceToken",
-                control_admin_pb2.CreateNamespaceTokenRequest(
-                    kind=_KINDS[kind], namespace=namespace
-                ),
-            )
-        else:
-            request = admin_pb2.CreateTokenRequest(kind=_KINDS[kind], namespace=namespace)
-            answer = ask(admin_socket(data_dir), data_dir, _DATA, request)
+        return _tell(_of_namespace(data_dir, kind, namespace), is_json)
     except Failed as failed:
         return tell_failed("token", failed)
-    return _tell(answer, is_json)
+
+
+def _of_namespace(data_dir: Path, kind: str, namespace: str) -> Any:
+    """Raises Failed."""
+    if has_control_plane(data_dir):
+        wanted = control_admin_pb2.CreateNamespaceTokenRequest(
+            kind=_KINDS[kind], namespace=namespace
+        )
+        method = f"{_CONTROL}.CreateNamespaceToken"
+        try:
+            return ask(control_socket(data_dir), data_dir, method, wanted)
+        except Failed as failed:
+            if failed.code not in ("NAMESPACE_NOT_FOUND", "GAME_NOT_FOUND"):
+                raise
+    request = admin_pb2.CreateTokenRequest(kind=_KINDS[kind], namespace=namespace)
+    return ask(admin_socket(data_dir), data_dir, _DATA, request)
 
 
 def create_cloud(

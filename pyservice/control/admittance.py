@@ -4,16 +4,13 @@ and 8.1).
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 from collections.abc import Callable, Collection
 from typing import Final
 
-import bcrypt
-
 from pyservice.calls import Caller
-from pyservice.control import access
+from pyservice.control import access, passwords
 from pyservice.control.changes import now_ms
 from pyservice.control.names import is_host_name, refuse
 from pyservice.control.one_namespace import OneNamespace
@@ -25,8 +22,6 @@ from pyservice.storage.database import Database, Record, Transaction
 _DOMAINS_MAX: Final = 1_024
 """As many as the data plane takes of a namespace."""
 _USER_MAX: Final = 128
-_PASSWORD_MAX_BYTES: Final = 72
-"""What bcrypt looks at."""
 _USER = re.compile(r"[!-9;-~]+")
 
 
@@ -44,6 +39,7 @@ class Admittance:
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
         self._one = one
+        self._passwords = passwords.Passwords()
         self._now_ms = clock_ms
 
     # Domains --------------------------------------------------------------------------------------
@@ -123,10 +119,10 @@ class Admittance:
         async with self._database.read() as tx:
             await access.namespace(tx, caller, request.game_id, request.namespace_id)
         refuse(_user_problems(request))
-        hashed = await asyncio.to_thread(bcrypt.hashpw, request.password.encode(), bcrypt.gensalt())
+        hashed = await self._passwords.hashed(request.password)
 
         async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
-            await namespaces.set_user(tx, row.namespace_id, request.user, hashed.decode())
+            await namespaces.set_user(tx, row.namespace_id, request.user, hashed)
             return pb.SetAuthUserResponse()
 
         return await self._one.change(caller, request, pb.SetAuthUserResponse, change)
@@ -153,11 +149,11 @@ def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:
     elif _USER.fullmatch(request.user) is None:
         problems.append(field_problem(["user"], "invalid", sentence))
     length = len(request.password.encode())
-    sentence = f"must have 1 to {_PASSWORD_MAX_BYTES} bytes"
+    sentence = f"must have 1 to {passwords.MAX_BYTES} bytes"
     if not length:
         problems.append(field_problem(["password"], "too-short", sentence))
-    elif length > _PASSWORD_MAX_BYTES or "\0" in request.password:
-        word = "too-long" if length > _PASSWORD_MAX_BYTES else "invalid"
+    elif length > passwords.MAX_BYTES or "\0" in request.password:
+        word = "too-long" if length > passwords.MAX_BYTES else "invalid"
         problems.append(field_problem(["password"], word, sentence))
     return problems
 

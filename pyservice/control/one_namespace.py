@@ -81,13 +81,14 @@ class OneNamespace:
         change: Callable[[Transaction, Record], Awaitable[Answer]],
     ) -> Answer:
         """Changes the namespace of the request's path."""
-        topics: list[str] = []
 
         async def found(tx: Transaction) -> Answer:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            topics[:] = (game_topic(row.game_id), site_topic(row.namespace_id))
+            # Also when nobody waits for the answer any more.
+            tx.afterwards(lambda: self._feeder.changed(row.namespace_id))
+            tx.afterwards(
+                lambda: self._topics.bump(game_topic(row.game_id), site_topic(row.namespace_id))
+            )
             return await change(tx, row)
 
-        answer = await self._changes.make(caller, request, answer_type, found)
-        self._topics.bump(*topics)
-        return answer
+        return await self._changes.make(caller, request, answer_type, found)

@@ -56,6 +56,7 @@ def new_secret(kind: str) -> Secret:
 class Feeder(Protocol):
     """Gets configuration to the data plane."""
 
+    def changed(self, *namespace_ids: str) -> None: ...
     async def settled(self, namespace_id: str) -> None: ...
 
 
@@ -105,7 +106,7 @@ class Tokens:
         """Token and id, good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
         secret, token_id = new_secret("env"), self._ids.new()
         async with self._database.write() as tx:
-            await _raise_revision(tx, namespace_id)
+            await self._raise_revision(tx, namespace_id)
             await self._make_room(tx, namespace_id, "env")
             await tokens.add_of_namespace(
                 tx, token_id, namespace_id, "env", self._now_ms(), sha256=secret.sha256
@@ -154,7 +155,7 @@ class Tokens:
             problems = _development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
-            await _raise_revision(tx, row.namespace_id)
+            await self._raise_revision(tx, row.namespace_id)
             await self._make_room(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
             expires_ms = now + DEVELOPMENT_MS
@@ -228,7 +229,7 @@ class Tokens:
                 raise ServiceError("TOKEN_NOT_FOUND")
             if found.revoke_ms is None:
                 await tokens.revoke_of_namespace(tx, request.token_id, self._now_ms())
-                await _raise_revision(tx, row.namespace_id)
+                await self._raise_revision(tx, row.namespace_id)
             return pb.RevokeNamespaceTokenResponse()
 
         answer = await self._changes.make(caller, request, pb.RevokeNamespaceTokenResponse, change)
@@ -238,6 +239,11 @@ class Tokens:
             namespace_ids = [row.namespace_id]
         await self._feeder.settled(namespace_ids[0])
         return answer
+
+    async def _raise_revision(self, tx: Transaction, namespace_id: str) -> None:
+        """The data plane hears of it, also when nobody waits for the answer any more."""
+        await namespaces.change(tx, namespace_id, {})
+        tx.afterwards(lambda: self._feeder.changed(namespace_id))
 
     # cloud_ ---------------------------------------------------------------------------------------
 
@@ -283,11 +289,10 @@ class Tokens:
             if request.token_id not in {row.token_id for row in rows}:
                 raise ServiceError("TOKEN_NOT_FOUND")
             await tokens.revoke_cloud(tx, request.token_id, self._now_ms())
+            tx.afterwards(self._doubt)
             return pb.RevokeGroupTokenResponse()
 
-        answer = await self._changes.make(caller, request, pb.RevokeGroupTokenResponse, change)
-        self._doubt()
-        return answer
+        return await self._changes.make(caller, request, pb.RevokeGroupTokenResponse, change)
 
     async def inspect(
         self, request: pb.InspectTokenRequest, caller: Caller
@@ -310,10 +315,6 @@ def _all_groups_of(caller: Caller) -> str:
     """The identity whose tokens for all its groups are the caller's to manage: a token of one group has none."""
     scope = scope_of(caller)
     return scope.identity_id if scope.group_id is None else ""
-
-
-async def _raise_revision(tx: Transaction, namespace_id: str) -> None:
-    await namespaces.change(tx, namespace_id, {})
 
 
 def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecord:

@@ -169,7 +169,7 @@ def test_players_play_on_while_the_service_is_killed_and_new_ones_get_in_after(
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 3, "bots do not play")
     os.kill(run.service_pid(), signal.SIGKILL)
-    run.wait_for("starting it again")
+    run.wait_for("started again")
 
     def answers() -> bool:
         try:

@@ -107,7 +107,9 @@ def test_an_unknown_or_malformed_parameter_is_refused(
 
 @pytest.mark.parametrize("slug", sorted(set(BY_SLUG) - {"list"}))
 def test_other_operations_take_no_parameter(refusal: Refusal, slug: str) -> None:
-    path = dict.fromkeys(BY_SLUG[slug].path_fields, LOBBY)
+    path = {
+        name: "0" * 31 + "1" if name == "ray_id" else LOBBY for name in BY_SLUG[slug].path_fields
+    }
     error = refusal(slug, query=b"player_token=x", path=path)
     assert error.code == "QUERY_INVALID"
     assert ("player_token", "unknown-parameter") in paths(error)
@@ -230,12 +232,14 @@ def test_json_of_any_kind_is_read_or_refused(decode: Decode, slug: str, value: A
 
 
 def _decode_anything(decode: Decode, slug: str, body: bytes, query: bytes) -> None:
-    path = dict.fromkeys(BY_SLUG[slug].path_fields, LOBBY)
+    path = {
+        name: "0" * 31 + "1" if name == "ray_id" else LOBBY for name in BY_SLUG[slug].path_fields
+    }
     refused: ServiceError | None = None
     try:
         decode(slug, body, query, path)
     except ServiceError as error:
         refused = error
     if refused is not None:
-        assert refused.code in {"BODY_INVALID", "QUERY_INVALID"}
+        assert refused.code in {"BODY_INVALID", "QUERY_INVALID", "ID_INVALID"}
         assert refused.errors

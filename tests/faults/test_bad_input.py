@@ -64,7 +64,8 @@ def altered(token: str) -> str:
     return token[:-2] + other + token[-1]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+# The secret of a channel has no kind: tests of events have its refusals.
+@pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - {"live_events"}))
 async def test_a_wrong_token_gets_its_code_and_changes_nothing(
     stage: Stage, operation: str
 ) -> None:

@@ -5,6 +5,7 @@ The revisions are in `versions/`, one file each; a file that was released is nev
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,9 @@ def upgrade(connection: Connection, current: str | None, target: str) -> None:
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
+
+    # What it says of itself on the way is not for operators.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
     script = ScriptDirectory(str(_FOLDER))
     try:
