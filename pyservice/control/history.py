@@ -83,6 +83,8 @@ class History:
                 _log.exception("facts not read")
             else:
                 pause_s = _RETRY_S
+                # Statements of SQLite do not give the loop away: others have their turn between two steps.
+                await asyncio.sleep(0)
                 continue
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
