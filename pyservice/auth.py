@@ -7,7 +7,6 @@ both are interfaces here. What a caller may see in a path is the operation's mat
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,13 +15,11 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from pyservice.bearer import bearer_token, forbidden
 from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.errors import ServiceError
 
-_SCHEME: Final = "bearer "
 _LOBBY_HEADER: Final = "Bearer lobby_"
-_TOKEN_MAX: Final = 160
-_TOKEN_FORM = re.compile(r"(cloud|env|pub|dev|lobby|player|link)_[A-Za-z0-9_-]+")
 
 
 class Authenticity(Protocol):
@@ -98,7 +95,7 @@ class Authorizer:
         """
         if not call.authorization:
             return self._tokenless(call)
-        token, kind = _token(call.authorization)
+        token, kind = bearer_token(call.authorization)
         match kind:
             case "pub":
                 return self._public(token, call)
@@ -106,7 +103,7 @@ class Authorizer:
                 return self._environment(token, call)
             case "dev":
                 return self._development(token, call)
-        raise _forbidden(kind, "pub_, env_ or dev_")
+        raise forbidden(kind, "pub_, env_ or dev_")
 
     def lobby(self, call: Call) -> Caller:
         """What a lobby server says of itself: its lobby_ token; dev_ gets a mock success."""
@@ -116,27 +113,27 @@ class Authorizer:
             lobby_id = self._lobby_of_token(header[7:])
             if lobby_id is not None:
                 return Caller(TokenKind.LOBBY, b"", lobby_id, lobby_id, call)
-        token, kind = _token(header)
+        token, kind = bearer_token(header)
         match kind:
             case "lobby":
                 return self._lobby(token, call)
             case "dev":
                 return self._development(token, call)
-        raise _forbidden(kind, "the lobby's lobby_ or dev_")
+        raise forbidden(kind, "the lobby's lobby_ or dev_")
 
     def operator(self, call: Call) -> Caller | Awaitable[Caller]:
         """Attach and detach: env_, or cloud_, of which the control plane is asked."""
-        token, kind = _token(call.authorization)
+        token, kind = bearer_token(call.authorization)
         match kind:
             case "env":
                 return self._environment(token, call)
             case "cloud":
                 return self._cloud(token, call)
-        raise _forbidden(kind, "env_ or cloud_")
+        raise forbidden(kind, "env_ or cloud_")
 
     def lobby_state(self, call: Call) -> Caller | Awaitable[Caller]:
         """Reading a lobby's state: lobby_ of the namespace, env_, cloud_."""
-        token, kind = _token(call.authorization)
+        token, kind = bearer_token(call.authorization)
         match kind:
             case "lobby":
                 caller = self._lobby(token, call)
@@ -147,7 +144,7 @@ class Authorizer:
                 return self._environment(token, call)
             case "cloud":
                 return self._cloud(token, call)
-        raise _forbidden(kind, "lobby_, env_ or cloud_")
+        raise forbidden(kind, "lobby_, env_ or cloud_")
 
     def _lobby(self, token: str, call: Call) -> Caller:
         lobby_id = self._lobby_of_token(token)
@@ -220,25 +217,6 @@ def host_of_origin(origin: str) -> str | None:
     if parts.scheme not in ("http", "https") or not host:
         return None
     return host.rstrip(".")
-
-
-def _token(header: str | None) -> tuple[str, str]:
-    """The token of an `Authorization` header and its kind. Raises TOKEN_MISSING, TOKEN_INVALID."""
-    if not header:
-        raise ServiceError("TOKEN_MISSING")
-    if header[: len(_SCHEME)].lower() != _SCHEME:
-        raise ServiceError("TOKEN_INVALID", "Send Authorization: Bearer <token>.")
-    token = header[len(_SCHEME) :].strip(" ")
-    form = _TOKEN_FORM.fullmatch(token)
-    if form is None or len(token) > _TOKEN_MAX:
-        raise ServiceError("TOKEN_INVALID")
-    return token, form[1]
-
-
-def _forbidden(kind: str, accepted: str) -> ServiceError:
-    return ServiceError(
-        "FORBIDDEN", f"This operation takes {accepted} tokens, not a {kind}_ token."
-    )
 
 
 def _no_control_plane() -> ServiceError:

@@ -39,10 +39,6 @@ class Child:
         self._is_reload_due = False
 
     @property
-    def is_running(self) -> bool:
-        return self._process is not None
-
-    @property
     def pid(self) -> int:
         """Of the running process, or 0."""
         return self._process.pid if self._process else 0

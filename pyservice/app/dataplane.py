@@ -35,7 +35,6 @@ from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.operations import operations
 from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.public_addresses import AllowedAddresses, anywhere
 from pyservice.dataplane.regions import Region, Regions
 from pyservice.dataplane.signing import Signing
 from pyservice.dataplane.static_feed import StaticFeed
@@ -44,6 +43,7 @@ from pyservice.dataplane.verification import Verification
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.probes import create_probes
 from pyservice.errors import ServiceError
+from pyservice.hosts import AllowedAddresses, anywhere
 from pyservice.listener import AsgiServer, bound, listen
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics

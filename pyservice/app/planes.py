@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pyservice.control.batches import Batches
 from pyservice.control.feeder import Away
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, signing_pb2
@@ -13,44 +13,8 @@ from pyservice.rpc import InternalClient, Unreachable
 
 _INTERNAL: Final = "hosting.internal.v1"
 _SIGN_TIMEOUT_S: Final = 1.0
-_BATCH: Final = 64
 _PATIENCE_S: Final = 10.0
 """What a long poll may take beyond the time for which it was asked to wait."""
-
-
-class _Batches:
-    """Namespaces that are sent at one time go in one call: what comes while one is under way waits for the next."""
-
-    def __init__(
-        self, call: Callable[[feed_pb2.ApplyManyRequest], Awaitable[feed_pb2.ApplyManyResponse]]
-    ) -> None:
-        self._call = call
-        self._waiting: list[tuple[feed_pb2.ManyItem, asyncio.Future[feed_pb2.ApplyResponse]]] = []
-        self._sending: asyncio.Task[None] | None = None
-
-    async def send(self, item: feed_pb2.ManyItem) -> feed_pb2.ApplyResponse:
-        """The answer to one. Raises what the call raises."""
-        future: asyncio.Future[feed_pb2.ApplyResponse] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send())
-        return await future
-
-    async def _send(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-            request = feed_pb2.ApplyManyRequest(items=[item for item, _ in batch])
-            try:
-                answers = (await self._call(request)).answers
-            except (Away, ServiceError) as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
-        self._sending = None
 
 
 class DataPlaneClient:
@@ -62,15 +26,20 @@ class DataPlaneClient:
         """`listens` hears where the public HTTP door is, as host:port."""
         self._client = client
         self._listens = listens
-        self._fed = _Batches(lambda request: self._call("Feed.ApplyMany", request))
+        self._fed = Batches(self._apply_many)
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        return await self._fed.send(feed_pb2.ManyItem(configuration=request.configuration))
+        return await self._fed.add(feed_pb2.ManyItem(configuration=request.configuration))
 
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
         """What `apply` would answer; nothing is changed."""
         item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
-        return await self._fed.send(item)
+        return await self._fed.add(item)
+
+    async def _apply_many(self, items: list[feed_pb2.ManyItem]) -> Sequence[feed_pb2.ApplyResponse]:
+        answer = await self._call("Feed.ApplyMany", feed_pb2.ApplyManyRequest(items=items))
+        answers: Sequence[feed_pb2.ApplyResponse] = answer.answers
+        return answers
 
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         """What it holds; also says where its HTTP door listens."""

@@ -17,6 +17,8 @@ from typing import Final
 
 import bcrypt
 
+from pyservice.control.passwords import ROUNDS
+
 PASSWORD_MAX_BYTES: Final = 72
 """What bcrypt looks at; a longer one is never right."""
 
@@ -37,7 +39,7 @@ class Credentials:
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
         # Somebody who is not there costs as much time as somebody who is.
-        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(10))
+        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(ROUNDS))
 
     def close(self) -> None:
         """Waits for what is being checked."""

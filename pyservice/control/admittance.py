@@ -12,9 +12,10 @@ from typing import Final
 from pyservice.calls import Caller
 from pyservice.control import access, passwords
 from pyservice.control.changes import now_ms
-from pyservice.control.names import is_host_name, refuse
+from pyservice.control.names import refuse
 from pyservice.control.one_namespace import OneNamespace
 from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.hosts import is_host_name
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction

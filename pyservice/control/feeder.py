@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyservice.control.composing import Composing
+from pyservice.control.batches import Batches
 from pyservice.control.feeding import Composer, Wish
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.observability.logging import get_logger
@@ -85,7 +85,7 @@ class Feeder:
         self._taken_back = taken_back
         self._database = database
         self._composer = composer
-        self._composing = Composing(database, composer)
+        self._messages = Batches(self._compose)
         self._client = client
         self._wanted: dict[str, _Wanted] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -153,7 +153,7 @@ class Feeder:
         """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away or slow, nobody
         knows.
         """
-        message = await self._composing.compose(Wish(namespace_id, version_id))
+        message = await self._messages.add(Wish(namespace_id, version_id))
         if message is None or not self._is_connected.is_set():
             return
         try:
@@ -163,6 +163,12 @@ class Feeder:
             return
         if answer.HasField("refused"):
             raise _refusal(message, answer.refused, _NOTHING_SWITCHED)
+
+    async def _compose(
+        self, wishes: Sequence[Wish]
+    ) -> list[configuration_pb2.NamespaceConfiguration | None]:
+        async with self._database.read() as tx:
+            return await self._composer.compose_all(tx, wishes)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -282,7 +288,7 @@ class Feeder:
     async def _send(self, namespace_id: str) -> bool:
         """Sends it as it is; whether the data plane holds it now. Raises Away, ServiceError."""
         while True:
-            message = await self._composing.compose(Wish(namespace_id))
+            message = await self._messages.add(Wish(namespace_id))
             if message is None:
                 return True
             answer = await self._client.apply(feed_pb2.ApplyRequest(configuration=message))

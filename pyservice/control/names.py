@@ -4,7 +4,6 @@ host's name is.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from pyservice.ids import is_name_id
 from pyservice.pb.hosting.v1 import envelope_pb2
 
 DISPLAY_NAME_MAX: Final = 128
-_HOST_NAME_MAX: Final = 253
-_HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 
 
 def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
@@ -56,20 +53,6 @@ def with_suffix(name: str, number: int, longest: int) -> str:
     """`name-2` and so on, within the length."""
     suffix = f"-{number}"
     return name[: longest - len(suffix)].rstrip("-") + suffix
-
-
-def is_host_name(text: str) -> bool:
-    """Lower case, without a last dot; an IPv4 address has the form of one too."""
-    return len(text) <= _HOST_NAME_MAX and _HOST_NAME.fullmatch(text) is not None
-
-
-def is_host(text: str) -> bool:
-    """A host name in any case, or an IP address without brackets: as the data plane takes it of mock answers."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return text.isascii() and is_host_name(text.lower())
-    return True
 
 
 def told(problems: list[FieldProblem]) -> list[envelope_pb2.FieldProblem]:

@@ -20,7 +20,7 @@ _WAITING_MAX: Final = 64
 
 
 class Passwords:
-    """Hashes passwords. `close` ends its thread."""
+    """Hashes passwords."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, "passwords")
@@ -38,6 +38,3 @@ class Passwords:
         finally:
             self._waiting -= 1
         return made.decode()
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -16,9 +16,9 @@ from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
-from pyservice.control.names import is_host
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.hosts import is_host
 from pyservice.ids import RecordIds, is_name_id
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb

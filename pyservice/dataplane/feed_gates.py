@@ -1,6 +1,6 @@
 """What a fed captcha or verification must keep beyond the rules in its proto (decisions 4, 7).
 
-Whether an address is public is in `public_addresses`: a name is checked when it is asked, here only what
+Whether an address is public is in `hosts`: a name is checked when it is asked, here only what
 can be told from the URL. Who is asked and when is in `gates`.
 """
 
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from pyservice.dataplane.gates import PROVIDERS
-from pyservice.dataplane.public_addresses import Address, literal
+from pyservice.hosts import Address, is_absolute_name, is_number, known_address, literal
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 Found = tuple[tuple[str, ...], str]
@@ -41,9 +40,6 @@ _TAKEN_HEADERS: Final = frozenset(
         "upgrade",
     }
 )
-_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_LOOPBACK: Final = ip_address("127.0.0.1")
 
 
 def captcha_problems(
@@ -91,13 +87,13 @@ def _reason_against(url: str, is_allowed: Callable[[Address], bool]) -> str | No
     address = literal(host)
     if address is None:
         host = host.lower()
-        if len(host) > 253 or not _NAME.fullmatch(host):
+        if not is_absolute_name(host):
             return "has a host that is no host name and no IP address"
-        if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        if is_number(host):
             return "has an IP address that is not in its usual form, such as 192.0.2.1"
-        if host.rstrip(".").rpartition(".")[2] != "localhost":
+        address = known_address(host)
+        if address is None:
             return None
-        address = _LOOPBACK
     if is_allowed(address):
         return None
     return (

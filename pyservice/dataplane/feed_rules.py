@@ -7,7 +7,6 @@ and verification are in `feed_gates`, what happens to a refused configuration is
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Final
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_gates import Found, captcha_problems, verification_problems
 from pyservice.dataplane.namespaces import Namespaces, public_hosts
-from pyservice.dataplane.public_addresses import AllowedAddresses, Network
+from pyservice.hosts import AllowedAddresses, Network, is_host
 from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id, is_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
@@ -27,7 +26,6 @@ _log = get_logger("feed")
 
 _PORT_NAME_MAX: Final = 26
 _HOST_PORTS: Final = range(20_000, 26_000)
-_HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 _DISPLAY_NAME = re.compile(r"(?! )(?!.*  )[^\x00-\x1f\x7f-\x9f]{1,128}(?<! )")
 _RESERVED_ENV = re.compile(r"HOSTING_.*|PORT|PORT_.*")
 
@@ -170,7 +168,7 @@ def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
         for index, domain in enumerate(getattr(configuration.access, field)):
             path = ("access", field, str(index))
             host = domain.lower().rstrip(".")
-            if not _is_host(host):
+            if not is_host(host):
                 yield path, "must be a host name or an IP address, without scheme and port"
             elif host in seen:
                 yield path, "is there more than once"
@@ -201,7 +199,7 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fo
         if token.token_id in ids:
             yield (*path, "token_id"), "is there more than once"
         ids.add(token.token_id)
-        if token.HasField("hostname") and not _is_host(token.hostname.lower()):
+        if token.HasField("hostname") and not is_host(token.hostname.lower()):
             yield (*path, "hostname"), "must be a host name or an IP address, without a port"
 
 
@@ -222,11 +220,3 @@ def _is_others(
 
 def _name(configuration: pb.NamespaceConfiguration) -> str:
     return f"{configuration.game.name_id}/{configuration.name_id}"
-
-
-def _is_host(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
-    return True

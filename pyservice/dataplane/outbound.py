@@ -2,7 +2,7 @@
 it may go (decisions 7).
 
 Owns that the address that was checked is the one connected to. Which addresses are public is in
-`public_addresses`, what is asked and what an answer means in `captcha` and `verification`.
+`hosts`, what is asked and what an answer means in `captcha` and `verification`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from pyservice.dataplane.public_addresses import Address
+from pyservice.hosts import Address
 from pyservice.observability.rays import new_span_id, note
 
 TIMEOUT_MS: Final = 10_000

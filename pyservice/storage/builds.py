@@ -65,11 +65,6 @@ async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
 
 
-async def of_upload(tx: Transaction, upload_id: str) -> Record | None:
-    """Columns of `builds`."""
-    return await tx.first(select(builds).where(builds.c.upload_id == upload_id))
-
-
 async def of_game(
     tx: Transaction, game_id: str, tags: Mapping[str, str] | None = None
 ) -> Sequence[Record]:

@@ -55,7 +55,7 @@ async def test_a_password_is_asked_for_where_one_is_set(
 async def test_a_password_is_checked_once_and_then_known(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
-    users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(11))}
+    users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(13))}
     listener.sites.by_name["arena", "slow"] = make_site(FILES, users=users)
     started = time.perf_counter()
     assert (await client.get("/arena/slow/tiny.js", auth=("ann", "right"))).status_code == 200

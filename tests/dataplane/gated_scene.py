@@ -16,9 +16,9 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.entrance import Entrance
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.public_addresses import AllowedAddresses, anywhere
 from pyservice.dataplane.verification import Verification
 from pyservice.errors import ServiceError
+from pyservice.hosts import AllowedAddresses, anywhere
 from tests.dataplane.configurations import version
 from tests.dataplane.scene import MODES, Scene
 

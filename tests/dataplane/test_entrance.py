@@ -12,8 +12,8 @@ import pytest
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.public_addresses import AllowedAddresses
 from pyservice.dataplane.verification import Verification
+from pyservice.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
 from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from pyservice.dataplane.outbound import Outbound, Unanswered
-from pyservice.dataplane.public_addresses import AllowedAddresses, anywhere
+from pyservice.hosts import AllowedAddresses, anywhere
 from tests.dataplane.other_server import OtherServer, other_server, raw_server
 
 pytestmark = pytest.mark.anyio

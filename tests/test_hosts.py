@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from pyservice.dataplane.public_addresses import AllowedAddresses
+from pyservice.hosts import AllowedAddresses
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,23 @@
-"""Which IP addresses may be asked over HTTP by those who do not run this service (decisions 7).
+"""Host names and IP addresses: their form, and which may be asked over HTTP by those who do not run this service
+(decisions 7).
 
-Pure. That nothing else is connected to is `outbound`'s.
+Pure, and the same for both planes. That nothing else is connected to is `outbound`'s.
 """
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+_NAME_MAX: Final = 253
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+# Resolvers take such names for IPv4 addresses in other spellings, such as 0x7f.1.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_LOOPBACK: Final = IPv4Address("127.0.0.1")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC: Final = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 """Relays and documentation that `ipaddress` takes for public."""
@@ -39,6 +46,35 @@ def literal(host: str) -> Address | None:
         return ip_address(host)
     except ValueError:
         return None
+
+
+def is_host_name(text: str) -> bool:
+    """Lower case, without a last dot; an IPv4 address has the form of one too."""
+    return len(text) <= _NAME_MAX and _NAME.fullmatch(text) is not None
+
+
+def is_host(text: str) -> bool:
+    """A host name in any case, or an IP address without brackets."""
+    return literal(text) is not None or (text.isascii() and is_host_name(text.lower()))
+
+
+def is_absolute_name(host: str) -> bool:
+    """A host name in lower case, maybe with a last dot."""
+    return len(host) <= _NAME_MAX and is_host_name(host.removesuffix("."))
+
+
+def is_number(host: str) -> bool:
+    """Whether resolvers take a host name for an IPv4 address in another spelling."""
+    return _NUMBER.fullmatch(_last_label(host)) is not None
+
+
+def known_address(host: str) -> Address | None:
+    """The address that a host is known to be without asking: a literal's, or that of localhost."""
+    return _LOOPBACK if _last_label(host) == "localhost" else literal(host)
+
+
+def _last_label(host: str) -> str:
+    return host.rstrip(".").rpartition(".")[2]
 
 
 def _meant(address: Address) -> Address:
