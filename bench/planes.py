@@ -175,9 +175,8 @@ class Planes:
 
         self.with_records(put)
 
-    def owner_tokens(self, count: int) -> list[str]:
-        """Further `cloud_` tokens of the owner."""
-        made = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
+    def identity_id(self) -> str:
+        """The owner."""
         own = sha256(self.token.encode()).digest()
 
         async def identity(tx: Transaction) -> str:
@@ -185,7 +184,12 @@ class Planes:
             assert row is not None
             return str(row.identity_id)
 
-        identity_id = self.with_records(identity)
+        return self.with_records(identity)
+
+    def owner_tokens(self, count: int) -> list[str]:
+        """Further `cloud_` tokens of the owner."""
+        made = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
+        identity_id = self.identity_id()
         now_ms = time.time_ns() // 1_000_000
         self.fill(
             cloud_tokens,

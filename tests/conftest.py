@@ -1,5 +1,7 @@
 """What tests of several parts share: a message with every kind of field that a proto may have."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -102,3 +104,37 @@ def shape() -> type[Any]:
 def anyio_backend() -> str:
     """The loop under asynchronous tests."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def quiet_ends(request: pytest.FixtureRequest) -> None:
+    """Asynchronous tests with `calls_of_ended_loops` in place."""
+    if request.node.get_closest_marker("anyio") and "anyio_backend" in request.fixturenames:
+        request.getfixturevalue("calls_of_ended_loops")
+
+
+@pytest.fixture
+async def calls_of_ended_loops(anyio_backend: Any) -> AsyncIterator[None]:
+    """grpcio has one queue for all loops of a process: the end of a call whose test, and loop, is over may arrive in a
+    later test, where it is nobody's failure. A service has one loop.
+    """
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+
+    def told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        is_late = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+        if not (is_late and _is_of_grpc(error)) and handler is not None:
+            handler(loop, context)
+
+    loop.set_exception_handler(told)
+    yield
+
+
+def _is_of_grpc(error: BaseException | None) -> bool:
+    frame = error.__traceback__ if error is not None else None
+    while frame is not None:
+        if frame.tb_frame.f_code.co_name.endswith("_handle_events"):
+            return True
+        frame = frame.tb_next
+    return False

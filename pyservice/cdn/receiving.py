@@ -235,6 +235,9 @@ class Reception(asyncio.BufferedProtocol):
     def _end(self, *, finish: bool) -> None:
         if not self._is_over:
             self._is_over = True
+            if self._transport is not None and not self._transport.is_closing():
+                # Whoever speaks to the connection after us hears the rest.
+                self._transport.pause_reading()
             self._uploads.spare_blocks += max(self._blocks - BLOCKS, 0)
             self._uploads.end(self, finish=finish)
 

@@ -78,8 +78,12 @@ class Incoming:
         """Has a block written after those before it.
 
         `when_written` is called on the loop when the block may be used again, also when the disk
-        refused it: `failure` is set then.
+        refused it: `failure` is set then. After a failure or the end nothing is written any more:
+        what came late must not make the file anew.
         """
+        if self.failure is not None or self._is_over:
+            self._loop.call_soon(when_written)
+            return
         self._blocks.append((block, when_written))
         if self._writing is None:
             self._start()

@@ -1,0 +1,271 @@
+"""What is on the lists that are measured: rows put straight into the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from sqlalchemy import Table
+
+from bench.planes import Planes
+from pyservice.control.configuration import encode
+from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.storage import tables
+
+FIRST_MS: Final = 1_700_000_000_000
+Rows = Iterator[Mapping[str, Any]]
+Tables = Sequence[tuple[Table, Rows]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A game with a namespace that nobody plays in."""
+
+    planes: Planes
+    game_id: str
+    namespace_id: str
+    version_id: str
+
+    @classmethod
+    def make(cls, planes: Planes, name: str) -> Place:
+        game_id = planes.game(name)
+        version_id = planes.call("list_versions", {"game_id": game_id})["versions"][0]["version_id"]
+        return cls(planes, game_id, planes.namespace_id(game_id), version_id)
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """What a path may name."""
+        return {
+            "game_id": self.game_id,
+            "namespace_id": self.namespace_id,
+            "environment_id": self.namespace_id,
+            "group_id": self.planes.group_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A list with pages. `anchor` is the parameter that says where a page begins, a time."""
+
+    slug: str
+    member: str
+    anchor: str
+    page: int
+    table: Table
+    row: Callable[[Place, int], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A list without pages."""
+
+    slug: str
+    member: str
+    rows: Callable[[Place, int], Tables]
+    is_of_group: bool = False
+    """Of the group and not of a game."""
+
+
+def _history_row(place: Place, number: int) -> Mapping[str, Any]:
+    return {
+        "entry_id": place.planes.ids.new(),
+        "namespace_id": place.namespace_id,
+        "version_id": place.version_id,
+        "deploy_ms": FIRST_MS + number,
+    }
+
+
+def _lobby_row(place: Place, number: int) -> Mapping[str, Any]:
+    """One that is over, and not yet forgotten."""
+    columns = {column.name for column in tables.lobbies.columns}
+    row = {
+        "lobby_id": place.planes.ids.new(),
+        "namespace_id": place.namespace_id,
+        "version_id": place.version_id,
+        "game_mode": "hall",
+        "region_id": "local",
+        "create_ms": FIRST_MS + number,
+        "ready_ms": FIRST_MS + number,
+        "stop_ms": FIRST_MS * 2,
+        "stop_reason": "exited",
+        "exit_code": 0,
+        "publicity": "public",
+        "is_closed": False,
+        "is_stopping": False,
+        "peak_players": 1,
+        "player_ms": 1_000,
+        "is_dynamic": False,
+        "max_players": 4,
+    }
+    return {name: value for name, value in row.items() if name in columns}
+
+
+def _version_rows(place: Place, count: int) -> Tables:
+    empty = encode(versions_pb2.CloudConfig())
+    return [
+        (
+            tables.versions,
+            (
+                {
+                    "version_id": place.planes.ids.new(),
+                    "game_id": place.game_id,
+                    "display_name": f"1.0.{number}",
+                    "create_ms": FIRST_MS + number,
+                    "config": empty,
+                    "config_json": b"{}",
+                }
+                for number in range(count)
+            ),
+        )
+    ]
+
+
+def _namespace_rows(place: Place, count: int) -> Tables:
+    return [
+        (
+            tables.namespaces,
+            (
+                {
+                    "namespace_id": place.planes.ids.new(),
+                    "game_id": place.game_id,
+                    "name_id": f"n{number}",
+                    "display_name": "Bench",
+                    "create_ms": FIRST_MS + number,
+                    "version_id": place.version_id,
+                    "lobby_count_max": 512,
+                    "max_players": 256,
+                    "enable_domain_public_auth": True,
+                    "cdn_auth_type": "none",
+                    "revision": 1,
+                }
+                for number in range(count)
+            ),
+        )
+    ]
+
+
+def _token_rows(place: Place, count: int) -> Tables:
+    return [
+        (
+            tables.namespace_tokens,
+            (
+                {
+                    "token_id": place.planes.ids.new(),
+                    "namespace_id": place.namespace_id,
+                    "kind": "pub",
+                    "create_ms": FIRST_MS + number,
+                }
+                for number in range(count)
+            ),
+        )
+    ]
+
+
+def _upload_rows(place: Place, kind: str, ids: Sequence[str]) -> tuple[Table, Rows]:
+    """Completed ones."""
+    return tables.uploads, (
+        {
+            "upload_id": upload_id,
+            "game_id": place.game_id,
+            "kind": kind,
+            "display_name": "Bench",
+            "content_length": 1_000,
+            "create_ms": FIRST_MS + number,
+            "complete_ms": FIRST_MS + number,
+        }
+        for number, upload_id in enumerate(ids)
+    )
+
+
+def _build_rows(place: Place, count: int) -> Tables:
+    uploads = [place.planes.ids.new() for _ in range(count)]
+    rows = (
+        {
+            "build_id": place.planes.ids.new(),
+            "game_id": place.game_id,
+            "upload_id": upload_id,
+            "display_name": "Bench",
+            "kind": "archive",
+            "compression": "none",
+            "create_ms": FIRST_MS + number,
+        }
+        for number, upload_id in enumerate(uploads)
+    )
+    return [_upload_rows(place, "build", uploads), (tables.builds, rows)]
+
+
+def _site_rows(place: Place, count: int) -> Tables:
+    uploads = [place.planes.ids.new() for _ in range(count)]
+    rows = (
+        {
+            "site_id": place.planes.ids.new(),
+            "game_id": place.game_id,
+            "upload_id": upload_id,
+            "display_name": "Bench",
+            "create_ms": FIRST_MS + number,
+        }
+        for number, upload_id in enumerate(uploads)
+    )
+    return [_upload_rows(place, "site", uploads), (tables.sites, rows)]
+
+
+def _avatar_rows(place: Place, count: int) -> Tables:
+    uploads = [place.planes.ids.new() for _ in range(count)]
+    rows = (
+        {
+            "upload_id": upload_id,
+            "path": "a.png",
+            "content_length": 1_000,
+            "content_type": "image/png",
+        }
+        for upload_id in uploads
+    )
+    return [_upload_rows(place, "avatar", uploads), (tables.upload_files, rows)]
+
+
+def _group_token_rows(place: Place, count: int) -> Tables:
+    identity_id = place.planes.identity_id()
+    rows = (
+        {
+            "token_id": place.planes.ids.new(),
+            "sha256": sha256(str(number).encode()).digest(),
+            "identity_id": identity_id,
+            "group_id": place.planes.group_id,
+            "create_ms": FIRST_MS + number,
+        }
+        for number in range(count)
+    )
+    return [(tables.cloud_tokens, rows)]
+
+
+def _game_rows(place: Place, count: int) -> Tables:
+    rows = (
+        {
+            "game_id": place.planes.ids.new(),
+            "name_id": f"rest-{number}",
+            "display_name": "At rest",
+            "group_id": place.planes.group_id,
+            "create_ms": FIRST_MS + number,
+        }
+        for number in range(count)
+    )
+    return [(tables.games, rows)]
+
+
+PAGED: Final = (
+    Paged("version_history", "versions", "anchor", 64, tables.version_history, _history_row),
+    Paged("list_lobby_records", "lobbies", "before_create_ts", 64, tables.lobbies, _lobby_row),
+)
+WHOLE_LISTS: Final = (
+    Whole("list_versions", "versions", _version_rows),
+    Whole("list_namespaces", "namespaces", _namespace_rows),
+    Whole("list_namespace_tokens", "tokens", _token_rows),
+    Whole("list_builds", "builds", _build_rows),
+    Whole("list_game_builds", "builds", _build_rows),
+    Whole("list_sites", "sites", _site_rows),
+    Whole("list_avatars", "custom_avatars", _avatar_rows),
+    Whole("list_group_tokens", "tokens", _group_token_rows, is_of_group=True),
+    Whole("get_games", "games", _game_rows, is_of_group=True),
+)
