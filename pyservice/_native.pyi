@@ -3,8 +3,8 @@
 Values cross the boundary, no Python object is kept inside and nothing inside calls back. Ids are 16 bytes, times and
 durations milliseconds, LSNs positive integers where 0 means "nothing to wait for". An answer whose ``wait`` is not 0
 may leave the process only when ``Engine.durable()`` has reached it. Methods that do work in proportion to the data
-(``open``, ``heartbeat``, ``list_lobbies``, ``render_metrics``, ``keys_in_use``, ``drop_key``, ``compact``, ``close``)
-release the GIL.
+(``open``, ``heartbeat``, ``list_lobbies``, ``live_versions``, ``render_metrics``, ``keys_in_use``, ``drop_key``,
+``compact``, ``close``) release the GIL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -395,6 +395,10 @@ class Engine:
     def lobby(self, lobby: bytes) -> Lobby | None: ...
     def list_lobbies(self, namespace: bytes, version: bytes) -> list[Lobby]:
         """Public, open lobbies of the version, oldest first."""
+    def namespace_that_had(self, lobby: bytes) -> bytes | None:
+        """Whose a lobby is, or was as long as its end is remembered."""
+    def live_versions(self, namespace: bytes) -> list[bytes]:
+        """Versions of its lobbies that have not ended, each once; what is decided, durable or not."""
     def player_counts(self, namespace: bytes) -> list[tuple[str, str, int]]:
         """(mode, region, connected players)."""
     def status(self) -> Status: ...

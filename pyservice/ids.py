@@ -1,4 +1,4 @@
-"""Ids and short names: how they are made and what form they have (decisions 1.4 and 4).
+"""Ids and names: how they are made and what form they have (decisions 1.4 and 4).
 
 Lobby ids are not made here: the engine makes them, because their first 16 bits name a shard.
 Whether an id exists is for who holds the records.
@@ -10,12 +10,15 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 GAME_NAME_MAX = 40
 NAMESPACE_NAME_MAX = 20
+PORT_NAME_MAX = 26
 """Longest ``name_id`` of each kind, in characters."""
+DISPLAY_NAME_MAX = 128
 
 _UUID_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NAME_FORM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -41,6 +44,20 @@ def is_name_id(text: str, max_len: int) -> bool:
     """Whether the text can be a ``name_id``: of ``[a-z0-9-]``, no dash first, last or doubled, and
     not in the form of an id."""
     return len(text) <= max_len and _NAME_FORM.fullmatch(text) is not None and not is_uuid(text)
+
+
+def display_name_flaws(text: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with a ``display_name``, each with a problem word and how the sentence ends."""
+    if not text:
+        yield "too-short", f"must have 1 to {DISPLAY_NAME_MAX} characters"
+    elif len(text) > DISPLAY_NAME_MAX:
+        yield "too-long", f"must have 1 to {DISPLAY_NAME_MAX} characters"
+    # Of a text that is too long no more is looked at than may be there.
+    kinds = map(unicodedata.category, text[:DISPLAY_NAME_MAX])
+    if not {"Cc", "Cs"}.isdisjoint(kinds):
+        yield "invalid", "must not have control characters"
+    elif text != text.strip() or "  " in text:
+        yield "invalid", "must not have leading, trailing or doubled spaces"
 
 
 class RecordIds:

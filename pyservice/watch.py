@@ -23,6 +23,8 @@ __all__ = ["Change", "Changes", "Park", "Parked", "Topics", "Waiters", "park", "
 HOLD_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
 _RECENT_MAX: Final = 65_536
+WOKEN_A_TURN: Final = 100
+"""Requests that are woken before others have their turn."""
 # Requests whose time ends within the same 400th of it are woken together, by one timer.
 _GRAINS: Final = 400
 # A topic stands in a header beside others.
@@ -209,6 +211,8 @@ class Waiters:
         """Changes up to this number have arrived, or concern nobody."""
         self._floor = 0
         self._recent: dict[str, int] = {}
+        self._waking: dict[Parked, bool] = {}
+        """Held requests that have to be woken, in this order, and whether their time is over."""
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
 
@@ -243,6 +247,7 @@ class Waiters:
         grain = self._held.pop(parked, None)
         if grain is None:
             return
+        self._waking.pop(parked, None)
         _take_out(self._by_grain, grain, parked)
         for topic in parked.topics:
             _take_out(self._by_topic, topic, parked)
@@ -296,10 +301,20 @@ class Waiters:
         return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
 
     def _wake(self, woken: Iterable[Parked], *, is_over: bool = False) -> None:
+        """A few at once; of many the others in later turns of the loop, held until then."""
+        is_idle = not self._waking
         for parked in woken:
-            self.drop(parked)
-        for parked in woken:
-            parked.woken(is_over=is_over)
+            self._waking.setdefault(parked, is_over)
+        if is_idle and self._waking:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        for parked, is_over in tuple(islice(self._waking.items(), WOKEN_A_TURN)):
+            if parked in self._waking:
+                self.drop(parked)
+                parked.woken(is_over=is_over)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -312,9 +327,8 @@ class Waiters:
     def _on_timer(self) -> None:
         # A timer may fire early by the grain of the loop's clock.
         now = asyncio.get_running_loop().time() + 0.001
-        for grain in sorted(self._by_grain):
-            if grain * self._grain_s <= now:
-                self._wake(tuple(self._by_grain[grain]), is_over=True)
+        due = [grain for grain in sorted(self._by_grain) if grain * self._grain_s <= now]
+        self._wake([parked for grain in due for parked in self._by_grain.pop(grain)], is_over=True)
         self._timer = None
         self._set_timer()
 

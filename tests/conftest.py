@@ -129,6 +129,7 @@ async def calls_of_ended_loops(anyio_backend: Any) -> AsyncIterator[None]:
 
     loop.set_exception_handler(told)
     yield
+    loop.set_exception_handler(handler)
 
 
 def _is_of_grpc(error: BaseException | None) -> bool:

@@ -193,7 +193,7 @@ class House:
         self.data_dir = folder / "data"
         self.ready_file = folder / "ready.json"
         self.settings = {
-            "rate_limits": {"client": UNLIMITED, "operator": UNLIMITED},
+            "rate_limits": {"client": UNLIMITED, "operator": UNLIMITED, "anonymous": UNLIMITED},
             "journal": {"segment_bytes": 1 << 20},
             **settings,
         }

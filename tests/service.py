@@ -44,6 +44,7 @@ UNLIMITED: Final = {
     "rate_limits": {
         "client": {"per_second": 0, "burst": 1},
         "operator": {"per_second": 0, "burst": 1},
+        "anonymous": {"per_second": 0, "burst": 1},
     }
 }
 

@@ -246,7 +246,8 @@ class HttpDoor:
 class GrpcDoor:
     """Calls operations over gRPC."""
 
-    def __init__(self, channel: grpc.aio.Channel, server: RpcServer) -> None:
+    def __init__(self, channel: grpc.aio.Channel, server: RpcServer, port: int = 0) -> None:
+        self.port = port
         self.channel = channel
         self.server = server
 
@@ -365,7 +366,7 @@ async def open_door(
             channel = grpc.aio.insecure_channel(
                 f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
             )
-            yield GrpcDoor(await stack.enter_async_context(channel), server)
+            yield GrpcDoor(await stack.enter_async_context(channel), server, port)
             return
         app = create_app(operations, settings, metrics, limits)
         serve = open_http if kind == "http" else open_asgi

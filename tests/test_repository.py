@@ -30,6 +30,7 @@ ONE_IMPORTER = {
     "pyservice._native": ("pyservice/dataplane/engine.py",),
     "grpc": ("pyservice/rpc",),
     "sqlalchemy": ("pyservice/storage/",),
+    "asyncpg": ("pyservice/storage/",),
     "prometheus_client": ("pyservice/observability/metrics.py",),
     "os.environ": ("pyservice/settings/",),
     "structlog": ("pyservice/observability/logging.py",),

@@ -56,6 +56,8 @@ class SmallControl:
     revoked: set[str] = field(default_factory=set)
     is_slow: bool = False
     """`create_group` waits until it is let on."""
+    waiting: int = 0
+    """Requests that it is slow with."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,11 +112,14 @@ class SmallControl:
     async def create_group(self, message: groups_pb2.CreateGroupRequest, caller: Caller) -> Message:
         self.begun.set()
         if self.is_slow:
+            self.waiting += 1
             try:
                 await self.go_on.wait()
             except asyncio.CancelledError:
                 self.left.set()
                 raise
+            finally:
+                self.waiting -= 1
         return groups_pb2.CreateGroupResponse(group_id=GROUP)
 
     async def validate_game(

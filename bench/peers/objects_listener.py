@@ -41,7 +41,7 @@ async def serve(folder: Path, length: int) -> None:
         print(json.dumps(await objects.presign_put(key, length, 3600)), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         await objects.complete([Prepared(key, [Part(0, length)])])
-        print(json.dumps(await objects.digest(key)), flush=True)
+        print(json.dumps(await objects.digest(key, asyncio.to_thread)), flush=True)
         await objects.delete(key)
 
 

@@ -4,14 +4,18 @@ runs: a start has 2 s, and the parent of both planes has to stay small.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pyservice.process import Parent
 from pyservice.settings import Settings
 
-__all__ = ["Launch", "run_all", "run_control", "run_data"]
+_MODULES: Final = {"data": "pyservice.app.dataplane", "control": "pyservice.app.control"}
+
+__all__ = ["Launch", "load", "run_all", "run_control", "run_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,12 @@ def run_all(launch: Launch, flags: Sequence[str]) -> int:
     from pyservice.app.parent import run
 
     return run(launch, flags)
+
+
+def load(role: str) -> None:
+    """Imports what `run_data` and `run_control` need."""
+    importlib.import_module("pyservice.app.serving")
+    importlib.import_module(_MODULES[role])
 
 
 def run_data(launch: Launch) -> int:

@@ -10,11 +10,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pyservice.process import Parent
+from pyservice import spawning
 
 _PIPE_BYTES: Final = 65_536
 
@@ -49,22 +48,10 @@ class Child:
         self._ended.clear()
         self._told = b""
         self._is_ready = self._is_reload_due = False
-        self._pipe, ready_descriptor = os.pipe()
-        parent = Parent(os.getpid(), ready_descriptor)
-        command = [sys.executable, "-m", "pyservice", "serve", *self._flags, *pinned]
-        try:
-            self._process = subprocess.Popen(
-                [*command, f"--role={self.role}", f"--child-of={parent}"],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[ready_descriptor],
-                # Ctrl-C at a terminal is for the parent, which ends its children in order.
-                process_group=0,
-            )
-        except OSError:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(ready_descriptor)
+        flags = [*self._flags, *pinned]
+        begun = spawning.take(self.role, flags)
+        self._process, self._pipe = begun.process, begun.ready
+        begun.give(flags)
         loop.add_reader(self._pipe, self._read)
         descriptor = os.pidfd_open(self._process.pid)
         loop.add_reader(descriptor, self._reap, descriptor)

@@ -7,6 +7,7 @@ What a part does is its own matter; how a process meets its signals and its lock
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from pyservice.control.lobbies import Lobbies
 from pyservice.control.namespaces import Namespaces
 from pyservice.control.one_namespace import OneNamespace
 from pyservice.control.operations import Nouns, operations
+from pyservice.control.orphans import Orphans
 from pyservice.control.pictures import Pictures
 from pyservice.control.platform import Platform
 from pyservice.control.rays import RayStore
@@ -67,6 +69,9 @@ START_FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable,)
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
+_SWITCH_S: Final = 0.000_5
+"""How long a thread that goes through an archive may keep the loop waiting, each time it gives way to a statement or a
+read: Python's own 5 ms add up to a request that waits for 40."""
 _ADDED_HEADERS_BYTES: Final = 4096
 
 _log = get_logger("service")
@@ -141,12 +146,16 @@ class ControlPlane:
         self._platform = _platform(settings, self._database, links)
         nouns = self._nouns(links, data_plane)
         administration = Administration(
-            self._database, self._ids, self._topics, self._gate, nouns.tokens
+            self._database,
+            self._ids,
+            self._topics,
+            self._gate,
+            nouns.tokens,
+            Orphans(self._database, owner.source_epoch, data_plane, self._feeder.look_again),
         )
         table = operations(self._gate, nouns)
         door = _door(settings)
-        rates = settings.rate_limits.operator
-        limits = Limits(control=Rate(rates.per_second, rates.burst))
+        limits = Limits(*_rates(settings))
         self._limits = limits
         app = create_app(table, door, self._metrics, limits, rays=self._rays.rays)
         self._http = make_server(app, [listen_unix(settings.control_http_socket)])
@@ -229,6 +238,7 @@ class ControlPlane:
 
     async def start(self) -> dict[str, str]:
         """Serves; returns what the ready file says of this plane."""
+        sys.setswitchinterval(_SWITCH_S)
         await self._http.start()
         await self._rpc.start()
         await self._files.start(self._database, self._topics, self._cdn_socket)
@@ -254,9 +264,7 @@ class ControlPlane:
             for problem in error.problems:
                 _log.error("settings not reloaded", problem=str(problem))
             return
-        rates = settings.rate_limits.operator
-        rate = Rate(rates.per_second, rates.burst)
-        self._limits.change(rate, rate)
+        self._limits.change(*_rates(settings))
         self._tiers = settings.tiers
         self._platform.take_tiers(described.region_tiers(settings.tiers))
         _log.info("reloaded")
@@ -299,6 +307,13 @@ def _door(settings: Settings) -> DoorSettings:
         url_limit_bytes=http.url_bytes,
         message_limit_bytes=messages.message_bytes,
     )
+
+
+def _rates(settings: Settings) -> tuple[Rate, Rate, Rate]:
+    """As `Limits` takes them; this plane has no operations of game clients."""
+    limits = settings.rate_limits
+    operator = Rate(limits.operator.per_second, limits.operator.burst)
+    return operator, operator, Rate(limits.anonymous.per_second, limits.anonymous.burst)
 
 
 def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> Links:

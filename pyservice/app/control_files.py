@@ -57,7 +57,10 @@ class ControlFiles:
     async def start(self, database: Database, topics: Topics, listener: socket.socket) -> None:
         """Serves sites and objects on a bound socket."""
         sites = SiteRecords(database, topics)
-        self._cdn = Cdn(sites, self.objects, self._signer, self._settings.domains.cdn)
+        settings = self._settings
+        self._cdn = Cdn(
+            sites, self.objects, self._signer, settings.domains.cdn, settings.trusted_proxies
+        )
         uploads = None
         if self._folder is not None:
             uploads = Uploads(self._folder, self._signer, self.objects.counts)
@@ -98,6 +101,7 @@ def _bucket(settings: Settings) -> Bucket:
             bucket=about.bucket,
             region=about.region,
             endpoint=about.endpoint,
+            public_endpoint=about.public_endpoint,
             access_key_id=about.access_key_id,
             secret_access_key=about.secret_access_key.get_secret_value(),
             prefix=about.prefix,

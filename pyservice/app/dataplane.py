@@ -126,7 +126,7 @@ class DataPlane:
                 _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)
             else:
-                self._engine = opened
+                self._engine = self._feed.lobbies = opened
                 self._wire_doors(_regions(self._settings))
                 self._wire_upkeep(limits)
                 self._engine.start()

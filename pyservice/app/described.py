@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pyservice.control.links import Links
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.settings import Settings, Tier
+from pyservice.settings.sections import CaptchaSettings
 
 _LOCAL_ADDRESS: Final = "127.0.0.1"
 """Where lobbies are in local mode (decisions 5.9)."""
@@ -19,7 +20,7 @@ def bootstrap(settings: Settings, links: Links) -> pb.GetBootstrapResponse:
     domains = settings.domains
     return pb.GetBootstrapResponse(
         access=settings.access,
-        captcha=pb.BootstrapCaptcha(),
+        captcha=_captcha(settings.captcha),
         cluster=settings.cluster,
         domains=pb.BootstrapDomains(
             main=domains.main or urlsplit(links.public_url).netloc,
@@ -29,6 +30,14 @@ def bootstrap(settings: Settings, links: Links) -> pb.GetBootstrapResponse:
         ),
         login_methods=pb.LoginMethods(access_token=True, email=False),
         origins=pb.BootstrapOrigins(hub=links.hub_url),
+    )
+
+
+def _captcha(captcha: CaptchaSettings) -> pb.BootstrapCaptcha:
+    """Of the service's own pages: the second provider, where the operator has a key of it."""
+    site_key = captcha.captcha_b_site_key
+    return pb.BootstrapCaptcha(
+        captcha_b=None if site_key is None else pb.BootstrapCaptchaB(site_key=site_key)
     )
 
 

@@ -126,6 +126,7 @@ def _door(settings: Settings) -> DoorSettings:
         body_limit_bytes=http.body_bytes,
         headers_limit_bytes=http.header_bytes,
         url_limit_bytes=http.url_bytes,
+        bodies_limit_bytes=http.bodies_bytes,
         receive_timeout_ms=http.slow_client_ms,
         keep_alive_timeout_ms=http.keep_alive_ms,
         backlog=http.backlog,

@@ -13,6 +13,10 @@ from pyservice.rpc import InternalClient, Unreachable
 
 _INTERNAL: Final = "hosting.internal.v1"
 _SIGN_TIMEOUT_S: Final = 1.0
+_ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one namespace. What the socket takes at once is four times as much."""
+_OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
+"""Codes of failures that one item of many may be the cause of."""
 _PATIENCE_S: Final = 10.0
 """What a long poll may take beyond the time for which it was asked to wait."""
 
@@ -26,15 +30,37 @@ class DataPlaneClient:
         """`listens` hears where the public HTTP door is, as host:port."""
         self._client = client
         self._listens = listens
-        self._fed = Batches(self._apply_many)
+        self._fed = Batches(
+            self._apply_many,
+            size_of=feed_pb2.ManyItem.ByteSize,
+            is_of_one=lambda error: isinstance(error, ServiceError) and error.code in _OF_ONE,
+        )
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        return await self._fed.add(feed_pb2.ManyItem(configuration=request.configuration))
+        return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
 
     async def check(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
         """What `apply` would answer; nothing is changed."""
         item = feed_pb2.ManyItem(configuration=request.configuration, is_check=True)
-        return await self._fed.add(item)
+        return await self._feed(item)
+
+    async def _feed(self, item: feed_pb2.ManyItem) -> feed_pb2.ApplyResponse:
+        """One that is too large is refused here: it must not take others with it."""
+        size = item.ByteSize()
+        if size <= _ITEM_BYTES_MAX:
+            return await self._fed.add(item)
+        reason = (
+            f"takes {size:,} bytes with its tokens and domains, at most {_ITEM_BYTES_MAX:,} get to the data plane: "
+            "set a smaller version, revoke tokens or remove domains"
+        )
+        return feed_pb2.ApplyResponse(
+            refused=feed_pb2.Refused(problems=[feed_pb2.Problem(reason=reason)])
+        )
+
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        """Removes a namespace."""
+        answer: feed_pb2.RemoveResponse = await self._call("Feed.Remove", request)
+        return answer
 
     async def _apply_many(self, items: list[feed_pb2.ManyItem]) -> Sequence[feed_pb2.ApplyResponse]:
         answer = await self._call("Feed.ApplyMany", feed_pb2.ApplyManyRequest(items=items))

@@ -33,6 +33,7 @@ _SAYS: Final = {
     404: "there is nothing here",
     405: "only GET and HEAD are possible here",
     416: "the file has no such range",
+    429: "too many wrong passwords came from your address",
     503: "too many at once, try again in a few seconds",
 }
 
@@ -46,6 +47,8 @@ class Answer:
     body: bytes | AsyncIterator[bytes] = b""
     when_over: Callable[[], None] | None = None
     """Called once, sent or not."""
+    begun: bytes = b""
+    """What comes before the pieces: read already."""
 
     def to_bytes(self, *, is_last: bool) -> bytes:
         """The whole answer as it goes over the wire, for who speaks HTTP himself."""
@@ -69,7 +72,9 @@ class Answer:
                 body = body if with_body and isinstance(body, bytes) else b""
                 await send({"type": "http.response.body", "body": body})
                 return len(body)
-            return await _send_pieces(body, receive, send)
+            if self.begun:
+                await send({"type": "http.response.body", "body": self.begun, "more_body": True})
+            return len(self.begun) + await _send_pieces(body, receive, send)
         finally:
             if isinstance(self.body, AsyncGenerator):
                 await self.body.aclose()

@@ -5,18 +5,21 @@ Signed object URLs go to `signed`; uploads never come here: the connection takes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from pyservice.cdn.answers import RAY_ID, Answer, Receive, Send, page, problem, ray_id_of
 from pyservice.cdn.compression import Compressor
 from pyservice.cdn.content_types import content_type_of, is_html
-from pyservice.cdn.credentials import Busy, Credentials
+from pyservice.cdn.credentials import Busy, Credentials, TooOften
 from pyservice.cdn.files import File, Files
 from pyservice.cdn.signed import SignedObjects
 from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address
+from pyservice.doors import addresses
+from pyservice.doors.addresses import Network, TrustedProxies
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage.objects import Objects
@@ -54,8 +57,15 @@ class Cdn:
     """Serves sites and signed object URLs. `domain` None is local mode: sites by path."""
 
     def __init__(
-        self, sites: SiteSource, objects: Objects, signer: UrlSigner, domain: str | None
+        self,
+        sites: SiteSource,
+        objects: Objects,
+        signer: UrlSigner,
+        domain: str | None,
+        trusted_proxies: Iterable[str | Network] = (),
     ) -> None:
+        """`trusted_proxies` are believed about a client's address (decisions 1.10)."""
+        self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
         self._domain = domain.lower() if domain else None
         self._compressor = Compressor()
@@ -76,7 +86,7 @@ class Cdn:
         ray_id = ray_id_of(headers)
         asked = _Asked(scope["method"], path, scope["query_string"], headers, ray_id)
         try:
-            answer = await self._answer(asked)
+            answer = await self._answer(asked, scope)
         except ServiceError as error:
             answer = problem(error, ray_id)
         except FileNotFoundError:
@@ -90,7 +100,7 @@ class Cdn:
         self.counts.answers[f"{answer.status // 100}xx"] += 1
         self.counts.bytes += await answer.send(receive, send, with_body=asked.method != "HEAD")
 
-    async def _answer(self, asked: _Asked) -> Answer:
+    async def _answer(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
         if asked.path.startswith(PREFIX):
             return await self._signed.answer(*asked)
         if asked.method not in ("GET", "HEAD"):
@@ -104,15 +114,27 @@ class Cdn:
         if where is None or site is None:
             return page(404)
         if site.users is not None:
+            source = f"{where.game}/{where.namespace}/".encode() + self._client(scope)
             try:
                 is_let_in = await self._credentials.are_good(
-                    asked.headers.get(b"authorization"), site.users
+                    asked.headers.get(b"authorization"), site.users, source
                 )
             except Busy:
                 return page(503, {"retry-after": "2"})
+            except TooOften as refused:
+                return page(429, {"retry-after": str(ceil(refused.wait_s))})
             if not is_let_in:
                 return page(401, _CHALLENGE)
         return await self._show(site, where.prefix, where.path, asked)
+
+    def _client(self, scope: MutableMapping[str, Any]) -> bytes:
+        """What clients are told apart by."""
+        client = scope.get("client")
+        peer = (addresses.parse(client[0]) if client else None) or addresses.LOCAL
+        if self._proxies and self._proxies.trusts(peer):
+            lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+            peer = self._proxies.client(peer, b",".join(lines).decode("latin-1") or None)
+        return addresses.pack(peer)
 
     async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Answer:
         """The file at a path, or where it is."""

@@ -1,4 +1,5 @@
-"""Passwords of sites (decisions 8.1): checked against bcrypt in threads, so many at once.
+"""Passwords of sites (decisions 8.1): checked against bcrypt in threads, so many at once, and so many wrong ones from
+one client address at one site.
 
 Who set them and where their hashes are kept is the control plane's.
 """
@@ -13,14 +14,19 @@ from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Final
 
 import bcrypt
 
 from pyservice.control.passwords import ROUNDS
+from pyservice.doors.limits import Buckets, Rate
 
 PASSWORD_MAX_BYTES: Final = 72
 """What bcrypt looks at; a longer one is never right."""
+
+WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
+"""Wrong passwords from one client address at one site."""
 
 _WAITING_MAX: Final = 64
 _REMEMBERED_MAX: Final = 1024
@@ -28,6 +34,14 @@ _REMEMBERED_MAX: Final = 1024
 
 class Busy(Exception):
     """Too many passwords are waiting to be checked: 503."""
+
+
+class TooOften(Exception):
+    """Too many wrong passwords came from this address: 429."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.wait_s = wait_s
 
 
 class Credentials:
@@ -38,15 +52,21 @@ class Credentials:
         self._waiting = 0
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
-        # Somebody who is not there costs as much time as somebody who is.
-        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(ROUNDS))
+        self._wrong = Buckets(WRONG_RATE)
+        self._running: dict[bytes, asyncio.Task[bool]] = {}
+        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
 
     def close(self) -> None:
         """Waits for what is being checked."""
         self._threads.shutdown()
 
-    async def are_good(self, authorization: bytes | None, users: Mapping[str, bytes]) -> bool:
-        """Whether a request with this header is one of these users. Raises Busy."""
+    async def are_good(
+        self, authorization: bytes | None, users: Mapping[str, bytes], source: bytes
+    ) -> bool:
+        """Whether a request with this header is one of these users. Raises Busy, TooOften.
+
+        `source` is the client's address and the site: what wrong passwords count against.
+        """
         given = _basic(authorization)
         if given is None:
             return False
@@ -57,21 +77,62 @@ class Credentials:
         if expected is not None and fingerprint in self._good:
             self._good.move_to_end(fingerprint)
             return True
-        is_good = await self._check(password, expected or self._nobody)
-        if not is_good or expected is None:
-            return False
-        self._good[fingerprint] = None
-        if len(self._good) > _REMEMBERED_MAX:
-            self._good.popitem(last=False)
-        return True
+        # A page asks for all that is on it at once.
+        key = self._fingerprint(source, fingerprint)
+        running = self._running.get(key)
+        if running is None:
+            wait_s = self._wrong.take(source, monotonic())
+            if wait_s:
+                raise TooOften(wait_s)
+            running = asyncio.ensure_future(self._decide(password, expected, users, source))
+            self._running[key] = running
+            running.add_done_callback(lambda done: self._ended(key, done))
+        is_good = await asyncio.shield(running)
+        if is_good:
+            self._good[fingerprint] = None
+            if len(self._good) > _REMEMBERED_MAX:
+                self._good.popitem(last=False)
+        return is_good
 
-    async def _check(self, password: bytes, expected: bytes) -> bool:
+    def _ended(self, key: bytes, done: asyncio.Task[bool]) -> None:
+        del self._running[key]
+        if not done.cancelled():
+            # That nobody waits any more is no failure.
+            done.exception()
+
+    async def _decide(
+        self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: bytes
+    ) -> bool:
+        """Checks a password that counts as wrong until it is not. Raises Busy."""
+        is_wrong = False
+        try:
+            is_wrong = not await self._check(password, self._comparisons(expected, users))
+        finally:
+            if not is_wrong:
+                self._wrong.put_back(source)
+        return not is_wrong and expected is not None
+
+    def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
+        """Hashes to compare with, until one is right: 2^cost of the dearest hash there is, whoever is
+        asked for. Somebody who is not there costs as much time as somebody who is, and an older hash as a newer.
+        """
+        dearest = max([ROUNDS, *map(_cost, users.values())])
+        if expected is None:
+            return [self._dummy(dearest)]
+        # c, and c, c+1 ... up to the one before the dearest, are as much as the dearest.
+        return [expected, *map(self._dummy, range(_cost(expected), dearest))]
+
+    def _dummy(self, cost: int) -> bytes:
+        """A hash that no password has, of this cost."""
+        return b"$2b$%02d$%b" % (cost, self._nobody[7:])
+
+    async def _check(self, password: bytes, hashes: list[bytes]) -> bool:
         if self._waiting >= _WAITING_MAX:
             raise Busy
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _is_right, password, expected)
+            return await loop.run_in_executor(self._threads, _is_right, password, hashes)
         finally:
             self._waiting -= 1
 
@@ -82,13 +143,23 @@ class Credentials:
         return state.digest()
 
 
-def _is_right(password: bytes, expected: bytes) -> bool:
+def _is_right(password: bytes, hashes: list[bytes]) -> bool:
     if len(password) > PASSWORD_MAX_BYTES or b"\0" in password:
         return False
+    return any(_has(password, one) for one in hashes)
+
+
+def _has(password: bytes, expected: bytes) -> bool:
     try:
         return bcrypt.checkpw(password, expected)
     except ValueError:
         return False
+
+
+def _cost(expected: bytes) -> int:
+    """That of a bcrypt hash, 0 of anything else."""
+    digits = expected[4:6]
+    return int(digits) if expected.startswith(b"$2") and digits.isdigit() else 0
 
 
 def _basic(authorization: bytes | None) -> tuple[str, bytes] | None:

@@ -70,20 +70,23 @@ class Files:
             start, end = wanted
             headers["content-range"] = f"bytes {start}-{end - 1}/{file.length}"
             headers["content-length"] = str(end - start)
-            return Answer(206, headers, await self._read(file, start, end))
+            return await self._sent(206, headers, file, start, end)
         if is_packable and accepts_gzip(asked.get(b"accept-encoding")):
             packed = await self._packed(file, headers)
             if packed is not None:
                 return packed
         headers["content-length"] = str(file.length)
-        return Answer(200, headers, await self._read(file, 0, file.length))
+        return await self._sent(200, headers, file, 0, file.length)
 
-    async def _read(self, file: File, start: int, end: int) -> bytes | AsyncIterator[bytes]:
-        """A small piece is read before the answer begins: what fails can still be told."""
+    async def _sent(
+        self, status: int, headers: dict[str, str], file: File, start: int, end: int
+    ) -> Answer:
+        """The beginning is read before the answer begins: what fails can still be told."""
         pieces = self._pieces(file, start, end)
-        if end - start > _SMALL_BYTES:
-            return pieces
-        return b"".join([piece async for piece in pieces])
+        if end - start <= _SMALL_BYTES:
+            return Answer(status, headers, b"".join([piece async for piece in pieces]))
+        begun = await anext(pieces, b"")
+        return Answer(status, headers, pieces, begun=begun)
 
     def _pieces(self, file: File, start: int, end: int) -> AsyncIterator[bytes]:
         if file.is_in_parts:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyservice.cdn.globs import Glob
-from pyservice.control.configuration.site import FORBIDDEN
+from pyservice.reserved import is_header_name, is_header_of_answers, is_header_of_connection
 
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _REMEMBERED_MAX: Final = 2048
 
@@ -54,7 +53,7 @@ def _allowed(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {
         name.lower(): value
         for name, value in headers
-        if name.lower() not in FORBIDDEN
-        and _NAME.fullmatch(name.lower())
+        if not (is_header_of_connection(name) or is_header_of_answers(name))
+        and is_header_name(name)
         and _VALUE.fullmatch(value)
     }

@@ -42,6 +42,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(people.group_app, name="group")
 app.add_typer(people.identity_app, name="identity")
 app.add_typer(people.billing_app, name="billing")
+app.add_typer(people.namespace_app, name="namespace")
 
 
 class Role(enum.StrEnum):

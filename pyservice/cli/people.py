@@ -1,4 +1,6 @@
-"""The commands `group`, `identity` and `billing` and their flags. What they do is in the modules of these names."""
+"""The commands `group`, `identity`, `billing`, `namespace` and their flags. What they do is in the modules of these
+names.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ identity_app = typer.Typer(
     help="People and machines that can be members of groups.", no_args_is_help=True
 )
 billing_app = typer.Typer(help="Billing of groups of a running service.", no_args_is_help=True)
+namespace_app = typer.Typer(help="Namespaces of a running service.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Option(help="The group, by its id.")]
 Identity = Annotated[str, typer.Option(help="The identity, by its id.")]
@@ -128,3 +131,31 @@ def record_billing(
 
     [(event, time)] = told
     sys.exit(billing.record(loaded.data_dir, group, event, time, json))
+
+
+@namespace_app.command("orphans")
+def list_orphans(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
+    """Print id and game/namespace of what the data plane holds and no record has: left of a lost database."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import namespace
+
+    sys.exit(namespace.orphans(loaded.data_dir, json))
+
+
+@namespace_app.command("remove-orphans")
+def remove_orphans(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, as `orphans` prints them.")
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Remove such namespaces from the data plane: their tokens end, their names and domains are free. Print them."""
+    if bool(ids) == is_all:
+        fail(["give ids of orphans, or --all"])
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import namespace
+
+    sys.exit(namespace.remove_orphans(loaded.data_dir, ids or [], is_all, json))

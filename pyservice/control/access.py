@@ -6,7 +6,7 @@ belong to. Which operation takes which is in `operations`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from pyservice.bearer import bearer_token, forbidden
 from pyservice.calls import Call, Caller, Scope, TokenKind
+from pyservice.control.batches import Batches
 from pyservice.control.changes import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import games, groups, namespaces, tokens
@@ -39,6 +40,8 @@ class CloudToken:
     scope: Reach
     expires_ms: int | None
     revoke_ms: int | None
+    is_orphaned: bool
+    """It is for a group, and its identity is not in that any more."""
     found_at: float
 
 
@@ -55,6 +58,9 @@ class Gate:
         self._now_ms = clock_ms
         self._now_s = clock_s
         self._believed: dict[bytes, CloudToken] = {}
+        self._doubts = 0
+        # Those of a crowd that comes at once are looked up together.
+        self._finding = Batches(self._find)
 
     def anybody(self, call: Call) -> Caller:
         """No token is needed; what is sent is not looked at."""
@@ -104,36 +110,39 @@ class Gate:
     async def check(self, token: str) -> CloudToken:
         """A `cloud_` token that is good now. Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED."""
         token_hash = _hash(token)
-        believed = self._believed.get(token_hash)
-        if believed is None or self._now_s() - believed.found_at > _BELIEVED_S:
-            believed = await self._find(token_hash)
-        self._require_good(believed.revoke_ms, believed.expires_ms)
-        return believed
+        found = self._believed.get(token_hash)
+        if found is None or self._now_s() - found.found_at > _BELIEVED_S:
+            found = await self._finding.add(token_hash)
+        if found is None:
+            raise ServiceError("TOKEN_INVALID")
+        if found.is_orphaned:
+            raise ServiceError(
+                "TOKEN_REVOKED", "The token's identity is not in its group any more."
+            )
+        self._require_good(found.revoke_ms, found.expires_ms)
+        return found
 
     def doubt(self) -> None:
         """Records of tokens changed: nothing is believed any more."""
         self._believed.clear()
+        self._doubts += 1
 
-    async def _find(self, token_hash: bytes) -> CloudToken:
+    async def _find(self, hashes: Sequence[bytes]) -> list[CloudToken | None]:
+        """Looks tokens up; None for those that are not there."""
+        doubts, now_s = self._doubts, self._now_s()
         async with self._database.read() as tx:
-            row = await tokens.cloud_by_hash(tx, token_hash)
-            of_identity = [] if row is None else await groups.ids_of_identity(tx, row.identity_id)
-        if row is None:
-            self._believed.pop(token_hash, None)
-            raise ServiceError("TOKEN_INVALID")
-        if row.group_id is not None:
-            # Whoever left a group has no use of the tokens that were made for it.
-            if row.group_id not in of_identity:
-                raise ServiceError(
-                    "TOKEN_REVOKED", "The token's identity is not in its group any more."
-                )
-            of_identity = [row.group_id]
-        scope = Reach(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(of_identity))
-        found = CloudToken(scope, row.expires_ms, row.revoke_ms, self._now_s())
-        if len(self._believed) >= _BELIEVED_MAX:
-            self._believed.clear()
-        self._believed[token_hash] = found
-        return found
+            rows = await tokens.cloud_by_hashes(tx, set(hashes))
+            identities = {row.identity_id for row in rows.values()}
+            groups_of = await groups.ids_of_identities(tx, identities)
+        found = {one: _token(row, groups_of[row.identity_id], now_s) for one, row in rows.items()}
+        for gone in set(hashes) - found.keys():
+            self._believed.pop(gone, None)
+        # Whoever changed records meanwhile means these too.
+        if doubts == self._doubts:
+            if len(self._believed) + len(found) > _BELIEVED_MAX:
+                self._believed.clear()
+            self._believed.update(found)
+        return [found.get(one) for one in hashes]
 
     async def _cloud(self, token: str, call: Call) -> Caller:
         scope = (await self.check(token)).scope
@@ -144,6 +153,15 @@ class Gate:
             raise ServiceError("TOKEN_REVOKED")
         if expires_ms is not None and expires_ms <= self._now_ms():
             raise ServiceError("TOKEN_EXPIRED")
+
+
+def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
+    """A row of `cloud_tokens`; `of_identity` are the groups of its identity."""
+    # Whoever left a group has no use of the tokens that were made for it.
+    is_orphaned = row.group_id is not None and row.group_id not in of_identity
+    reached = of_identity if row.group_id is None else [row.group_id]
+    scope = Reach(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(reached))
+    return CloudToken(scope, row.expires_ms, row.revoke_ms, is_orphaned, now_s)
 
 
 def _hash(token: str) -> bytes:

@@ -16,10 +16,11 @@ from pyservice.control.changes import now_ms
 from pyservice.control.games import group_topic, identity_topic
 from pyservice.control.groups import billing_topic
 from pyservice.control.names import display_name_problems, refuse
+from pyservice.control.orphans import Orphans
 from pyservice.control.tokens import Tokens
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
-from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2
+from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.schema.validation import validate
 from pyservice.storage import games, groups, namespaces
@@ -45,6 +46,7 @@ class Administration:
         topics: Topics,
         gate: Gate,
         tokens: Tokens,
+        orphans: Orphans,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
@@ -52,6 +54,7 @@ class Administration:
         self._topics = topics
         self._gate = gate
         self._tokens = tokens
+        self._orphans = orphans
         self._now_ms = clock_ms
 
     def handlers(self) -> dict[str, Any]:
@@ -66,6 +69,8 @@ class Administration:
             f"{_SERVICE}.CreateCloudToken": self.create_cloud_token,
             f"{_SERVICE}.CreateNamespaceToken": self.create_namespace_token,
             f"{_SERVICE}.RecordBilling": self.record_billing,
+            f"{_SERVICE}.ListOrphans": self.list_orphans,
+            f"{_SERVICE}.RemoveOrphans": self.remove_orphans,
             "hosting.internal.v1.Control.CheckToken": self.check_token,
         }
 
@@ -112,7 +117,7 @@ class Administration:
             else:
                 owner_id = await _service_owner(tx)
             await groups.add(tx, group_id, request.display_name, owner_id, self._now_ms())
-        self._members_changed(group_id, owner_id)
+            self._members_change(tx, group_id, owner_id)
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
@@ -146,7 +151,7 @@ class Administration:
                 if await groups.is_member(tx, request.group_id, request.identity_id):
                     return pb.AddMemberResponse()
                 await groups.add_member(tx, request.group_id, request.identity_id, self._now_ms())
-        self._members_changed(request.group_id, request.identity_id)
+                self._members_change(tx, request.group_id, request.identity_id)
         return pb.AddMemberResponse()
 
     async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
@@ -156,14 +161,14 @@ class Administration:
             group = await _group(tx, request.group_id)
             if group.owner_identity_id == request.identity_id:
                 raise ServiceError("IN_USE", "The owner of a group stays its member.")
-            was_member = await groups.remove_member(tx, request.group_id, request.identity_id)
-        if was_member:
-            self._members_changed(request.group_id, request.identity_id)
+            if await groups.remove_member(tx, request.group_id, request.identity_id):
+                self._members_change(tx, request.group_id, request.identity_id)
         return pb.RemoveMemberResponse()
 
-    def _members_changed(self, group_id: str, identity_id: str) -> None:
-        self._gate.doubt()
-        self._topics.bump(identity_topic(identity_id), group_topic(group_id))
+    def _members_change(self, tx: Transaction, group_id: str, identity_id: str) -> None:
+        """Is known everywhere, also when the command that asked for it was broken off."""
+        tx.afterwards(self._gate.doubt)
+        tx.afterwards(lambda: self._topics.bump(identity_topic(identity_id), group_topic(group_id)))
 
     # Tokens ---------------------------------------------------------------------------------------
 
@@ -221,8 +226,24 @@ class Administration:
             times = {_BILLING[request.event]: request.ts_ms}
             if not await groups.record_billing(tx, request.group_id, times):
                 raise ServiceError("GROUP_NOT_FOUND")
-        self._topics.bump(billing_topic(request.group_id))
+            tx.afterwards(lambda: self._topics.bump(billing_topic(request.group_id)))
         return pb.RecordBillingResponse()
+
+    # What no record has ---------------------------------------------------------------------------
+
+    async def list_orphans(self, request: pb.ListOrphansRequest) -> pb.ListOrphansResponse:
+        """Raises CONTROL_PLANE_UNAVAILABLE."""
+        return pb.ListOrphansResponse(orphans=map(_orphan, await self._orphans.all()))
+
+    async def remove_orphans(self, request: pb.RemoveOrphansRequest) -> pb.RemoveOrphansResponse:
+        """Raises NAMESPACE_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        _check(request)
+        removed = await self._orphans.remove(None if request.all else request.namespace_ids)
+        return pb.RemoveOrphansResponse(removed=map(_orphan, removed))
+
+
+def _orphan(held: feed_pb2.HeldConfiguration) -> pb.Orphan:
+    return pb.Orphan(namespace_id=held.namespace_id, name=held.name, source_epoch=held.source_epoch)
 
 
 def _check(request: Message) -> None:

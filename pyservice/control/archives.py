@@ -19,6 +19,8 @@ STEPS_MAX: Final = 5_000_000
 PATH_MAX_BYTES: Final = 4096
 _META_MAX_BYTES: Final = 64 << 10
 _BLOCK: Final = 512
+_PIECE_BYTES: Final = 64 << 10
+_STEPS_AT_ONCE: Final = 10_000
 _JUMPS_MAX: Final = 40
 
 _FILES: Final = frozenset(b"\x0007")
@@ -43,32 +45,41 @@ def _broken(reason: str) -> BadArchive:
 
 
 class Archive:
-    """A tar that is being read. `feed` all of it, then `finish`; both raise BadArchive."""
+    """A tar that is being read. `feed` all of it, then `finish`; both raise BadArchive.
+
+    Both take one step after the other, each a few milliseconds long: a small file can stand for much work.
+    """
 
     def __init__(self, compression: str, unpacked_max_bytes: int = UNPACKED_MAX_BYTES) -> None:
         """`compression` is one of those of `decompression`, or none."""
         self._unpack = unpacker(compression) if compression != "none" else None
         self._walk = _Walk(unpacked_max_bytes)
 
-    def feed(self, content: bytes) -> None:
+    def feed(self, content: bytes) -> Iterator[None]:
         """The next bytes of the file."""
-        if self._unpack is None:
-            self._walk.feed(content)
-            return
         try:
-            for piece in self._unpack.pieces(content):
-                self._walk.feed(piece)
+            for taken in _cut(content):
+                for piece in (taken,) if self._unpack is None else self._unpack.pieces(taken):
+                    for part in _cut(piece):
+                        self._walk.feed(part)
+                        yield
+                yield
         except BadCompression as error:
             raise _broken(str(error)) from None
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[None]:
         """That was all."""
         if self._unpack is not None:
             try:
                 self._unpack.finish()
             except BadCompression as error:
                 raise _broken(str(error)) from None
-        self._walk.finish()
+        yield from self._walk.finish()
+
+
+def _cut(content: bytes) -> Iterator[bytes]:
+    """In what is one step's work."""
+    return (content[at : at + _PIECE_BYTES] for at in range(0, len(content), _PIECE_BYTES))
 
 
 class _Walk:
@@ -120,13 +131,13 @@ class _Walk:
                 break
         del buffer[:at]
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[None]:
         """There have to be entries, and all of the last one."""
         if not self._entries:
             raise _broken("is not a tar with something in it")
         if self._skip or self._meta is not None or (self._buffer and self._zero_blocks < 2):
             raise _broken("is cut off: its last entry is not whole")
-        self._rules.finish()
+        yield from self._rules.finish()
 
     def _header(self, block: bytes) -> int:
         """What stands behind this header, in bytes, padding included."""
@@ -261,7 +272,7 @@ class _Rules:
                 raise BadArchive(told, "not-allowed", "is behind a link")
         return words
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[None]:
         """Follows every link through all others, as a file system would."""
         steps = 0
         for path in self._links:
@@ -270,6 +281,8 @@ class _Rules:
             while left:
                 word = left.pop()
                 steps += 1
+                if not steps % _STEPS_AT_ONCE:
+                    yield
                 if steps > STEPS_MAX:
                     raise BadArchive("", "too-many", "has too many links through links")
                 if word in (b"", b"."):

@@ -4,42 +4,91 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AT_ONCE: Final = 64
+BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+
+
+class _Waiting(NamedTuple, Generic[Item, Result]):
+    """Somebody waits for the result of an item of a size."""
+
+    item: Item
+    size: int
+    future: asyncio.Future[Result]
 
 
 class Batches(Generic[Item, Result]):
-    """Collects what comes while a batch is under way; it goes with the next one, so nobody waits for company."""
+    """Collects what comes while a batch is under way; it goes with the next one, so nobody waits for company.
 
-    def __init__(self, work: Callable[[list[Item]], Awaitable[Sequence[Result]]]) -> None:
-        """`work` gives one result per item, in their order."""
+    A batch ends before it has more than 64 items or 4 MiB; one item always goes.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[list[Item]], Awaitable[Sequence[Result]]],
+        *,
+        size_of: Callable[[Item], int] = lambda item: 0,
+        is_of_one: Callable[[Exception], bool] = lambda error: False,
+    ) -> None:
+        """`work` gives one result per item, in their order. `size_of`: in bytes. `is_of_one`: whether a failure of many
+        may be on account of one of them; then each is done alone, so that it is that one's.
+        """
         self._work = work
-        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._size_of = size_of
+        self._is_of_one = is_of_one
+        self._waiting: list[_Waiting[Item, Result]] = []
         self._working: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Result:
         """The result of one, by work that begins after this call. Raises what the work raises."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self._waiting.append(_Waiting(item, self._size_of(item), future))
         if self._working is None:
             self._working = asyncio.create_task(self._run())
         return await future
 
     async def _run(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
-            try:
-                results = await self._work([item for item, _ in batch])
-            except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
+            batch = self._next()
+            error = await self._do(batch)
+            if error is None:
                 continue
-            for (_, future), result in zip(batch, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
+            if len(batch) > 1 and self._is_of_one(error):
+                for one in batch:
+                    error = await self._do([one])
+                    if error is not None:
+                        _fail([one], error)
+            else:
+                _fail(batch, error)
         self._working = None
+
+    def _next(self) -> list[_Waiting[Item, Result]]:
+        count, size = 0, 0
+        for one in self._waiting[:_AT_ONCE]:
+            size += one.size
+            if count and size > BYTES_AT_ONCE:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _do(self, batch: Sequence[_Waiting[Item, Result]]) -> Exception | None:
+        """Does and tells them, or says why not."""
+        try:
+            results = await self._work([one.item for one in batch])
+        except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
+            return error
+        for one, result in zip(batch, results, strict=True):
+            if not one.future.done():
+                one.future.set_result(result)
+        return None
+
+
+def _fail(batch: Sequence[_Waiting[Item, Result]], error: Exception) -> None:
+    for one in batch:
+        if not one.future.done():
+            one.future.set_exception(error)

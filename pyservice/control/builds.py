@@ -6,8 +6,9 @@ How an upload goes is `uploading`'s; what may be in an image is `contents`'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, TypeVar
+import asyncio
+from collections.abc import Collection, Iterator
+from typing import Any, Final
 
 from pyservice.calls import Caller
 from pyservice.control import access, decompression
@@ -17,10 +18,9 @@ from pyservice.control.contents import ARCHIVE
 from pyservice.control.file_names import content_type_problems, path_problems
 from pyservice.control.names import display_name_problems, refuse
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.uploading import Uploading, part_bytes
+from pyservice.control.uploading import Preparation, Uploading, part_bytes
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
-from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.storage import builds, uploads
@@ -32,9 +32,6 @@ COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)
 """Those in which an archive can be gone through."""
 
 Wanted = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
-Requests = list[uploads_pb2.PresignedRequest]
-Prepared = TypeVar("Prepared", pb.PrepareBuildResponse, pb.CreateGameBuildResponse)
-_log = get_logger("control")
 
 
 class Builds:
@@ -85,19 +82,23 @@ class Builds:
             return await _environment(tx, caller, request)
 
         async def make(
-            tx: Transaction, game_id: str, upload_id: str, now: int, requests: Requests
+            tx: Transaction, game_id: str, upload_id: str, now: int
         ) -> pb.PrepareBuildResponse:
             build_id = self._ids.new()
             await builds.add(tx, build_id, game_id, upload_id, request.name, _form(request), now)
-            build = _build(await _found(tx, game_id, build_id), {})
-            return _with_requests(pb.PrepareBuildResponse(build=build), requests)
+            return pb.PrepareBuildResponse(build=_build(await _found(tx, game_id, build_id), {}))
 
-        return await self._uploading.prepare(
-            *(caller, request, "build", request.name, find),
-            self._judge(request, request.name, "name"),
-            make,
-            pb.PrepareBuildResponse,
+        preparation = Preparation(
+            kind="build",
+            display_name=request.name,
+            find_game=find,
+            files=[_image(request)],
+            judge=lambda: self._judge(request, request.name, "name"),
+            make=make,
+            answer_type=pb.PrepareBuildResponse,
+            address=_address,
         )
+        return await self._uploading.prepare(caller, request, preparation)
 
     async def complete(
         self, request: pb.CompleteBuildRequest, caller: Caller
@@ -158,25 +159,29 @@ class Builds:
             return await access.game(tx, caller, request.game_id)
 
         async def make(
-            tx: Transaction, game_id: str, upload_id: str, now: int, requests: Requests
+            tx: Transaction, game_id: str, upload_id: str, now: int
         ) -> pb.CreateGameBuildResponse:
             build_id = self._ids.new()
             await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
-            answer = pb.CreateGameBuildResponse(build_id=build_id, upload_id=upload_id)
-            return _with_requests(answer, requests)
+            return pb.CreateGameBuildResponse(build_id=build_id, upload_id=upload_id)
 
-        return await self._uploading.prepare(
-            *(caller, request, "build", name, find),
-            self._judge(request, name, "display_name"),
-            make,
-            pb.CreateGameBuildResponse,
+        preparation = Preparation(
+            kind="build",
+            display_name=name,
+            find_game=find,
+            files=[_image(request)],
+            judge=lambda: self._judge(request, name, "display_name"),
+            make=make,
+            answer_type=pb.CreateGameBuildResponse,
+            address=_address,
         )
+        return await self._uploading.prepare(caller, request, preparation)
 
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
     ) -> pb.DeleteGameBuildResponse:
         """Decisions 6.5. Raises GAME_NOT_FOUND, BUILD_NOT_FOUND, IN_USE."""
-        given_up: list[str] = []
+        removals: list[asyncio.Task[None]] = []
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
             game = await access.game(tx, caller, request.game_id)
@@ -185,33 +190,18 @@ class Builds:
                 raise ServiceError("IN_USE", "A version of the game names this build.")
             await builds.remove(tx, row.build_id)
             await uploads.give_up(tx, row.upload_id)
-            given_up[:] = [row.upload_id]
+            tx.afterwards(lambda: removals.append(self._uploading.removal(row.upload_id)))
             return pb.DeleteGameBuildResponse()
 
         answer = await self._changes.make(caller, request, pb.DeleteGameBuildResponse, change)
-        for upload_id in given_up:
-            try:
-                await self._uploading.remove(upload_id)
-            except ServiceError as error:
-                _log.warning("objects of a build not removed yet", error=str(error))
+        if removals:
+            await asyncio.wait(removals)
         return answer
 
-    def _judge(self, request: Wanted, name: str, label: str) -> Callable[[], list[NewFile]]:
-        def judge() -> list[NewFile]:
-            refuse(list(self._problems(request, name, label)))
-            image = request.image_file
-            if image.content_length > BUILD_MAX_BYTES:
-                raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
-            file = NewFile(
-                image.path,
-                image.content_length,
-                image.content_type if image.HasField("content_type") else None,
-                bytes.fromhex(image.sha256) if image.HasField("sha256") else None,
-                part_bytes(image.content_length, request.multipart_upload),
-            )
-            return [file]
-
-        return judge
+    def _judge(self, request: Wanted, name: str, label: str) -> None:
+        refuse(list(self._problems(request, name, label)))
+        if request.image_file.content_length > BUILD_MAX_BYTES:
+            raise ServiceError("UPLOAD_TOO_LARGE", "A build has at most 8 GiB.")
 
     def _problems(self, request: Wanted, name: str, label: str) -> Iterator[FieldProblem]:
         yield from display_name_problems(name, label)
@@ -250,13 +240,26 @@ async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
     return row
 
 
-def _with_requests(answer: Prepared, requests: Requests) -> Prepared:
+def _image(request: Wanted) -> NewFile:
+    image = request.image_file
+    return NewFile(
+        image.path,
+        image.content_length,
+        image.content_type if image.HasField("content_type") else None,
+        bytes.fromhex(image.sha256) if image.HasField("sha256") else None,
+        part_bytes(image.content_length, request.multipart_upload),
+    )
+
+
+def _address(
+    answer: pb.PrepareBuildResponse | pb.CreateGameBuildResponse,
+    requests: list[uploads_pb2.PresignedRequest],
+) -> None:
     """One request for an image that comes whole, else one for each part."""
     if len(requests) == 1:
         answer.image_presigned_request.CopyFrom(requests[0])
     else:
         answer.image_presigned_requests.extend(requests)
-    return answer
 
 
 def _build(row: Record, tags: dict[str, str]) -> pb.Build:

@@ -10,7 +10,7 @@ from pyservice.control import access
 from pyservice.control.file_names import content_type_problems, path_problems
 from pyservice.control.names import display_name_problems, refuse
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.uploading import Uploading
+from pyservice.control.uploading import Preparation, Uploading
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2 as pb
@@ -42,24 +42,23 @@ class Sites:
             return await access.game(tx, caller, request.game_id)
 
         async def make(
-            tx: Transaction,
-            game_id: str,
-            upload_id: str,
-            now: int,
-            requests: list[uploads_pb2.PresignedRequest],
+            tx: Transaction, game_id: str, upload_id: str, now: int
         ) -> pb.CreateGameCdnSiteResponse:
             site_id = self._ids.new()
             await sites.add(tx, site_id, game_id, upload_id, name, now)
-            return pb.CreateGameCdnSiteResponse(
-                site_id=site_id, upload_id=upload_id, presigned_requests=requests
-            )
+            return pb.CreateGameCdnSiteResponse(site_id=site_id, upload_id=upload_id)
 
-        return await self._uploading.prepare(
-            *(caller, request, "site", name, find),
-            lambda: _judge(request),
-            make,
-            pb.CreateGameCdnSiteResponse,
+        preparation = Preparation(
+            kind="site",
+            display_name=name,
+            find_game=find,
+            files=_files(request),
+            judge=lambda: _judge(request),
+            make=make,
+            answer_type=pb.CreateGameCdnSiteResponse,
+            address=_address,
         )
+        return await self._uploading.prepare(caller, request, preparation)
 
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
         """Decisions 8.8. Raises GAME_NOT_FOUND."""
@@ -69,11 +68,14 @@ class Sites:
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
 
 
-def _judge(request: pb.CreateGameCdnSiteRequest) -> list[NewFile]:
+def _judge(request: pb.CreateGameCdnSiteRequest) -> None:
     problems = list(_problems(request))
     refuse(problems[:_PROBLEMS_MAX])
     if sum(file.content_length for file in request.files) > SITE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "The files of a site have at most 1 GiB together.")
+
+
+def _files(request: pb.CreateGameCdnSiteRequest) -> list[NewFile]:
     return [
         NewFile(
             file.path,
@@ -82,6 +84,12 @@ def _judge(request: pb.CreateGameCdnSiteRequest) -> list[NewFile]:
         )
         for file in request.files
     ]
+
+
+def _address(
+    answer: pb.CreateGameCdnSiteResponse, requests: list[uploads_pb2.PresignedRequest]
+) -> None:
+    answer.presigned_requests.extend(requests)
 
 
 def _problems(request: pb.CreateGameCdnSiteRequest) -> Iterator[FieldProblem]:

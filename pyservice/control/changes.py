@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller
+from pyservice.calls import Caller, TokenKind
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import numbers
@@ -160,7 +160,9 @@ def _caller_key(caller: Caller) -> bytes | None:
     if key is None:
         return None
     kind = caller.kind.value.encode()
-    return hashlib.sha256(b"\0".join((kind, caller.identity.hex().encode(), key.encode()))).digest()
+    told = b"\0".join((kind, caller.identity.hex().encode(), key.encode()))
+    digest = hashlib.sha256(told).digest()
+    return numbers.ANONYMOUS + digest if caller.kind is TokenKind.TOKENLESS else digest
 
 
 def _message_hash(request: Message) -> bytes:

@@ -11,7 +11,7 @@ import hmac
 import secrets
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -27,14 +27,17 @@ from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.pb.hosting.v1 import envelope_pb2
-from pyservice.storage import devices, tokens
+from pyservice.storage import devices, numbers, tokens
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.watch import Topics
 
 LIVES_MS: Final = 10 * 60_000
 """How long a link can be completed and asked for (decisions 3)."""
 _REMEMBERED_MS: Final = 24 * 3_600_000
+Make = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
+KEPT_MAX: Final = 100_000
+"""Links that were not completed, and remembered answers of calls without a token: whoever likes can make them."""
 _KEY_FILE: Final = "link.key"
 _KEY_BYTES: Final = 32
 _KIND: Final = "link_"
@@ -111,6 +114,7 @@ class Devices:
         key: LinkKey,
         links: Links,
         clock_ms: Callable[[], int] = now_ms,
+        kept_max: int = KEPT_MAX,
     ) -> None:
         self._database = database
         self._changes = changes
@@ -120,30 +124,52 @@ class Devices:
         self._links = links
         self._now_ms = clock_ms
         self._prune_ms = 0
+        self._kept_max = kept_max
+        self._unpruned = 0
 
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
     ) -> pb.PrepareDeviceLinkResponse:
-        """Decisions 8.7."""
+        """Decisions 8.7. Whoever likes makes them: of those that nobody completed the oldest go."""
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
-            if now >= self._prune_ms:
-                await devices.forget_before(tx, now - _REMEMBERED_MS)
-                self._prune_ms = now + _PRUNE_EVERY_MS
+            await self._prune(tx, now)
             await devices.add(tx, device_link_id, now, now + LIVES_MS)
             # The token is a secret and not remembered: it is made again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
-        answer = await self._changes.make(caller, request, pb.PrepareDeviceLinkResponse, change)
-        async with self._database.read() as tx:
-            row = await _find(tx, answer.device_link_id)
+        row = await self._made(request, caller, change)
+        if row is None:
+            # The answer was remembered for longer than its link is kept: there is nothing to repeat.
+            await self._changes.forget(caller)
+            row = await self._made(request, caller, change)
+        if row is None:
+            raise ServiceError("OVERLOADED")
         token = self._key.link_token(row.device_link_id, row.expires_ms)
         return pb.PrepareDeviceLinkResponse(
             device_link_id=row.device_link_id,
             device_link_token=token,
             device_link_url=f"{self._links.hub_url}/devices/link#{token}",
         )
+
+    async def _made(
+        self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: Make
+    ) -> Record | None:
+        """The link that this call made, None when it is gone already."""
+        answer = await self._changes.make(caller, request, pb.PrepareDeviceLinkResponse, change)
+        async with self._database.read() as tx:
+            return await devices.find(tx, answer.device_link_id)
+
+    async def _prune(self, tx: Transaction, now_ms: int) -> None:
+        """Now and then: what ended long ago goes, and the oldest of what is too many."""
+        self._unpruned += 1
+        if now_ms < self._prune_ms and self._unpruned <= self._kept_max // 100:
+            return
+        await devices.forget_before(tx, now_ms - _REMEMBERED_MS)
+        await devices.forget_uncompleted_beyond(tx, self._kept_max)
+        await numbers.forget_of_anonymous_beyond(tx, self._kept_max)
+        self._prune_ms, self._unpruned = now_ms + _PRUNE_EVERY_MS, 0
 
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller
@@ -181,11 +207,10 @@ class Devices:
             await tokens.add_cloud(
                 tx, token_id, token_hash, identity_id, game.group_id, game.game_id, now
             )
+            tx.afterwards(lambda: self._topics.bump(_topic(device_link_id)))
             return pb.CompleteDeviceLinkResponse()
 
-        answer = await self._changes.make(caller, request, pb.CompleteDeviceLinkResponse, change)
-        self._topics.bump(_topic(device_link_id))
-        return answer
+        return await self._changes.make(caller, request, pb.CompleteDeviceLinkResponse, change)
 
     def _good(self, link_token: str) -> str:
         """The link whose token this is. Raises TOKEN_INVALID, TOKEN_EXPIRED."""

@@ -1,8 +1,9 @@
 """Gets every change to the data plane: in order, again and again until it is acknowledged (decisions 8.2).
 
 Owns when a namespace is sent and who waits for it. A namespace is wanted (it changed, or the data plane holds another
-revision), sent, and settled when the data plane holds it durably. Messages are made by `feeding`; nothing is lost by a
-crash of either: what the data plane holds is compared with the records at each start, and looked at again and again.
+revision), sent, and settled when the data plane holds it durably. Messages are made by `feeding`, what is held is known
+by `holdings`. Nothing is lost by a crash of either: what the data plane holds is compared with the records at each
+start, and looked at again and again, as are the records.
 """
 
 from __future__ import annotations
@@ -11,15 +12,24 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.control.batches import Batches
+from pyservice.control.feed_refusals import (
+    NOTHING_SWITCHED,
+    STORED,
+    SWITCHED_BACK,
+    name_of,
+    reason_of,
+    refusal,
+)
 from pyservice.control.feeding import Composer, Wish
-from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.control.holdings import Holdings
+from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.storage import namespaces
-from pyservice.storage.database import Database
+from pyservice.storage.database import Database, Record
 
 _AT_ONCE: Final = 64
 """They go in batches."""
@@ -34,15 +44,8 @@ _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _REFUSED_RETRY_S: Final = 10.0
 
-_NOTHING_SWITCHED: Final = "The data plane does not take this version; nothing was switched."
-_SWITCHED_BACK: Final = (
-    "The data plane does not take the version that was set; the namespace runs the one that it ran. Anything else that "
-    "was changed is stored and takes effect."
-)
-_STORED: Final = (
-    "The change is stored, but the data plane does not take the namespace as it is now: the namespace runs what it "
-    "ran. It takes effect when what the errors name is set right."
-)
+_RECORDS_S: Final = 30.0
+"""A change of which nobody told is found after this time."""
 
 _log = get_logger("feeder")
 
@@ -59,6 +62,14 @@ class FeedClient(Protocol):
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
 
 
+class _Waiter(NamedTuple):
+    """Somebody who waits until the data plane holds change `number`, and for no other version than `version_id`."""
+
+    number: int
+    version_id: str | None
+    future: asyncio.Future[None]
+
+
 @dataclass(slots=True)
 class _Wanted:
     """A namespace that has to be sent. `number` grows with each change; who waits, waits for one."""
@@ -68,7 +79,14 @@ class _Wanted:
     number: int = 0
     parked: asyncio.TimerHandle | None = None
     """It was refused; then it is tried again, if it is not changed before."""
-    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+    waiting: list[_Waiter] = field(default_factory=list)
+
+    def fail(self, is_meant: Callable[[_Waiter], bool], error: ServiceError) -> None:
+        """Tells some of those who wait."""
+        for waiter in self.waiting:
+            if is_meant(waiter) and not waiter.future.done():
+                waiter.future.set_exception(error)
+        self.waiting = [waiter for waiter in self.waiting if not waiter.future.done()]
 
 
 class Feeder:
@@ -85,12 +103,15 @@ class Feeder:
         self._taken_back = taken_back
         self._database = database
         self._composer = composer
-        self._messages = Batches(self._compose)
+        self._messages = Batches(
+            self._compose, is_of_one=lambda error: not isinstance(error, ServiceError)
+        )
         self._client = client
         self._wanted: dict[str, _Wanted] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._held: dict[str, feed_pb2.HeldConfiguration] = {}
-        """What the data plane said that it holds."""
+        self._holdings = Holdings(composer.source_epoch)
+        self._refused_versions: dict[str, tuple[str, ServiceError]] = {}
+        """Namespace to the version that was refused last, as long as it is not taken."""
         self._is_connected = asyncio.Event()
         self._doubt = asyncio.Event()
         self.refused: dict[str, str] = {}
@@ -113,6 +134,11 @@ class Feeder:
     def is_connected(self) -> bool:
         return self._is_connected.is_set()
 
+    @property
+    def orphans(self) -> int:
+        """Namespaces that the data plane holds and no record has."""
+        return len(self._holdings.orphans)
+
     def changed(self, *namespace_ids: str) -> None:
         """These are to be sent, soon. Call it after the commit."""
         for namespace_id in namespace_ids:
@@ -124,17 +150,18 @@ class Feeder:
                 self._unpark(namespace_id)
             wanted.number += 1
 
-    async def settled(self, namespace_id: str) -> None:
-        """Sends the namespace as it is now and returns when the data plane holds it.
+    async def settled(self, namespace_id: str, *, version_id: str | None = None) -> None:
+        """Sends the namespace as it is now and returns when the data plane holds it. `version_id`: the one that the
+        caller has set.
 
         Raises CONTROL_PLANE_UNAVAILABLE after 1 s: the change is stored and will take effect.
-        Raises VALIDATION_FAILED when the data plane refuses it; then the version is as it was, and anything else that
-        was changed is stored.
+        Raises VALIDATION_FAILED when the data plane refuses it: the caller's version, which was taken back then; or the
+        namespace as it is, and the change is stored.
         """
         self.changed(namespace_id)
         wanted = self._wanted[namespace_id]
         future = asyncio.get_running_loop().create_future()
-        waiter = (wanted.number, future)
+        waiter = _Waiter(wanted.number, version_id, future)
         wanted.waiting.append(waiter)
         try:
             async with asyncio.timeout(_WAIT_S):
@@ -148,6 +175,10 @@ class Feeder:
         finally:
             if waiter in wanted.waiting:
                 wanted.waiting.remove(waiter)
+        refused, error = self._refused_versions.get(namespace_id, (None, None))
+        if error is not None and refused == version_id:
+            # It was taken back before this call, or before it was repeated.
+            raise error
 
     async def check(self, namespace_id: str, version_id: str) -> None:
         """Raises VALIDATION_FAILED when the data plane would not take this version. When it is away or slow, nobody
@@ -162,7 +193,8 @@ class Feeder:
         except (Away, ServiceError, TimeoutError):
             return
         if answer.HasField("refused"):
-            raise _refusal(message, answer.refused, _NOTHING_SWITCHED)
+            raise refusal(answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
+        self._is_taken(namespace_id, version_id)
 
     async def _compose(
         self, wishes: Sequence[Wish]
@@ -184,10 +216,15 @@ class Feeder:
         self._is_connected.clear()
         self._doubt.set()
 
+    def look_again(self) -> None:
+        """What was refused may be taken now."""
+        self._doubt.set()
+
     async def _until_doubt(self) -> None:
         """Looks whether it still holds what it said: one that was started again may have lost its disk."""
         pause_s = _LOOK_S
         loop = asyncio.get_running_loop()
+        records_s = loop.time() + _RECORDS_S
         while not self._doubt.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -199,14 +236,31 @@ class Feeder:
             except (Away, ServiceError):
                 self.doubt()
             else:
-                if self._lacks_something(answer):
+                if self._holdings.is_lacking(answer):
                     self._doubt.set()
+            if loop.time() >= records_s:
+                await self._compare_records()
+                records_s = loop.time() + _RECORDS_S
             pause_s = min(max(_LOOK_S, (loop.time() - began_s) * _LOOK_SHARE), _LOOK_MAX_S)
         self._doubt.clear()
 
-    def _lacks_something(self, answer: feed_pb2.HeldResponse) -> bool:
-        held = {one.namespace_id: _order(one) for one in answer.configurations}
-        return any(_order(said) > held.get(name, (0, 0)) for name, said in self._held.items())
+    async def _compare_records(self) -> None:
+        """A change is found also when nobody told of it: its process died after the commit, or another made it."""
+        with contextlib.suppress(ServiceError):
+            async with self._database.read() as tx:
+                rows = await namespaces.revisions(tx)
+            for namespace_id in self._holdings.differing(rows):
+                if namespace_id not in self._wanted:
+                    self.changed(namespace_id)
+            self._note_orphans(rows)
+
+    def _note_orphans(self, rows: Sequence[Record]) -> None:
+        if self._holdings.note_orphans(rows) and self._holdings.orphans:
+            _log.warning(
+                "the data plane holds namespaces that no record has: see `pyservice namespace orphans`",
+                count=self.orphans,
+                first=next(iter(self._holdings.orphans.values())).name,
+            )
 
     async def _compare(self) -> None:
         """What the data plane holds against what the records have; what differs is wanted."""
@@ -221,13 +275,10 @@ class Feeder:
                 pause_s = min(pause_s * 2, _RETRY_MAX_S)
                 continue
             self._is_connected.set()
-            held = {one.namespace_id: one for one in answer.configurations}
-            self._held = held
-            epoch = self._composer.source_epoch
-            for row in rows:
-                one = held.get(row.namespace_id)
-                if one is None or _order(one) != (epoch, row.revision):
-                    self.changed(row.namespace_id)
+            self._holdings.take(answer)
+            for namespace_id in self._holdings.differing(rows):
+                self.changed(namespace_id)
+            self._note_orphans(rows)
             return
 
     async def _send_all(self) -> None:
@@ -237,7 +288,7 @@ class Feeder:
             wanted = self._wanted[namespace_id]
             number = wanted.number
             try:
-                is_done = await self._send(namespace_id)
+                is_done = await self._send(namespace_id, number)
             except (Away, ServiceError) as error:
                 _log.debug("namespace not sent", namespace_id=namespace_id, error=str(error))
                 if isinstance(error, Away):
@@ -260,13 +311,10 @@ class Feeder:
 
     def _done(self, namespace_id: str, number: int) -> None:
         wanted = self._wanted[namespace_id]
-        still = []
-        for awaited, future in wanted.waiting:
-            if awaited > number:
-                still.append((awaited, future))
-            elif not future.done():
-                future.set_result(None)
-        wanted.waiting = still
+        for waiter in wanted.waiting:
+            if waiter.number <= number and not waiter.future.done():
+                waiter.future.set_result(None)
+        wanted.waiting = [waiter for waiter in wanted.waiting if waiter.number > number]
         if wanted.number > number:
             self._queue.put_nowait(namespace_id)
         else:
@@ -285,7 +333,7 @@ class Feeder:
             wanted.parked = None
             self._queue.put_nowait(namespace_id)
 
-    async def _send(self, namespace_id: str) -> bool:
+    async def _send(self, namespace_id: str, number: int) -> bool:
         """Sends it as it is; whether the data plane holds it now. Raises Away, ServiceError."""
         while True:
             message = await self._messages.add(Wish(namespace_id))
@@ -296,19 +344,20 @@ class Feeder:
                 case "applied":
                     self.acknowledged += 1
                     self.refused.pop(namespace_id, None)
-                    self._held[namespace_id] = feed_pb2.HeldConfiguration(
-                        namespace_id=namespace_id,
-                        source_epoch=message.source_epoch,
-                        revision=message.revision,
-                        current_version_id=message.current_version_id,
-                    )
+                    self._is_taken(namespace_id, message.current_version_id)
+                    self._holdings.acknowledged(message)
                     return True
                 case "stale":
                     if not await self._catch_up(message, answer.stale.held):
                         return False
                 case _:
-                    if not await self._take_back(message, answer.refused):
+                    if not await self._refused(message, answer.refused, number):
                         return False
+
+    def _is_taken(self, namespace_id: str, version_id: str) -> None:
+        refused, _ = self._refused_versions.get(namespace_id, ("", None))
+        if refused == version_id:
+            del self._refused_versions[namespace_id]
 
     async def _catch_up(
         self, message: configuration_pb2.NamespaceConfiguration, held: feed_pb2.HeldConfiguration
@@ -323,54 +372,46 @@ class Feeder:
             await namespaces.raise_revision(tx, message.namespace_id, held.revision)
         return True
 
-    async def _take_back(
-        self, message: configuration_pb2.NamespaceConfiguration, refused: feed_pb2.Refused
+    async def _refused(
+        self,
+        message: configuration_pb2.NamespaceConfiguration,
+        refused: feed_pb2.Refused,
+        number: int,
     ) -> bool:
-        """Back to the version that runs, when another was wanted; whoever waits is told why. True: send again."""
-        namespace_id = message.namespace_id
+        """A version goes back to the one before, unless it runs, and whoever set it is told why. True: send again."""
+        namespace_id, version_id = message.namespace_id, message.current_version_id
         self.refusals += 1
-        self._note(message, refused.problems[0].reason if refused.problems else "refused")
-        held = self._held.get(namespace_id)
-        running = held.current_version_id if held else ""
-        is_back = False
-        if running and running != message.current_version_id:
-            async with self._database.write() as tx:
-                newest = await namespaces.history(tx, namespace_id, None, 1)
-                entry = newest[0].entry_id if newest else ""
-                is_back = await namespaces.take_back_version(
-                    tx, namespace_id, message.current_version_id, running, entry
-                )
-            self._taken_back(message.game.game_id)
+        orphans = self._holdings.orphans
+        self._note(message, reason_of(refused, orphans))
+        running = self._holdings.version_id(namespace_id)
         wanted = self._wanted[namespace_id]
-        error = _refusal(message, refused, _SWITCHED_BACK if is_back else _STORED)
-        for _, future in wanted.waiting:
-            if not future.done():
-                future.set_exception(error)
-        wanted.waiting = []
-        return is_back
+        if running in ("", version_id):
+            error = refusal(refused, STORED, orphans)
+            wanted.fail(lambda waiter: waiter.number <= number, error)
+            return False
+        if await self._take_back(namespace_id, version_id, running):
+            self._taken_back(message.game.game_id)
+        error = refusal(refused, SWITCHED_BACK, orphans)
+        self._refused_versions[namespace_id] = version_id, error
+        # The others wait for what is sent now.
+        wanted.fail(lambda waiter: waiter.version_id == version_id, error)
+        return True
+
+    async def _take_back(self, namespace_id: str, version_id: str, running: str) -> bool:
+        """Whether the records still had it. It goes back to the version before it, which may be on its way as well."""
+        async with self._database.write() as tx:
+            newest = await namespaces.history(tx, namespace_id, None, 2)
+            entry = newest[0].entry_id if newest else ""
+            before = newest[1].version_id if len(newest) > 1 else running
+            if before == version_id:
+                before = running
+            return await namespaces.take_back_version(tx, namespace_id, version_id, before, entry)
 
     def _note(self, message: configuration_pb2.NamespaceConfiguration, reason: str) -> None:
-        name = f"{message.game.name_id}/{message.name_id}"
+        name = name_of(message)
         self.refused[message.namespace_id] = f"{name}: {reason}"
         _log.error("configuration refused by the data plane", namespace=name, reason=reason)
 
     def problems(self) -> Mapping[str, str]:
         """What the data plane does not take, by namespace."""
         return dict(self.refused)
-
-
-def _order(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
-    return held.source_epoch, held.revision
-
-
-def _refusal(
-    message: configuration_pb2.NamespaceConfiguration, refused: feed_pb2.Refused, detail: str
-) -> ServiceError:
-    """The data plane's problems, with the paths that the version's author knows."""
-    problems: list[FieldProblem] = []
-    for problem in refused.problems:
-        path = list(problem.path)
-        if path[:1] == ["versions"] and len(path) > 2:
-            path = ["config", *path[2:]]
-        problems.append(field_problem(path, "not-allowed", problem.reason))
-    return ServiceError("VALIDATION_FAILED", detail, errors=problems)

@@ -1,10 +1,12 @@
-"""What the data plane is told of a namespace: one message, made of its records (design: feed).
+"""What the data plane is told of a namespace: one message, made of its records, with the version that it runs. What
+lobbies of other versions need, the data plane keeps itself (design: feed).
 
 Owns the shape. When it is sent, and what becomes of a refusal, is `feeder`'s.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -18,6 +20,9 @@ from pyservice.storage.database import Record, Transaction
 
 _VERSIONS_KEPT: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
+"""Larger ones are read anew each time, and in a thread."""
+_VERSIONS_AT_ONCE: Final = 8
+"""Read from the records: of 4 MiB each at most."""
 _ENVIRONMENT_TOKENS_MAX: Final = 2_000
 """Of a namespace, good and ended ones: room for a thousand good ones and for a thousand that answer how they ended. The
 data plane takes more, but each change carries them all.
@@ -56,17 +61,14 @@ class Composer:
         fed = await namespaces.fed(tx, ids)
         needed = await tokens.fed(tx, ids, self._now_ms(), _ENVIRONMENT_TOKENS_MAX)
         of_tokens = _by_namespace(needed)
-        of_domains, of_live = _by_namespace(fed.domains), _by_namespace(fed.live_versions)
+        of_domains = _by_namespace(fed.domains)
         rows = {row.namespace_id: row for row in fed.namespaces}
         running = {
-            wish: {
-                wish.version_id or rows[wish.namespace_id].version_id,
-                *(live.version_id for live in of_live.get(wish.namespace_id, ())),
-            }
+            wish: wish.version_id or str(rows[wish.namespace_id].version_id)
             for wish in wishes
             if wish.namespace_id in rows
         }
-        versions = await self._versions_of(tx, set().union(*running.values()))
+        versions = await self._versions_of(tx, set(running.values()))
         composed: list[pb.NamespaceConfiguration | None] = []
         for wish in wishes:
             row = rows.get(wish.namespace_id)
@@ -74,9 +76,8 @@ class Composer:
                 composed.append(None)
                 continue
             message = self._message(row, wish, of_domains.get(wish.namespace_id, ()))
-            message.versions.extend(
-                versions[one] for one in sorted(running[wish]) if one in versions
-            )
+            if running[wish] in versions:
+                message.versions.append(versions[running[wish]])
             for token in of_tokens.get(wish.namespace_id, ()):
                 _add_token(message, token)
             composed.append(message)
@@ -109,17 +110,25 @@ class Composer:
 
     async def _versions_of(self, tx: Transaction, ids: set[str]) -> dict[str, pb.Version]:
         found = {one: self._versions[one] for one in ids if one in self._versions}
-        for row in await namespaces.versions_by_id(tx, sorted(ids - found.keys())):
-            found[row.version_id] = made = pb.Version(
-                version_id=row.version_id,
-                display_name=row.display_name,
-                matchmaker=to_feed(decode(row.config)),
-            )
-            if len(row.config) <= _VERSION_BYTES_MAX:
-                self._versions[row.version_id] = made
+        missing = sorted(ids - found.keys())
+        for first in range(0, len(missing), _VERSIONS_AT_ONCE):
+            several = missing[first : first + _VERSIONS_AT_ONCE]
+            for row in await namespaces.versions_by_id(tx, several):
+                if len(row.config) > _VERSION_BYTES_MAX:
+                    found[row.version_id] = await asyncio.to_thread(_version, row)
+                    continue
+                found[row.version_id] = self._versions[row.version_id] = _version(row)
                 if len(self._versions) > _VERSIONS_KEPT:
                     self._versions.popitem(last=False)
         return found
+
+
+def _version(row: Record) -> pb.Version:
+    return pb.Version(
+        version_id=row.version_id,
+        display_name=row.display_name,
+        matchmaker=to_feed(decode(row.config)),
+    )
 
 
 def _by_namespace(rows: Sequence[Record]) -> dict[str, list[Record]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller, Park
 from pyservice.control import access
@@ -24,6 +24,7 @@ from pyservice.control.names import (
     told,
     with_suffix,
 )
+from pyservice.control.shared import Shared
 from pyservice.control.summaries import (
     game_summary,
     group_handle,
@@ -32,7 +33,7 @@ from pyservice.control.summaries import (
     version_summary,
 )
 from pyservice.control.timestamps import rfc3339
-from pyservice.errors import FieldProblem, field_problem
+from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import GAME_NAME_MAX, RecordIds
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
@@ -75,6 +76,14 @@ def game_topic(game_id: str) -> str:
     return f"game:{game_id}"
 
 
+class _ListKey(NamedTuple):
+    """What an answer of `getGames` depends on."""
+
+    watch_index: str
+    group_ids: tuple[str, ...]
+    only_game_id: str | None
+
+
 class Games:
     """The operations on games."""
 
@@ -99,6 +108,10 @@ class Games:
         self._links = links
         self._regions = regions
         self._now_ms = clock_ms
+        # A change wakes many who watch the same.
+        self._found: Shared[str, Record | None] = Shared()
+        self._lists: Shared[_ListKey, pb.GetGamesResponse] = Shared()
+        self._games: Shared[tuple[str, str], pb.GetGameResponse] = Shared()
 
     async def validate(
         self, request: pb.ValidateGameRequest, caller: Caller
@@ -152,11 +165,16 @@ class Games:
         parked = self._topics.park_or_none(request.watch_index, caller.call, *topics)
         if parked is not None:
             return parked
-        answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=index))
+        key = _ListKey(index, group_ids, scope.game_id)
+        return await self._lists.get(key, lambda: self._list(key))
+
+    async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
+        """For members of these groups."""
+        answer = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
         # A transaction of its own: what it sees is not older than the index.
         async with self._database.read() as tx:
-            for group_id in group_ids:
-                await self._add_group(tx, answer, group_id, scope.identity_id, scope.game_id)
+            for group_id in key.group_ids:
+                await self._add_group(tx, answer, group_id, key.only_game_id)
         return answer
 
     async def _add_group(
@@ -164,14 +182,13 @@ class Games:
         tx: Transaction,
         answer: pb.GetGamesResponse,
         group_id: str,
-        identity_id: str,
         only_game_id: str | None,
     ) -> None:
         row = await groups.find(tx, group_id)
         if row is None:
             return
-        is_member = await groups.is_member(tx, group_id, identity_id)
-        answer.groups.append(group_summary(row, self._links, is_member=is_member))
+        # A token reaches the groups of which its identity is a member.
+        answer.groups.append(group_summary(row, self._links, is_member=True))
         players: dict[str, int] = {}
         for one in await namespaces.ids_of_group(tx, group_id):
             count = self._counts.players((one.namespace_id,))
@@ -184,15 +201,30 @@ class Games:
 
     async def get(self, request: pb.GetGameRequest, caller: Caller) -> pb.GetGameResponse | Park:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
-        async with self._database.read() as tx:
-            topic = game_topic((await access.game(tx, caller, request.game_id)).game_id)
+        text = request.game_id
+        row = await self._found.get(text, lambda: self._find(text))
+        if row is None or not access.covers(scope_of(caller), row.game_id, row.group_id):
+            raise ServiceError("GAME_NOT_FOUND")
+        topic = game_topic(row.game_id)
         index = self._topics.index_of(topic)
         parked = self._topics.park_or_none(request.watch_index, caller.call, topic)
         if parked is not None:
             return parked
+        key = row.game_id, index
+        return await self._games.get(key, lambda: self._told(*key))
+
+    async def _find(self, text: str) -> Record | None:
+        async with self._database.read() as tx:
+            return await games.find(tx, text)
+
+    async def _told(self, game_id: str, index: str) -> pb.GetGameResponse:
+        """For whoever may see it. A game stays, and stays with its group."""
         # A transaction of its own: what it sees is not older than the index.
         async with self._database.read() as tx:
-            game = await self._game(tx, await access.game(tx, caller, request.game_id))
+            row = await games.find(tx, game_id)
+            if row is None:
+                raise ServiceError("GAME_NOT_FOUND")
+            game = await self._game(tx, row)
         return pb.GetGameResponse(game=game, watch=envelope_pb2.Watch(index=index))
 
     async def _game(self, tx: Transaction, row: Record) -> pb.Game:

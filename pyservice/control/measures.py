@@ -22,6 +22,8 @@ class Feed(Protocol):
     def lag_s(self) -> float: ...
     @property
     def is_connected(self) -> bool: ...
+    @property
+    def orphans(self) -> int: ...
 
 
 class Objects(Protocol):
@@ -42,6 +44,7 @@ def render(
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
         *_gauge("feed_refused", "Namespaces that the data plane refuses.", len(feed.refused)),
+        *_gauge("feed_orphans", "Namespaces held without a record.", feed.orphans),
         *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
         *_counter("feed_acknowledged", "Configurations that it took.", feed.acknowledged),
         *_counter("feed_refusals", "Configurations that it refused.", feed.refusals),

@@ -7,27 +7,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Final
 
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.ids import is_name_id
+from pyservice.ids import display_name_flaws, is_name_id
 from pyservice.pb.hosting.v1 import envelope_pb2
-
-DISPLAY_NAME_MAX: Final = 128
 
 
 def display_name_problems(text: str, *location: str) -> Iterator[FieldProblem]:
     """1 to 128 characters, no control characters, no leading, trailing or doubled space."""
-    if not text:
-        yield field_problem(location, "too-short", "must have 1 to 128 characters")
-    elif len(text) > DISPLAY_NAME_MAX:
-        yield field_problem(location, "too-long", "must have 1 to 128 characters")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-        yield field_problem(location, "invalid", "must not have control characters")
-    elif text != text.strip() or "  " in text:
-        yield field_problem(
-            location, "invalid", "must not have leading, trailing or doubled spaces"
-        )
+    for word, reason in display_name_flaws(text):
+        yield field_problem(location, word, reason)
 
 
 def name_id_problems(text: str, longest: int, *location: str) -> Iterator[FieldProblem]:

@@ -139,7 +139,13 @@ class Namespaces:
                 )
             return pb.UpdateNamespaceVersionResponse()
 
-        return await self._one.settle(caller, request, pb.UpdateNamespaceVersionResponse, change)
+        return await self._one.settle(
+            caller,
+            request,
+            pb.UpdateNamespaceVersionResponse,
+            change,
+            version_id=request.version_id,
+        )
 
     async def history(
         self, request: pb.GetVersionHistoryRequest, caller: Caller

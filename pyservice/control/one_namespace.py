@@ -25,7 +25,7 @@ class Feeder(Protocol):
     """Gets configuration to the data plane."""
 
     def changed(self, *namespace_ids: str) -> None: ...
-    async def settled(self, namespace_id: str) -> None: ...
+    async def settled(self, namespace_id: str, *, version_id: str | None = None) -> None: ...
     async def check(self, namespace_id: str, version_id: str) -> None: ...
 
 
@@ -51,8 +51,10 @@ class OneNamespace:
         request: Any,
         answer_type: type[Answer],
         change: Callable[[Transaction, Record], Awaitable[Answer]],
+        *,
+        version_id: str | None = None,
     ) -> Answer:
-        """Changes it and waits for the data plane."""
+        """Changes it and waits for the data plane. `version_id`: the one that is set."""
         found: list[str] = []
 
         async def noted(tx: Transaction, row: Record) -> Answer:
@@ -66,7 +68,7 @@ class OneNamespace:
                 row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             found = [row.namespace_id]
         try:
-            await self._feeder.settled(found[0])
+            await self._feeder.settled(found[0], version_id=version_id)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
                 await self._changes.forget(caller)

@@ -10,7 +10,7 @@ from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.file_names import path_problems
 from pyservice.control.names import refuse
-from pyservice.control.uploading import Uploading
+from pyservice.control.uploading import Preparation, Uploading
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import uploads
@@ -71,16 +71,25 @@ async def prepare_picture(
     async def find(tx: Transaction) -> Record:
         return await access.game(tx, caller, request.game_id)
 
-    async def make(
-        tx: Transaction, game_id: str, upload_id: str, now: int, requests: list[pb.PresignedRequest]
-    ) -> Answer:
+    async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
         made: Any = answer_type
-        answer: Answer = made(presigned_request=requests[0], upload_id=upload_id)
+        answer: Answer = made(upload_id=upload_id)
         return answer
 
-    return await uploading.prepare(
-        caller, request, kind, request.path, find, lambda: _judge(request), make, answer_type
+    def address(answer: Any, requests: list[pb.PresignedRequest]) -> None:
+        answer.presigned_request.CopyFrom(requests[0])
+
+    preparation = Preparation(
+        kind=kind,
+        display_name=request.path,
+        find_game=find,
+        files=[NewFile(request.path, request.content_length)],
+        judge=lambda: _judge(request),
+        make=make,
+        answer_type=answer_type,
+        address=address,
     )
+    return await uploading.prepare(caller, request, preparation)
 
 
 async def complete_picture(
@@ -98,7 +107,7 @@ async def complete_picture(
     return await uploading.complete(caller, request, answer_type, find)
 
 
-def _judge(request: Any) -> list[NewFile]:
+def _judge(request: Any) -> None:
     problems: list[FieldProblem] = list(path_problems(request.path, "path"))
     claimed = kind_of_name(request.path)
     if not problems and claimed is None:
@@ -111,4 +120,3 @@ def _judge(request: Any) -> list[NewFile]:
     refuse(problems)
     if request.content_length > PICTURE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "A picture has at most 2 MiB.")
-    return [NewFile(request.path, request.content_length)]

@@ -19,7 +19,7 @@ from pyservice.control.changes import Changes, now_ms
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.hosts import is_host
-from pyservice.ids import RecordIds, is_name_id
+from pyservice.ids import PORT_NAME_MAX, RecordIds, is_name_id
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import namespaces, tokens
@@ -33,7 +33,6 @@ _REMEMBERED_MAX: Final = 10_000
 """pub_ tokens ever made and dev_ tokens that are not over, in a namespace: were they revoked, the data plane would have
 to know of each. It takes 100,000.
 """
-_PORT_NAME_MAX: Final = 26
 _PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
 
 Made = TypeVar("Made", bound=Message)
@@ -335,7 +334,7 @@ def _development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[Fie
         problems.append(field_problem(["hostname"], "invalid", sentence))
     for name, port in sorted(request.ports.items()):
         path = ["ports", name]
-        if not is_name_id(name, _PORT_NAME_MAX):
+        if not is_name_id(name, PORT_NAME_MAX):
             sentence = "must be 1 to 26 of a-z, 0-9 and single dashes inside"
             problems.append(field_problem(path, "invalid", sentence))
         if port.protocol not in _PROTOCOLS:

@@ -7,8 +7,11 @@ each noun's; what may be in a file is `contents`'.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
 from google.protobuf.message import Message
@@ -16,9 +19,11 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller
 from pyservice.control.changes import Changes, now_ms
 from pyservice.control.contents import Found, check_contents
+from pyservice.control.fair_threads import FairPlaces, FairThreads
 from pyservice.control.games import game_topic, group_topic
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import games, uploads
 from pyservice.storage.database import Database, Record, Transaction
@@ -28,6 +33,7 @@ from pyservice.storage.objects import (
     PART_EXPIRES_S,
     PUT_EXPIRES_S,
     Objects,
+    Part,
     Prepared,
     file_key,
     plan_parts,
@@ -43,6 +49,7 @@ _SHOWN_ON_GAME: Final = frozenset({"banner", "logo"})
 LEFT_AFTER_MS: Final = 24 * 3_600_000
 TIDY_EVERY_S: Final = 3_600.0
 _PORTION: Final = 100
+_SIGNED_AT_ONCE: Final = 100
 _REMEMBERED_MAX: Final = 1024
 
 _log = get_logger("control")
@@ -56,6 +63,30 @@ def object_key(kind: str, upload_id: str, path: str) -> str:
 def part_bytes(content_length: int, is_multipart: bool) -> int | None:
     """Size of the parts of a file, None when it comes whole."""
     return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation(Generic[Answer]):
+    """What a noun says of an upload that is asked for."""
+
+    kind: str
+    display_name: str
+    find_game: Find
+    files: Sequence[NewFile]
+    judge: Callable[[], None]
+    """Raises what is wrong with the request; a repetition under its key is not judged again."""
+    make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
+    """Adds what is to become of the upload: gets ids of game and upload and the time, and answers without addresses."""
+    answer_type: type[Answer]
+    address: Callable[[Answer, list[pb.PresignedRequest]], None]
+    """Puts into the answer where to PUT the files."""
+
+
+def _parts(files: Sequence[NewFile]) -> Iterator[tuple[NewFile, Part]]:
+    """What is PUT, one by one."""
+    for file in files:
+        for part in plan_parts(file.content_length, file.part_bytes is not None):
+            yield file, part
 
 
 class Uploading:
@@ -75,55 +106,59 @@ class Uploading:
         self._objects = objects
         self._now_ms = clock_ms
         self._checks: dict[str, asyncio.Task[Found]] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+        self._threads = FairThreads()
+        self._places = FairPlaces()
 
     # Prepare
 
-    async def prepare(
-        self,
-        caller: Caller,
-        request: Any,
-        kind: str,
-        display_name: str,
-        find_game: Find,
-        judge: Callable[[], Sequence[NewFile]],
-        make: Callable[[Transaction, str, str, int, list[pb.PresignedRequest]], Awaitable[Answer]],
-        answer_type: type[Answer],
-    ) -> Answer:
-        """Adds an upload of the files that `judge` lets through, and what `make` adds to it; the answer is `make`'s.
+    async def prepare(self, caller: Caller, request: Any, wanted: Preparation[Answer]) -> Answer:
+        """Adds an upload, and what is made of it, and tells where to PUT its files.
 
-        `make` gets the game's id, the upload's, the time, and where to PUT the files.
+        Ids alone are remembered: a repetition gets addresses of the same upload that are good from then on.
         """
-        async with self._database.read() as tx:
-            await find_game(tx)
-        files = judge()
-        upload_id = str(uuid4())
-        requests = [one for file in files for one in await self._requests(kind, upload_id, file)]
 
-        async def change(tx: Transaction) -> Answer:
-            game = await find_game(tx)
-            now = self._now_ms()
-            await uploads.add(tx, upload_id, game.game_id, kind, display_name, files, now)
-            return await make(tx, game.game_id, upload_id, now, requests)
+        async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
+            game = await wanted.find_game(tx)
+            wanted.judge()
+            for _, part in _parts(wanted.files):
+                self._objects.refuse_too_long(part.content_length)
+            upload_id, now = str(uuid4()), self._now_ms()
+            about = (game.game_id, wanted.kind, wanted.display_name)
+            await uploads.add(tx, upload_id, *about, wanted.files, now)
+            answer = await wanted.make(tx, game.game_id, upload_id, now)
+            return remembered_pb2.PreparedUpload(
+                upload_id=upload_id, answer=answer.SerializeToString()
+            )
 
-        return await self._changes.make(caller, request, answer_type, change)
+        kept = await self._changes.make(caller, request, remembered_pb2.PreparedUpload, change)
+        answer = wanted.answer_type.FromString(kept.answer)
+        wanted.address(answer, await self._requests(wanted.kind, kept.upload_id, wanted.files))
+        return answer
 
     async def _requests(
-        self, kind: str, upload_id: str, file: NewFile
+        self, kind: str, upload_id: str, files: Sequence[NewFile]
     ) -> list[pb.PresignedRequest]:
-        key = object_key(kind, upload_id, file.path)
-        parts = plan_parts(file.content_length, file.part_bytes is not None)
-        expires_s = PART_EXPIRES_S if len(parts) > 1 else PUT_EXPIRES_S
-        return [
-            pb.PresignedRequest(
-                byte_offset=part.byte_offset,
-                content_length=part.content_length,
-                path=file.path,
-                url=await self._objects.presign_put(
-                    key, part.content_length, expires_s, part.byte_offset
-                ),
+        requests = []
+        for file, part in _parts(files):
+            key = object_key(kind, upload_id, file.path)
+            is_whole = part.content_length == file.content_length
+            expires_s = PUT_EXPIRES_S if is_whole else PART_EXPIRES_S
+            url = await self._objects.presign_put(
+                key, part.content_length, expires_s, part.byte_offset
             )
-            for part in parts
-        ]
+            requests.append(
+                pb.PresignedRequest(
+                    byte_offset=part.byte_offset,
+                    content_length=part.content_length,
+                    path=file.path,
+                    url=url,
+                )
+            )
+            if not len(requests) % _SIGNED_AT_ONCE:
+                # A site has thousands: others have their turn in between.
+                await asyncio.sleep(0)
+        return requests
 
     # Complete
 
@@ -148,13 +183,13 @@ class Uploading:
                 await uploads.set_digest(tx, row.upload_id, path, digest)
             if row.kind in _SHOWN_ON_GAME and found.picture is not None:
                 await games.set_picture(tx, row.game_id, row.kind, row.upload_id, found.picture)
+                tx.afterwards(
+                    lambda: self._topics.bump(game_topic(row.game_id), group_topic(row.group_id))
+                )
+            tx.afterwards(lambda: self._forget(row.upload_id))
             return answer_type()
 
-        answer = await self._changes.make(caller, request, answer_type, change)
-        self._checks.pop(row.upload_id, None)
-        if row.kind in _SHOWN_ON_GAME:
-            self._topics.bump(game_topic(row.game_id), group_topic(row.group_id))
-        return answer
+        return await self._changes.make(caller, request, answer_type, change)
 
     async def _checked(self, row: Record) -> Found:
         """One check of an upload at a time. It goes on when nobody waits any more, and is remembered for a repetition:
@@ -168,6 +203,9 @@ class Uploading:
             self._checks[row.upload_id] = task
             task.add_done_callback(lambda done: self._forget_failed(row.upload_id, done))
         return await asyncio.shield(task)
+
+    def _forget(self, upload_id: str) -> None:
+        self._checks.pop(upload_id, None)
 
     def _forget_failed(self, upload_id: str, task: asyncio.Task[Found]) -> None:
         if (task.cancelled() or task.exception() is not None) and (
@@ -184,16 +222,37 @@ class Uploading:
             Prepared(keys[file.path], plan_parts(file.content_length, file.part_bytes is not None))
             for file in files
         ]
-        await self._objects.complete(prepared)
         try:
-            return await check_contents(self._objects, row.kind, build, files, keys)
+            await self._objects.complete(prepared)
+            run = functools.partial(self._threads.run, row.group_id)
+            place = self._places.place(row.group_id) if build else contextlib.nullcontext()
+            async with place:
+                return await check_contents(self._objects, run, row.kind, build, files, keys)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
                 # Nothing of it is kept; its URLs take another try while they last.
                 await self._objects.delete_prefix(row.upload_id)
             raise
+        except FileNotFoundError:
+            raise ServiceError(
+                "UPLOAD_INCOMPLETE", "What was uploaded is not there any more: upload it again."
+            ) from None
 
     # What is left behind
+
+    def removal(self, upload_id: str) -> asyncio.Task[None]:
+        """Begins to remove it, and goes on when nobody waits. What fails is left for the next tidying."""
+
+        async def remove() -> None:
+            try:
+                await self.remove(upload_id)
+            except ServiceError as error:
+                _log.warning("objects not removed yet", upload_id=upload_id, error=str(error))
+
+        task = asyncio.create_task(remove(), name="removal of an upload")
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+        return task
 
     async def remove(self, upload_id: str) -> None:
         """Removes the objects and then the records of an upload that was given up or never completed."""
@@ -233,8 +292,9 @@ class Uploading:
             await asyncio.sleep(TIDY_EVERY_S)
 
     async def stop(self) -> None:
-        """Ends the checks that are running; whoever completes again begins anew."""
-        tasks = list(self._checks.values())
+        """Ends what is running: whoever completes again begins anew, and what is to be removed is found again."""
+        tasks = [*self._checks.values(), *self._removals]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self._threads.close)

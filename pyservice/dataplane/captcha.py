@@ -66,9 +66,12 @@ class Captcha:
         address_text: str,
         given: pb.Captcha | None,
         ray_id: str,
+        *,
+        game_id: bytes,
     ) -> None:
-        """Returns when a human asks. Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED,
-        MATCHMAKER_VERIFICATION_UNAVAILABLE when the provider gives no answer, STORAGE_FULL.
+        """Returns when a human asks; a provider is asked on account of the game. Raises
+        CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE when the provider gives no
+        answer, STORAGE_FULL.
         """
         passed_ms, requests = self._standings.standing(namespace_id, address)
         is_good = (
@@ -93,17 +96,21 @@ class Captcha:
         }
         if provider == "captcha_a":
             form["sitekey"] = keys[provider].site_key
-        if not await self._passes(provider, form, ray_id):
+        if not await self._passes(provider, form, ray_id, game_id):
             raise ServiceError("CAPTCHA_FAILED")
         await self._standings.note_human(namespace_id, address, None)
 
-    async def _passes(self, provider: Provider, form: Mapping[str, str], ray_id: str) -> bool:
+    async def _passes(
+        self, provider: Provider, form: Mapping[str, str], ray_id: str, game_id: bytes
+    ) -> bool:
         endpoint = self._endpoints.get(provider)
         try:
             if endpoint is None:
                 raise Unanswered(f"captcha.{provider}_url is not set")
             content = urlencode(form).encode()
-            answer = await self._outbound.post(endpoint, content, _FORM, ray_id, _BODY_LIMIT)
+            answer = await self._outbound.post(
+                endpoint, content, _FORM, ray_id, _BODY_LIMIT, tenant=game_id
+            )
             if not 200 <= answer.status < 300:
                 raise Unanswered(f"status {answer.status}")
             told = _object(answer.body)

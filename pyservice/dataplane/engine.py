@@ -93,6 +93,8 @@ class Engine:
         self.development_token = native.development_token
         self.namespace_of_development_token = native.namespace_of_development_token
         self.list_lobbies = native.list_lobbies
+        self.live_versions = native.live_versions
+        self.namespace_that_had = native.namespace_that_had
         self.player_counts = native.player_counts
         self.status = native.status
         self.source = native.source

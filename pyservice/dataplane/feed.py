@@ -1,28 +1,60 @@
 """How configuration is taken: in order, whole or not at all, durable before it is acknowledged.
 
-The handlers of `hosting.internal.v1.Feed`. What is refused is in `feed_rules`, files are in
-`feed_files`, what is held is read through `namespaces`.
+The handlers of `hosting.internal.v1.Feed`. What is refused is in `feed_rules`, what is kept of earlier
+versions in `retained`, files are in `feed_files`, what is held is read through `namespaces`. What takes
+time is done in a thread, beside the calls of players: large messages, and files.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_files import FeedFiles, Kept, Order
 from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
-from pyservice.dataplane.namespaces import Namespaces, public_hosts
+from pyservice.dataplane.namespaces import Namespaces, Prepared, prepare, public_hosts
+from pyservice.dataplane.retained import Retention, problems_of_retention, retain
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.validation import validate
 
+_ON_LOOP_BYTES_MAX: Final = 16 * 1024
+"""Judging and resolving it takes the loop a millisecond or two."""
+_SETTLE_S: Final = 5.0
+"""Who feeds comes again when the journal takes longer."""
+
 _log = get_logger("feed")
+
+
+class Lobbies(Protocol):
+    """The engine, as far as configuration needs it. Asked from any thread."""
+
+    def live_versions(self, namespace: bytes) -> Collection[bytes]: ...
+    async def all_settled(self, deadline: float | None) -> None: ...
+
+
+class NoLobbies:
+    """Before there is an engine, and where there is none."""
+
+    def live_versions(self, namespace: bytes) -> Collection[bytes]:
+        return ()
+
+    async def all_settled(self, deadline: float | None) -> None:
+        return None
+
+
+class _Judged(NamedTuple):
+    """What becomes of an item. `prepared` None: nothing is to be taken."""
+
+    answer: pb.ApplyResponse
+    order: Order = (0, 0)
+    prepared: Prepared | None = None
+    is_any_dropped: bool = False
 
 
 class Counters(Protocol):
@@ -50,6 +82,10 @@ class Feed:
         self._counters = counters
         self._now_s = now_s
         self._orders: dict[str, Order] = {}
+        self._held: pb.HeldResponse | None = None
+        """The answer of `held`, as long as nothing changes."""
+        self.lobbies: Lobbies = NoLobbies()
+        """Set before anything is taken."""
         self._one_at_a_time = asyncio.Lock()
 
     def load(self) -> None:
@@ -58,7 +94,10 @@ class Feed:
         It was checked then; what the operator changed since does not take it away.
         """
         for kept in self._files.load():
-            self._take(kept)
+            if kept.configuration is None:
+                self._forget(kept.namespace_id, kept.order)
+            else:
+                self._take(kept.order, prepare(kept.configuration))
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
         """Takes one namespace. Raises STORAGE_FULL when it cannot be kept; nothing changed then."""
@@ -80,66 +119,92 @@ class Feed:
 
     async def held(self, request: pb.HeldRequest) -> pb.HeldResponse:
         """What is held."""
-        return pb.HeldResponse(
-            configurations=[
-                pb.HeldConfiguration(
-                    namespace_id=configuration.namespace_id,
-                    source_epoch=configuration.source_epoch,
-                    revision=configuration.revision,
-                    current_version_id=configuration.current_version_id,
+        if self._held is None:
+            self._held = pb.HeldResponse(
+                configurations=(
+                    pb.HeldConfiguration(
+                        namespace_id=configuration.namespace_id,
+                        source_epoch=configuration.source_epoch,
+                        revision=configuration.revision,
+                        current_version_id=configuration.current_version_id,
+                        name=f"{configuration.game.name_id}/{configuration.name_id}",
+                    )
+                    for configuration in self._namespaces
                 )
-                for configuration in self._namespaces
-            ]
-        )
+            )
+        return self._held
 
-    def check(self, configuration: configuration_pb2.NamespaceConfiguration) -> pb.ApplyResponse:
+    async def check(
+        self, configuration: configuration_pb2.NamespaceConfiguration
+    ) -> pb.ApplyResponse:
         """What `apply` would answer to this change; nothing is changed or counted. The pair that
         is held is stale here: it would change nothing.
         """
-        held = self._orders.get(configuration.namespace_id)
-        if held is not None and _order(configuration) <= held:
-            return pb.ApplyResponse(stale=_stale(configuration.namespace_id, held))
-        problems = problems_of(configuration, self._limits, self._namespaces)
-        if problems:
-            return pb.ApplyResponse(refused=pb.Refused(problems=problems))
-        return pb.ApplyResponse(applied=pb.Applied())
+        item = pb.ManyItem(configuration=configuration, is_check=True)
+        return (await asyncio.shield(self._apply([item])))[0]
 
-    async def _apply(self, items: Iterable[pb.ManyItem]) -> list[pb.ApplyResponse]:
+    async def _apply(self, items: Sequence[pb.ManyItem]) -> list[pb.ApplyResponse]:
         answers: list[pb.ApplyResponse] = []
-        kept: list[Kept] = []
-        claimed: set[Hashable] = set()
         async with self._one_at_a_time:
-            for item in items:
-                claims = _claims(item.configuration)
-                if kept and not claimed.isdisjoint(claims):
-                    # It is to be judged with what is before it in place.
-                    await self._keep(kept)
-                    kept, claimed = [], set()
-                answer = self._judge(item)
-                answers.append(answer)
-                if answer.HasField("applied") and not item.is_check:
-                    order = _order(item.configuration)
-                    if order != self._orders.get(item.configuration.namespace_id):
-                        kept.append(
-                            Kept(item.configuration.namespace_id, order, item.configuration)
-                        )
-                        claimed |= claims
-            if kept:
-                await self._keep(kept)
+            # Nobody else changes what is held, so a thread may look at it.
+            size = sum(map(self._size, items))
+            while len(answers) < len(items):
+                rest = items[len(answers) :]
+                if size <= _ON_LOOP_BYTES_MAX:
+                    several = self._judge_some(rest)
+                else:
+                    several = await asyncio.to_thread(self._judge_some, rest)
+                await self._keep(several)
+                answers += (judged.answer for judged in several)
         for item, answer in zip(items, answers, strict=True):
             if not item.is_check:
                 self._count(answer.WhichOneof("outcome") or "refused")
         return answers
 
-    def _judge(self, item: pb.ManyItem) -> pb.ApplyResponse:
+    def _size(self, item: pb.ManyItem) -> int:
+        """Bytes to go through: what comes, and what is held of it."""
+        return item.ByteSize() + self._namespaces.size(item.configuration.namespace_id)
+
+    def _judge_some(self, items: Sequence[pb.ManyItem]) -> list[_Judged]:
+        """The first, and those after it up to one that has to be judged with what is before it in place."""
+        several: list[_Judged] = []
+        claimed: set[Hashable] = set()
+        for item in items:
+            claims = _claims(item.configuration)
+            if not claimed.isdisjoint(claims):
+                break
+            judged = self._judge(item)
+            several.append(judged)
+            if judged.prepared is not None:
+                claimed |= claims
+        return several
+
+    def _judge(self, item: pb.ManyItem) -> _Judged:
         """What becomes of it; the pair that is held already is as good as taken."""
         configuration = item.configuration
-        namespace_id = configuration.namespace_id
-        is_same = _order(configuration) == self._orders.get(namespace_id)
-        if is_same and self._is_held(namespace_id) and not item.is_check:
+        namespace_id, order = configuration.namespace_id, _order(configuration)
+        last = self._orders.get(namespace_id)
+        if order == last and self._is_held(namespace_id) and not item.is_check:
             self._note_difference(configuration)
-            return pb.ApplyResponse(applied=pb.Applied())
-        return self.check(configuration)
+            return _Judged(pb.ApplyResponse(applied=pb.Applied()))
+        if last is not None and order <= last:
+            return _Judged(pb.ApplyResponse(stale=_stale(namespace_id, last)))
+        problems = problems_of(configuration, self._limits, self._namespaces)
+        retention = Retention()
+        if not problems:
+            held = self._namespaces.configuration(raw_id(namespace_id))
+            retention = retain(configuration, held, self.lobbies.live_versions)
+            problems += (
+                pb.Problem(path=path, reason=reason)
+                for path, reason in problems_of_retention(retention, held)
+            )
+        if problems:
+            return _Judged(pb.ApplyResponse(refused=pb.Refused(problems=problems)))
+        applied = pb.ApplyResponse(applied=pb.Applied())
+        if item.is_check:
+            return _Judged(applied)
+        prepared = prepare(_kept(configuration, retention))
+        return _Judged(applied, order, prepared, retention.is_any_dropped)
 
     async def _remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
         async with self._one_at_a_time:
@@ -150,34 +215,54 @@ class Feed:
                 self._count("stale")
                 return pb.RemoveResponse(stale=_stale(request.namespace_id, held))
             if order != held:
-                await self._keep([Kept(request.namespace_id, order, None)])
+                await self._save([Kept(request.namespace_id, order, None)])
+                self._forget(request.namespace_id, order)
             self._count("removed")
             return pb.RemoveResponse(removed=pb.Removed())
 
-    async def _keep(self, several: Sequence[Kept]) -> None:
-        # The caller's messages are not ours to hold on to.
-        several = [replace(kept, configuration=_copy(kept.configuration)) for kept in several]
+    async def _keep(self, several: Sequence[_Judged]) -> None:
+        """Takes what is to be taken, when it is durable."""
+        taken = [(one.order, one.prepared) for one in several if one.prepared is not None]
+        if not taken:
+            return
+        if any(one.is_any_dropped for one in several):
+            # A lobby that comes back after a crash finds its rules.
+            await self.lobbies.all_settled(asyncio.get_running_loop().time() + _SETTLE_S)
+        await self._save(
+            Kept(prepared.configuration.namespace_id, order, prepared.configuration)
+            for order, prepared in taken
+        )
+        for order, prepared in taken:
+            self._take(order, prepared)
+
+    async def _save(self, kept: Iterable[Kept]) -> None:
+        several = list(kept)
         try:
             await asyncio.to_thread(self._files.save, several)
         except OSError as error:
-            names = [kept.namespace_id for kept in several]
+            names = [one.namespace_id for one in several]
             _log.error("configuration not kept", namespace_ids=names, error=str(error))
             raise ServiceError("STORAGE_FULL") from None
-        for kept in several:
-            self._take(kept)
+        for one in several:
             _log.debug(
-                "configuration removed" if kept.configuration is None else "configuration taken",
-                namespace_id=kept.namespace_id,
-                source_epoch=kept.order[0],
-                revision=kept.order[1],
+                "configuration removed" if one.configuration is None else "configuration taken",
+                namespace_id=one.namespace_id,
+                source_epoch=one.order[0],
+                revision=one.order[1],
             )
 
-    def _take(self, kept: Kept) -> None:
-        self._orders[kept.namespace_id] = kept.order
-        if kept.configuration is None:
-            self._namespaces.remove(raw_id(kept.namespace_id))
-        else:
-            self._namespaces.put(kept.configuration)
+    def _take(self, order: Order, prepared: Prepared) -> None:
+        self._orders[prepared.configuration.namespace_id] = order
+        self._namespaces.take(prepared)
+        self._changed()
+
+    def _forget(self, namespace_id: str, order: Order) -> None:
+        self._orders[namespace_id] = order
+        self._namespaces.remove(raw_id(namespace_id))
+        self._changed()
+
+    def _changed(self) -> None:
+        self._held = None
         self._counters.namespaces = len(self._namespaces)
 
     def _is_held(self, namespace_id: str) -> bool:
@@ -189,7 +274,8 @@ class Feed:
         """
         if configuration.source_epoch:
             return
-        if self._namespaces.configuration(raw_id(configuration.namespace_id)) != configuration:
+        held = self._namespaces.configuration(raw_id(configuration.namespace_id))
+        if held is None or _kept(held, Retention()) != configuration:
             _log.warning(
                 "configuration differs but its revision does not: raise the revision",
                 namespace_id=configuration.namespace_id,
@@ -204,13 +290,14 @@ def _order(configuration: configuration_pb2.NamespaceConfiguration) -> Order:
     return configuration.source_epoch, configuration.revision
 
 
-def _copy(
-    configuration: configuration_pb2.NamespaceConfiguration | None,
-) -> configuration_pb2.NamespaceConfiguration | None:
-    if configuration is None:
-        return None
-    copy = type(configuration)()
+def _kept(
+    configuration: configuration_pb2.NamespaceConfiguration, retention: Retention
+) -> configuration_pb2.NamespaceConfiguration:
+    """A copy, with what is retained: the caller's message is not ours to hold on to."""
+    copy = configuration_pb2.NamespaceConfiguration()
     copy.CopyFrom(configuration)
+    del copy.retained_versions[:]
+    copy.retained_versions.extend(retention.versions)
     return copy
 
 

@@ -14,32 +14,18 @@ from urllib.parse import urlsplit
 from pyservice.dataplane.gates import PROVIDERS
 from pyservice.hosts import Address, is_absolute_name, is_number, known_address, literal
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.reserved import (
+    HEADER_NAME_MAX,
+    is_header_name,
+    is_header_of_connection,
+    is_header_of_requests,
+)
 
 Found = tuple[tuple[str, ...], str]
 """Where, and a sentence."""
 
 _VALUE_MAX: Final = 1024
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
-# Ours, or those of the connection.
-_TAKEN_HEADERS: Final = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "keep-alive",
-        "te",
-        "traceparent",
-        "tracestate",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 
 def captcha_problems(
@@ -106,9 +92,9 @@ def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Itera
     seen: set[str] = set()
     for name, value in sorted(headers.items()):
         known = name.lower()
-        if not _HEADER_NAME.fullmatch(name):
+        if not is_header_name(name) or len(name) > HEADER_NAME_MAX:
             yield (*path, name), "is no name of an HTTP header"
-        elif known in _TAKEN_HEADERS or known.startswith("proxy-"):
+        elif is_header_of_connection(name) or is_header_of_requests(name):
             yield (*path, name), "is a header that the service sets itself"
         elif known in seen:
             yield (*path, name), "is there more than once, in other letters"

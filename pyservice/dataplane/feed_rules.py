@@ -7,7 +7,6 @@ and verification are in `feed_gates`, what happens to a refused configuration is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,18 +15,26 @@ from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_gates import Found, captcha_problems, verification_problems
 from pyservice.dataplane.namespaces import Namespaces, public_hosts
 from pyservice.hosts import AllowedAddresses, Network, is_host
-from pyservice.ids import GAME_NAME_MAX, NAMESPACE_NAME_MAX, is_name_id, is_uuid
+from pyservice.ids import (
+    GAME_NAME_MAX,
+    NAMESPACE_NAME_MAX,
+    PORT_NAME_MAX,
+    display_name_flaws,
+    is_name_id,
+    is_uuid,
+)
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
-from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
+from pyservice.reserved import HOST_PORTS, is_environment_name
 from pyservice.schema.validation import validate
 
 _log = get_logger("feed")
 
-_PORT_NAME_MAX: Final = 26
-_HOST_PORTS: Final = range(20_000, 26_000)
-_DISPLAY_NAME = re.compile(r"(?! )(?!.*  )[^\x00-\x1f\x7f-\x9f]{1,128}(?<! )")
-_RESERVED_ENV = re.compile(r"HOSTING_.*|PORT|PORT_.*")
+MATCHMAKER_BYTES_MAX: Final = 640 * 1024
+"""Of one version: one runtime with all that it may have fits. Whoever makes versions refuses larger ones under their
+own paths.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class OperatorLimits:
 
 def problems_of(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
-) -> list[feed_pb2.Problem]:
+) -> list[Problem]:
     """Everything that is wrong with it; empty when it can be taken. Versions that are held as they
     are were judged when they came: what the operator changed since does not keep anything else back.
     """
@@ -53,10 +60,11 @@ def problems_of(
     ]
     found += _names(configuration)
     found += _versions(configuration, limits, held)
-    found += _access(configuration, held)
-    found += _tokens(configuration, held)
     found += _development_tokens(configuration)
-    return [feed_pb2.Problem(path=path, reason=reason) for path, reason in found]
+    problems = [Problem(path=path, reason=reason) for path, reason in found]
+    problems += _access(configuration, held)
+    problems += _tokens(configuration, held)
+    return problems
 
 
 def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
@@ -76,12 +84,8 @@ def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
         ),
     ]
     for path, text in displayed:
-        if not _DISPLAY_NAME.fullmatch(text):
-            yield (
-                path,
-                "must be 1 to 128 characters without control characters and without leading, "
-                "trailing or doubled spaces",
-            )
+        for _, reason in display_name_flaws(text):
+            yield path, reason
 
 
 def _versions(
@@ -96,7 +100,13 @@ def _versions(
         if ids.index(version.version_id) != index:
             yield (*path, "version_id"), "is there more than once"
         if running.get(version.version_id) != version:
+            size = version.matchmaker.ByteSize()
+            if size > MATCHMAKER_BYTES_MAX:
+                sentence = f"takes {size:,} bytes, at most {MATCHMAKER_BYTES_MAX:,}"
+                yield (*path, "matchmaker"), sentence
             yield from _matchmaker(version.matchmaker, (*path, "matchmaker"), limits)
+    if configuration.retained_versions:
+        yield ("retained_versions",), "is the data plane's own and is not fed"
 
 
 def _versions_held(namespace_id: str, held: Namespaces) -> dict[str, pb.Version]:
@@ -135,11 +145,11 @@ def _level(
 
 def _docker(docker: pb.DockerConfig, path: tuple[str, ...]) -> Iterator[Found]:
     for name in sorted(docker.env):
-        if _RESERVED_ENV.fullmatch(name):
+        if is_environment_name(name):
             yield (*path, "env", name), "is a name that the service sets itself"
     for name, port in sorted(docker.ports.items()):
         port_path = (*path, "ports", name)
-        if not is_name_id(name, _PORT_NAME_MAX):
+        if not is_name_id(name, PORT_NAME_MAX):
             yield port_path, "must be 1 to 26 of a-z, 0-9 and single dashes, not a UUID"
         reason = _reason_against(port, docker.network_mode)
         if reason:
@@ -156,12 +166,12 @@ def _reason_against(port: pb.PortConfig, network_mode: str) -> str | None:
         return "has proxy none, which needs protocol tcp or udp"
     if not port.HasField("port_range"):
         return "has proxy none, which needs a port_range"
-    if port.port_range.min not in _HOST_PORTS or port.port_range.max not in _HOST_PORTS:
-        return f"has a port_range outside {_HOST_PORTS.start}-{_HOST_PORTS.stop - 1}"
+    if port.port_range.min not in HOST_PORTS or port.port_range.max not in HOST_PORTS:
+        return f"has a port_range outside {HOST_PORTS.start}-{HOST_PORTS.stop - 1}"
     return None
 
 
-def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
+def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Problem]:
     seen: set[str] = set()
     public = public_hosts(configuration)
     for field in ("domains", "cdn_domains"):
@@ -169,26 +179,30 @@ def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
             path = ("access", field, str(index))
             host = domain.lower().rstrip(".")
             if not is_host(host):
-                yield path, "must be a host name or an IP address, without scheme and port"
+                reason = "must be a host name or an IP address, without scheme and port"
+                yield Problem(path=path, reason=reason)
             elif host in seen:
-                yield path, "is there more than once"
-            elif host in public and _is_others(configuration, held, held.namespace_of_host(host)):
-                yield path, "belongs to another namespace"
+                yield Problem(path=path, reason="is there more than once")
+            elif host in public and (
+                owner := _owner(configuration, held, held.namespace_of_host(host))
+            ):
+                yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
             seen.add(host)
     named = held.named(_name(configuration))
-    if named and _is_others(configuration, held, named.namespace_id):
-        yield ("name_id",), "is the name of another namespace of the game"
+    if named and (owner := _owner(configuration, held, named.namespace_id)):
+        reason = "is the name of another namespace of the game"
+        yield Problem(path=("name_id",), reason=reason, held_by=owner)
 
 
-def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Found]:
+def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Problem]:
     hashes: set[bytes] = set()
     for index, token in enumerate(configuration.environment_tokens):
         path = ("environment_tokens", str(index), "sha256")
         grant = held.environment_grant(token.sha256)
         if token.sha256 in hashes:
-            yield path, "is there more than once"
-        elif grant and _is_others(configuration, held, grant.namespace_id):
-            yield path, "belongs to another namespace"
+            yield Problem(path=path, reason="is there more than once")
+        elif grant and (owner := _owner(configuration, held, grant.namespace_id)):
+            yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
         hashes.add(token.sha256)
 
 
@@ -203,19 +217,21 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fo
             yield (*path, "hostname"), "must be a host name or an IP address, without a port"
 
 
-def _is_others(
+def _owner(
     configuration: pb.NamespaceConfiguration, held: Namespaces, namespace_id: bytes | None
-) -> bool:
-    """Whether what is looked up is another namespace's. Whose it is may be another developer's secret."""
+) -> str:
+    """Id of the other namespace that has what is looked up, empty when none has. Whose it is may be
+    another developer's secret.
+    """
     found = held.configuration(namespace_id) if namespace_id else None
     if found is None or found.namespace_id == configuration.namespace_id:
-        return False
+        return ""
     _log.warning(
         "configuration claims what another namespace has",
         namespace=_name(configuration),
         owner=_name(found),
     )
-    return True
+    return found.namespace_id
 
 
 def _name(configuration: pb.NamespaceConfiguration) -> str:

@@ -194,6 +194,8 @@ class Fleet:
             of_game = self._namespaces.of_game(game)
             if not of_game or not await self._is_reached(of_game[0], caller):
                 raise ServiceError("GAME_NOT_FOUND")
+            # A configuration may have been taken meanwhile: new lobbies are of the version that runs now.
+            of_game = self._namespaces.of_game(game)
         else:
             of_game = [self._namespaces.resolved(caller.namespace_id)]
             if game not in (of_game[0].game_name, format_uuid(of_game[0].game_id)):
@@ -207,7 +209,7 @@ class Fleet:
         """Whose states the caller reads, as far as this lobby's matters."""
         if caller.kind is not TokenKind.CLOUD:
             return [caller.namespace_id] if caller.namespace_id else []
-        namespace_id = self._engine.namespace_of_lobby(lobby)
+        namespace_id = self._engine.namespace_that_had(lobby)
         if namespace_id is None or not self._namespaces.is_known(namespace_id):
             return []
         is_reached = await self._is_reached(self._namespaces.resolved(namespace_id), caller)

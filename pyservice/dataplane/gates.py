@@ -65,7 +65,7 @@ class Gates:
     current_version: bytes
 
     def join(self, version: bytes, mode: str) -> Gate:
-        """Of a lobby. One whose version is not fed any more has the current version's."""
+        """Of a lobby. One whose version nobody knows has the current version's."""
         gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
         return gate or Gate(self.captcha, None)
 
@@ -77,7 +77,7 @@ def gates_of(configuration: pb.NamespaceConfiguration) -> Gates | None:
     find: dict[str, VerificationRule] = {}
     create: dict[str, VerificationRule] = {}
     is_any = False
-    for version in configuration.versions:
+    for version in (*configuration.retained_versions, *configuration.versions):
         rule = _captcha_rule(version.matchmaker.captcha)
         is_current = version.version_id == configuration.current_version_id
         if is_current:

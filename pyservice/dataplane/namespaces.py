@@ -1,12 +1,13 @@
 """All namespaces that are held, and how a call finds its own: by id, by names, by token, by origin.
 
 Owns the indexes. They are changed only whole namespaces at a time, between two turns of the loop,
-so a call sees one state. Files are in `feed_files`.
+so a call sees one state; what takes time is done before, and may be done in a thread. Files are in
+`feed_files`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyservice.auth import EnvironmentGrant
@@ -17,21 +18,44 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Prepared:
     """A namespace with the keys under which it stands in the indexes."""
 
     resolved: ResolvedNamespace
     configuration: pb.NamespaceConfiguration
     hosts: frozenset[str]
-    token_hashes: frozenset[bytes]
+    grants: Mapping[bytes, EnvironmentGrant]
     revoked: frozenset[bytes]
+    size: int
+    """Of the configuration, in bytes."""
+
+
+def prepare(configuration: pb.NamespaceConfiguration) -> Prepared:
+    """Of a configuration that keeps the rules. Time in proportion to its size; any thread may."""
+    resolved = resolve(configuration)
+    grants = {
+        token.sha256: EnvironmentGrant(
+            resolved.namespace_id,
+            raw_id(token.token_id),
+            token.expires_ms if token.HasField("expires_ms") else None,
+        )
+        for token in configuration.environment_tokens
+    }
+    return Prepared(
+        resolved,
+        configuration,
+        frozenset(public_hosts(configuration)),
+        grants,
+        frozenset(map(raw_id, configuration.revoked_token_ids)),
+        configuration.ByteSize(),
+    )
 
 
 class Namespaces:
-    """The held namespaces. Not thread safe: it belongs to the event loop."""
+    """The held namespaces. Not thread safe: it belongs to the event loop, and to whom that waits for."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, Prepared] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
         """By the game's id and by its name, in the order in which they were put."""
@@ -47,30 +71,19 @@ class Namespaces:
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
         """Takes a configuration that keeps the rules, in place of the one that was held."""
-        resolved = resolve(configuration)
+        self.take(prepare(configuration))
+
+    def take(self, prepared: Prepared) -> None:
+        """The same of one that is prepared."""
+        resolved = prepared.resolved
         self.remove(resolved.namespace_id)
-        grants = {
-            token.sha256: EnvironmentGrant(
-                resolved.namespace_id,
-                raw_id(token.token_id),
-                token.expires_ms if token.HasField("expires_ms") else None,
-            )
-            for token in configuration.environment_tokens
-        }
-        hosts = frozenset(public_hosts(configuration))
-        self._held[resolved.namespace_id] = _Held(
-            resolved,
-            configuration,
-            hosts,
-            frozenset(grants),
-            frozenset(map(raw_id, configuration.revoked_token_ids)),
-        )
+        self._held[resolved.namespace_id] = prepared
         self._labels[resolved.namespace_id] = resolved.label
         self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
         for game in _texts_of_game(resolved):
             self._by_game.setdefault(game, {})[resolved.namespace_id] = None
-        self._by_host |= dict.fromkeys(hosts, resolved.namespace_id)
-        self._grants |= grants
+        self._by_host |= dict.fromkeys(prepared.hosts, resolved.namespace_id)
+        self._grants |= prepared.grants
 
     def remove(self, namespace_id: bytes) -> None:
         """Forgets a namespace; nothing happens when it is not held."""
@@ -86,13 +99,18 @@ class Namespaces:
                 del self._by_game[game]
         for host in held.hosts:
             self._by_host.pop(host, None)
-        for token_hash in held.token_hashes:
+        for token_hash in held.grants:
             self._grants.pop(token_hash, None)
 
     def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
-        """What was fed, None when it is not held."""
+        """What was fed, with what is retained; None when it is not held."""
         held = self._held.get(namespace_id)
         return held.configuration if held else None
+
+    def size(self, text: str) -> int:
+        """Bytes of the configuration of an id, or of what is none; 0 when it is not held."""
+        held = self._held.get(parse_uuid(text) or b"")
+        return held.size if held else 0
 
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace:
         """The namespace of a caller. Raises TOKEN_REVOKED when it went away under the call."""

@@ -2,17 +2,17 @@
 it may go (decisions 7).
 
 Owns that the address that was checked is the one connected to. Which addresses are public is in
-`hosts`, what is asked and what an answer means in `captcha` and `verification`.
+`hosts`, whose turn it is in `turns`, what is asked and what an answer means in `captcha` and
+`verification`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from ipaddress import ip_address
 from ssl import SSLContext
 from time import perf_counter
@@ -22,17 +22,25 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from pyservice.dataplane.lookups import Lookups
 from pyservice.hosts import Address
 from pyservice.observability.rays import new_span_id, note
+from pyservice.turns import Bounds, Crowded, Turns
 
 TIMEOUT_MS: Final = 10_000
-AT_ONCE: Final = 64
-"""Requests at once to one host."""
 _CONNECTIONS: Final = 1024
-_LOOKUPS: Final = 64
+BOUNDS: Final = Bounds(
+    per_host=64,
+    per_tenant_at_host=56,
+    per_tenant=_CONNECTIONS // 8,
+    waiting_per_tenant=512,
+)
 # Shorter than what servers wait before they close: a request does not meet a closing connection.
 _KEEP_ALIVE_S: Final = 4.0
 _USER_AGENT: Final = "pyservice"
+
+# For whom a connection is made: a resolver is told the name alone.
+_asking: ContextVar[bytes] = ContextVar("asking")
 
 
 class Unanswered(Exception):
@@ -57,7 +65,6 @@ class Outbound:
         is_allowed: Callable[[Address], bool],
         *,
         timeout_ms: int = TIMEOUT_MS,
-        at_once: int = AT_ONCE,
         tls: SSLContext | None = None,
         label: str = "webhook",
     ) -> None:
@@ -65,10 +72,10 @@ class Outbound:
         self._label = label
         self._is_allowed = is_allowed
         self._timeout_s = timeout_ms / 1000
-        self._at_once = at_once
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
-        self._queues: dict[str, _Queue] = {}
+        self._turns = Turns(BOUNDS)
+        self._lookups = Lookups()
 
     async def post(
         self,
@@ -77,20 +84,29 @@ class Outbound:
         headers: Mapping[str, str],
         ray_id: str,
         body_limit: int = 0,
+        *,
+        tenant: bytes,
     ) -> Answer:
         """The answer to a POST; with `body_limit` 0 its status alone. `headers` are sent as they
-        are, then ours.
+        are, then ours. `tenant`: on whose account, who has a share of all there is (`BOUNDS`).
 
         Raises Unanswered: not allowed to go there, nobody there, no certificate that can be
         trusted, no HTTP, more than `body_limit` bytes, or not done within the time, which counts
-        waiting for others to the same host too. Redirects are answers like any other.
+        waiting for others to the same host too; at once when too much of the tenant waits already.
+        Redirects are answers like any other.
         """
         began, span_id = perf_counter(), new_span_id()
         trace = traceparent(ray_id, span_id)
         try:
             target = URL(url)
-            async with asyncio.timeout(self._timeout_s), self._turn(target.host or ""):
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._turns.one(tenant, target.host or ""),
+            ):
+                _asking.set(tenant)
                 return await self._exchange(target, content, headers, trace, body_limit)
+        except Crowded:
+            raise Unanswered("too many requests of this game wait already") from None
         except TimeoutError:
             raise Unanswered(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -123,7 +139,7 @@ class Outbound:
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=_Resolver(self._is_allowed),
+                resolver=_Resolver(self._is_allowed, self._lookups),
                 socket_factory=self._socket,
                 ssl=self._tls or True,
                 limit=_CONNECTIONS,
@@ -146,25 +162,6 @@ class Outbound:
             raise _NotAllowed
         return socket.socket(family, kind, protocol)
 
-    @asynccontextmanager
-    async def _turn(self, host: str) -> AsyncIterator[None]:
-        """Waits until fewer than so many others ask this host."""
-        queue = self._queues.setdefault(host, _Queue(asyncio.Semaphore(self._at_once)))
-        queue.users += 1
-        try:
-            async with queue.turns:
-                yield
-        finally:
-            queue.users -= 1
-            if not queue.users:
-                del self._queues[host]
-
-
-@dataclass(slots=True)
-class _Queue:
-    turns: asyncio.Semaphore
-    users: int = 0
-
 
 class _NotAllowed(OSError):
     """The address may not be asked."""
@@ -173,20 +170,18 @@ class _NotAllowed(OSError):
         return "the address is not public and not in verification_allowed_networks"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Resolver(AbstractResolver):
-    """Names to addresses, once per connection, each of them checked. A name is looked up once for
-    all who wait for it, in a thread that nobody waits for at the end.
-    """
+    """Names to addresses, once per connection, each of them checked."""
 
     is_allowed: Callable[[Address], bool]
-    lookups: dict[str, asyncio.Future[list[str]]] = field(default_factory=dict)
+    lookups: Lookups
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """All addresses of the name. Raises OSError, also when one of them is not allowed."""
-        texts = await asyncio.shield(self._lookup(host))
+        texts = await self.lookups.addresses(host, _asking.get())
         addresses = [ip_address(text) for text in texts]
         # A name that is public today and private in part is not given the benefit of the doubt.
         if not all(map(self.is_allowed, addresses)):
@@ -205,39 +200,6 @@ class _Resolver(AbstractResolver):
 
     async def close(self) -> None:
         """Lookups end by themselves."""
-
-    def _lookup(self, host: str) -> asyncio.Future[list[str]]:
-        found = self.lookups.get(host)
-        if found is not None:
-            return found
-        if len(self.lookups) >= _LOOKUPS:
-            raise OSError("too many names are looked up already")
-        loop = asyncio.get_running_loop()
-        found = self.lookups[host] = loop.create_future()
-        found.add_done_callback(lambda _: self.lookups.pop(host, None))
-
-        def settle(addresses: list[str] | None, error: Exception | None) -> None:
-            if found.done():
-                return
-            if addresses:
-                found.set_result(addresses)
-            else:
-                found.set_exception(error or OSError("the name has no address"))
-                # Who asked may have gone away.
-                found.exception()
-
-        def look_up() -> None:
-            addresses, failure = None, None
-            try:
-                infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-                addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
-            except (OSError, UnicodeError) as error:
-                failure = OSError(f"the name cannot be resolved: {error}")
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, addresses, failure)
-
-        threading.Thread(target=look_up, name="lookup", daemon=True).start()
-        return found
 
 
 def traceparent(ray_id: str, span_id: str) -> str:

@@ -37,7 +37,7 @@ class LocalFeed(Protocol):
     took something is never in doubt.
     """
 
-    def check(self, configuration: pb.NamespaceConfiguration) -> feed_pb2.ApplyResponse: ...
+    async def check(self, configuration: pb.NamespaceConfiguration) -> feed_pb2.ApplyResponse: ...
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
 
 
@@ -114,7 +114,7 @@ class StaticFeed:
             except FeedDocumentError as error:
                 raise ServiceError("VALIDATION_FAILED", f"{self._path}: {error}") from None
             request = feed_pb2.ApplyRequest(configuration=configuration)
-            _raise_problems(request, self._local.check(configuration))
+            _raise_problems(request, await self._local.check(configuration))
             try:
                 await self._write(after)
                 _raise_problems(request, await self._local.apply(request))

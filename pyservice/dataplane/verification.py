@@ -33,6 +33,8 @@ class Question:
     """What the game's server is told besides the game mode. JSON texts are handed on as they are."""
 
     kind: Kind
+    game_id: bytes
+    """On whose account is asked; not told."""
     namespace_id: bytes
     party_size: int
     verification_data: bytes | None
@@ -65,6 +67,7 @@ class Verification:
                 body_of(mode, question),
                 {**dict(rule.headers), **_JSON},
                 question.ray_id,
+                tenant=question.game_id,
             )
             if 200 <= answer.status < 300:
                 return True

@@ -38,6 +38,8 @@ class DoorSettings:
     headers_limit_bytes: int = 32 * KIB
     """Names and values, 4 bytes added for each; of a gRPC call its metadata."""
     url_limit_bytes: int = 8 * KIB
+    bodies_limit_bytes: int = 128 * MIB
+    """All bodies together that an HTTP door holds; see `bodies`."""
     receive_timeout_ms: int = 15_000
     """For the head of a request, and again for its body."""
     keep_alive_timeout_ms: int = 75_000

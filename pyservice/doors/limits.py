@@ -14,6 +14,8 @@ CLIENT_OPERATIONS: Final = frozenset(
 """Slugs that count per client address; for a back end's `env_` token per token."""
 CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 """Slugs that count per token."""
+ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
+"""Slugs of the control plane that make records for whoever asks: they count per client address."""
 MAX_KEYS: Final = 100_000
 
 
@@ -31,6 +33,7 @@ class Rate:
 
 CLIENT_RATE: Final = Rate(per_second=20, burst=100)
 CONTROL_RATE: Final = Rate(per_second=50, burst=200)
+ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
 
 
 class Buckets:
@@ -77,6 +80,13 @@ class Buckets:
         self._young[key] = full_at + self._interval
         return 0.0
 
+    def put_back(self, key: bytes) -> None:
+        """A token that was taken is not used after all."""
+        for buckets in (self._young, self._old):
+            if key in buckets:
+                buckets[key] -= self._interval
+                return
+
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
@@ -105,6 +115,7 @@ class Limits:
         self,
         client: Rate = CLIENT_RATE,
         control: Rate = CONTROL_RATE,
+        anonymous: Rate = ANONYMOUS_RATE,
         *,
         max_keys: int = MAX_KEYS,
     ) -> None:
@@ -112,17 +123,21 @@ class Limits:
         self._client_tokens = Buckets(client, max_keys)
         self._control_tokens = Buckets(control, max_keys)
         self._control_addresses = Buckets(control, max_keys)
+        self._anonymous_addresses = Buckets(anonymous, max_keys)
 
-    def change(self, client: Rate, control: Rate) -> None:
+    def change(self, client: Rate, control: Rate, anonymous: Rate = ANONYMOUS_RATE) -> None:
         """Other rates from now on (SIGHUP)."""
+        self._anonymous_addresses.change(anonymous)
         self._client_addresses.change(client)
         self._client_tokens.change(client)
         self._control_tokens.change(control)
         self._control_addresses.change(control)
 
-    def control_gate(self) -> Gate:
-        """The limit of every operation of the control plane: per token, and per client address for who
+    def control_gate(self, slug: str) -> Gate:
+        """The limit of an operation of the control plane: per token, and per client address for who
         needs none."""
+        if slug in ANONYMOUS_CHANGES:
+            return Gate(self._anonymous_addresses, self._control_tokens)
         return Gate(self._control_addresses, self._control_tokens)
 
     def gate(self, slug: str) -> Gate | None:

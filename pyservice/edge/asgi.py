@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import unquote
 
+from pyservice.bearer import bearer_token
 from pyservice.calls import Call, Caller, Operation
-from pyservice.doors import DoorSettings, addresses, tracecontext
+from pyservice.doors import DoorSettings, addresses, apart, tracecontext
 from pyservice.doors.addresses import TrustedProxies
+from pyservice.doors.bodies import SMALL_BYTES, BodyBudget, BodyLoan
 from pyservice.doors.limits import Limits
-from pyservice.edge import relayed
+from pyservice.edge import crowds, relayed
 from pyservice.edge.cors import Cors
 from pyservice.edge.endpoint import Endpoint, Exchange, UnknownCaller
 from pyservice.edge.exchanges import Answer, Headers, Request, problem
@@ -26,6 +29,7 @@ from pyservice.edge.held import Held, Sender
 from pyservice.edge.passing import PassedEndpoint, PassedExchange, Passing
 from pyservice.edge.published import Published
 from pyservice.edge.routes import Routes
+from pyservice.edge.woken import WokenDoor, WokenExchange
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
@@ -39,10 +43,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "DELETE", "PATCH")}
+_LENGTH_DIGITS: Final = 20
 _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 
-Open = Exchange | UnknownCaller | PassedExchange
+Open = Exchange | UnknownCaller | PassedExchange | WokenExchange
 """A request that needs time. `finish` it once, or `refuse` it, or `abandon` it."""
+
+Found = tuple[Endpoint | PassedEndpoint | WokenDoor, dict[str, str]]
 
 log = get_logger("pyservice.edge")
 
@@ -82,8 +89,22 @@ class Edge:
             for name in names
         }
         for name, operation in operations.items():
-            gate = limits.control_gate() if door.is_behind_door else limits.gate(METHODS[name].slug)
+            slug = METHODS[name].slug
+            gate = limits.control_gate(slug) if door.is_behind_door else limits.gate(slug)
             self._endpoints[name] = Endpoint(operation, self._meter_of(name), gate, door, waiters)
+        # What is woken comes from the door in front.
+        self._woken = (
+            WokenDoor(self._own, self._count, self._metrics, self._unrouted)
+            if door.is_behind_door
+            else None
+        )
+        limits_bytes = (endpoint.body_limit_bytes for endpoint in self._endpoints.values())
+        self.bodies = BodyBudget(
+            # What the door in front let through has its place in that one's budget.
+            sys.maxsize if door.is_behind_door else door.bodies_limit_bytes,
+            max(limits_bytes, default=door.body_limit_bytes),
+            metrics.http,
+        )
 
     def _meter_of(self, name: str) -> Meter:
         return self._metrics.meter(METHODS[name].slug)
@@ -95,6 +116,33 @@ class Edge:
         except ServiceError:
             return self.door.body_limit_bytes
         return endpoint.body_limit_bytes
+
+    def check_announced(self, request: Request, limit_bytes: int) -> None:
+        """The size that the head tells. Raises as `check_size` does."""
+        length = request.headers.get(b"content-length", b"")
+        if length.isdigit() and len(length) <= _LENGTH_DIGITS:
+            self.check_size(request, 0, int(length), limit_bytes)
+
+    def check_size(self, request: Request, had_bytes: int, size: int, limit_bytes: int) -> None:
+        """Whether a body that had so many bytes may have `size`, as far as the head tells who sends it.
+
+        Raises BODY_TOO_LARGE; of one that becomes more than small TOKEN_MISSING and TOKEN_INVALID where
+        nobody may call without a token, NOT_FOUND and METHOD_NOT_ALLOWED where there is nothing to call.
+        """
+        if size > limit_bytes:
+            raise ServiceError("BODY_TOO_LARGE")
+        # The door in front has looked at what is passed on to the one behind.
+        if had_bytes <= SMALL_BYTES < size and not self.door.is_behind_door:
+            endpoint, _ = self._find(request)
+            if endpoint.needs_token:
+                bearer_token(_text(request.headers, b"authorization"))
+
+    def loan(self, request: Request) -> BodyLoan:
+        """What the body of this request takes of the budget, its client's share."""
+        source = request.source
+        if self.proxies:
+            source = addresses.pack(self._client(request)[0])
+        return self.bodies.loan(source)
 
     def open(self, request: Request) -> Answer | Open:
         """Take a request through every check up to its operation; what fails is answered here."""
@@ -126,11 +174,13 @@ class Edge:
                 raise request.failure
             endpoint, parameters = self._find(request)
             meter = endpoint.meter
+            if isinstance(endpoint, WokenDoor):
+                return endpoint.open(request)
             if not isinstance(endpoint, Endpoint):
                 return self._pass(request, endpoint, headers, trace)
             call = self._call(request, endpoint, ray_id, parameters)
             caller = endpoint.authorize(call)
-            if not isinstance(caller, Caller):
+            if not isinstance(caller, Caller) or len(request.body) > apart.LARGE_BYTES:
                 return UnknownCaller(self._count, endpoint, request, caller, headers, trace)
             trace.caller = caller
             trace.authorized = perf_counter()
@@ -165,16 +215,26 @@ class Edge:
         sender = Sender(client, trace, headers, self._count, endpoint.meter)
         return PassedExchange(self._passing, endpoint, request, sender)
 
-    def _find(self, request: Request) -> tuple[Endpoint | PassedEndpoint, dict[str, str]]:
+    def _find(self, request: Request) -> Found:
         """The endpoint of a request and the parameters of its path. Looked up once per request."""
-        known: tuple[Endpoint | PassedEndpoint, dict[str, str]] | None = request.found
+        known: Found | None = request.found
         if known is not None:
+            return known
+        if self._woken is not None and request.path == crowds.PATH:
+            request.found = known = self._woken, {}
             return known
         path = _decoded(request.path)
         method = _METHOD_NAMES.get(request.method) or request.method.decode("latin-1")
         found, parameters = self._routes.match(method, path)
         request.found = known = (self._endpoints[found.name], parameters)
         return known
+
+    def _own(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
+        """As `_find`, of what is answered here. Raises NOT_FOUND for anything else."""
+        endpoint, parameters = self._find(request)
+        if not isinstance(endpoint, Endpoint):
+            raise ServiceError("NOT_FOUND")
+        return endpoint, parameters
 
     def _methods_of(self, path: str) -> tuple[str, ...]:
         methods = self._routes.allowed(path)
@@ -223,18 +283,22 @@ class Edge:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"this application does not speak {scope['type']}")
-        request = await self._receive(scope, receive)
-        if request is None:
-            return
-        exchange = self.open(request)
-        answer = (
-            exchange if isinstance(exchange, Answer) else await _finish_watched(exchange, receive)
-        )
+        request = self._head(scope)
+        loan = self.loan(request)
+        try:
+            if not await self._receive(request, loan, receive):
+                return
+            exchange = self.open(request)
+            if isinstance(exchange, Answer):
+                answer: Answer | None = exchange
+            else:
+                answer = await _finish_watched(exchange, receive, loan)
+        finally:
+            loan.give_back()
         if answer is not None:
             await _send(answer, send, with_body=request.method != b"HEAD")
 
-    async def _receive(self, scope: Scope, receive: Receive) -> Request | None:
-        """The request of a scope; None when the client went away before it was whole."""
+    def _head(self, scope: Scope) -> Request:
         fields: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             fields[name] = fields[name] + b", " + value if name in fields else value
@@ -243,20 +307,31 @@ class Edge:
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
-        request = Request(scope["method"].encode(), target, fields, peer or addresses.LOCAL)
+        return Request(scope["method"].encode(), target, fields, peer or addresses.LOCAL)
+
+    async def _receive(self, request: Request, loan: BodyLoan, receive: Receive) -> bool:
+        """Its body; whether the client is there to be answered. What is wrong is the request's failure."""
         limit = self.body_limit_bytes(request)
         body = bytearray()
-        while True:
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                return None
-            body += event.get("body", b"")
-            if len(body) > limit:
-                request.failure = ServiceError("BODY_TOO_LARGE")
-                return request
-            if not event.get("more_body", False):
-                request.body = bytes(body)
-                return request
+        try:
+            self.check_announced(request, limit)
+            while True:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    return False
+                piece, is_more = event.get("body", b""), event.get("more_body", False)
+                size = len(body) + len(piece)
+                if size > SMALL_BYTES or is_more:
+                    self.check_size(request, len(body), size, limit)
+                    loan.grow_to(size)
+                body += piece
+                if not is_more:
+                    break
+        except ServiceError as error:
+            request.failure = error
+        else:
+            request.body = bytes(body)
+        return True
 
 
 def _decoded(path: bytes) -> str:
@@ -270,7 +345,7 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-async def _finish_watched(exchange: Open, receive: Receive) -> Answer | None:
+async def _finish_watched(exchange: Open, receive: Receive, loan: BodyLoan) -> Answer | None:
     """Finish an exchange while listening whether its client goes away; ASGI tells by `receive`."""
     finishing = asyncio.ensure_future(exchange.finish())
     leaving = asyncio.ensure_future(_disconnected(receive))
@@ -281,7 +356,11 @@ async def _finish_watched(exchange: Open, receive: Receive) -> Answer | None:
             exchange.abandon()
             return None
         outcome = finishing.result()
-        return outcome if isinstance(outcome, Answer) else await _hold(outcome, leaving)
+        if isinstance(outcome, Answer):
+            return outcome
+        # What is parked is sent again without its body.
+        loan.give_back()
+        return await _hold(outcome, leaving)
     finally:
         for task in (finishing, leaving):
             task.cancel()

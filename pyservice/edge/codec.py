@@ -6,6 +6,8 @@ Owns which part of a request a field comes from: path, query or body. Values are
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -15,9 +17,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pyservice.schema import jsontext
+from pyservice.schema.collector import LARGE_BYTES, uncollected
 from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
 from pyservice.schema.prepared import Prepared
-from pyservice.schema.problems import Finding, Findings
+from pyservice.schema.problems import MAX_PROBLEMS, Finding, Findings
 from pyservice.schema.reading import compile_field, compile_reader
 from pyservice.schema.validation import NOTHING_UNREAD, Unread
 from pyservice.schema.writing import compile_writer
@@ -67,11 +70,14 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
     read_object = compile_reader(
         descriptor, ignores_unknown=method.ignores_unknown, without=method.path_fields
     )
-    raw = _raw_members(descriptor)
+    raw = _raw_members(descriptor, ignores_unknown=method.ignores_unknown)
 
     def read(message: Message, body: bytes) -> Findings:
         if not body:
             return ()
+        if len(body) > LARGE_BYTES and gc.isenabled():
+            with uncollected():
+                return read(message, body)
         try:
             value = jsontext.parse(body)
         except jsontext.JsonRefused as refused:
@@ -86,17 +92,26 @@ def _object_body(descriptor: Descriptor, method: Method) -> _Read:
 class _RawMembers(dict[str, "_RawMembers | None"]):
     """Members of an object that are raw JSON (None), or objects that have such members."""
 
+    most: int
+    """Members that the object may have: with more, an answer is full of those that nobody knows, and
+    nobody asks how anything was spelled."""
 
-def _raw_members(descriptor: Descriptor) -> _RawMembers:
+
+def _raw_members(descriptor: Descriptor, *, ignores_unknown: bool) -> _RawMembers:
     """Where raw JSON is in a message. Raises TypeError for raw JSON in a list or a map: finding
     each text there would cost more than one pass over the body per level."""
     found = _RawMembers()
+    found.most = sys.maxsize if ignores_unknown else len(descriptor.fields) + MAX_PROBLEMS
     for field in descriptor.fields:
         if form_of(field).raw_json:
             found[field.name] = None
             continue
         kind = map_value(field) if is_map(field) else field
-        below = _raw_members(kind.message_type) if kind.message_type else None
+        below = (
+            _raw_members(kind.message_type, ignores_unknown=ignores_unknown)
+            if kind.message_type
+            else None
+        )
         if below and field.is_repeated:
             raise TypeError(f"{field.full_name}: raw JSON in a list or a map cannot be read")
         if below:
@@ -115,6 +130,10 @@ def _has_raw(value: Any, raw: _RawMembers | None) -> bool:
 
 def _put_texts(value: dict[str, Any], raw: _RawMembers, text: bytes) -> None:
     """Puts the text of raw members in the place of their values, which have lost their spelling."""
+    if len(value) > raw.most:
+        for name in raw:
+            value.pop(name, None)
+        return
     texts = jsontext.member_texts(text)
     for name, below in raw.items():
         if below is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,6 +15,17 @@ from uvicorn.server import ServerState
 
 from pyservice.doors import addresses
 from pyservice.edge.asgi import Edge
+
+
+class Stage:
+    """Where the receiving side of a connection is."""
+
+    IDLE: Final = 0
+    """Between requests."""
+    HEAD: Final = 1
+    BODY: Final = 2
+    DEAF: Final = 3
+    """Nothing that still comes is read."""
 
 
 class Connection(HttpToolsProtocol):

@@ -7,13 +7,14 @@ Owns no table and no header of the wire; `asgi` finds the endpoint and reads the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter
 from typing import Final
 
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Operation, Park
-from pyservice.doors import DoorSettings, admit, check_idempotency_key
+from pyservice.doors import DoorSettings, admit, apart, check_idempotency_key
 from pyservice.doors.limits import Gate
 from pyservice.edge import relayed
 from pyservice.edge.codec import decoder, encoder
@@ -46,6 +47,7 @@ class Endpoint:
         "is_behind_door",
         "meter",
         "method",
+        "needs_token",
         "run",
         "slug",
         "takes_body",
@@ -74,6 +76,7 @@ class Endpoint:
         self.takes_body = bool(method.body_field)
         self.takes_key = method.http_method not in _SAFE_METHODS
         self.body_limit_bytes = method.body_limit_bytes or door.body_limit_bytes
+        self.needs_token = method.needs_token
         self.is_behind_door = door.is_behind_door
         self.waiters = waiters
 
@@ -82,6 +85,19 @@ class Endpoint:
 
         Raises ServiceError.
         """
+        self._admit(request, caller)
+        return self._read(request, parameters)
+
+    async def checked_apart(
+        self, request: Request, caller: Caller, parameters: dict[str, str]
+    ) -> Message:
+        """The same; a large body is read in a thread, while the loop goes on."""
+        self._admit(request, caller)
+        if len(request.body) <= apart.LARGE_BYTES:
+            return self._read(request, parameters)
+        return await apart.reading.run(caller.identity, partial(self._read, request, parameters))
+
+    def _admit(self, request: Request, caller: Caller) -> None:
         if self.gate is not None and not (self.is_behind_door and relayed.HELD in request.headers):
             admit(self.gate, caller, self.meter)
         if self.takes_body:
@@ -93,6 +109,8 @@ class Endpoint:
         key = caller.call.idempotency_key
         if key is not None:
             check_idempotency_key(key)
+
+    def _read(self, request: Request, parameters: dict[str, str]) -> Message:
         message, unread = self.decode(request.body, request.query, parameters)
         refuse_invalid(self.method, message, unread)
         return message
@@ -160,7 +178,7 @@ class Exchange:
 
 
 class UnknownCaller:
-    """A request whose caller has to be asked for elsewhere; the checks behind that wait for it."""
+    """A request whose caller has to be asked for elsewhere, or that is large: its checks take time."""
 
     __slots__ = ("_asking", "_count", "_endpoint", "_headers", "_request", "_trace")
 
@@ -169,7 +187,7 @@ class UnknownCaller:
         count: Count,
         endpoint: Endpoint,
         request: Request,
-        asking: Awaitable[Caller],
+        asking: Caller | Awaitable[Caller],
         headers: Headers | None,
         trace: Trace,
     ) -> None:
@@ -185,10 +203,11 @@ class UnknownCaller:
         """Learn who calls, check the rest and run the operation."""
         endpoint, request, trace = self._endpoint, self._request, self._trace
         try:
-            caller = await self._asking
+            asking = self._asking
+            caller = asking if isinstance(asking, Caller) else await asking
             trace.caller = caller
             trace.authorized = perf_counter()
-            message = endpoint.checked(request, caller, request.found[1])
+            message = await endpoint.checked_apart(request, caller, request.found[1])
         except ServiceError as error:
             return self.refuse(error)
         except Exception:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any, Final
 
+import httptools
 import orjson
 
 from pyservice.doors.addresses import Address, pack
@@ -23,6 +24,9 @@ STATUS_LINES: Final = {
 _COMMON_HEAD: Final = STATUS_LINES[200] + b"content-type: " + JSON + b"\r\nx-ray-id: "
 
 Headers = list[tuple[bytes, bytes]]
+
+_OF_BODIES: Final = frozenset({"BODY_TOO_LARGE", "OVERLOADED", "TOKEN_MISSING", "TOKEN_INVALID"})
+"""Failures that a server finds when it has the whole head."""
 
 
 class Request:
@@ -67,7 +71,18 @@ class Request:
     @property
     def is_routable(self) -> bool:
         """Whether a failed request came far enough to be told whether its path exists at all."""
-        return self.failure is None or self.failure.code == "BODY_TOO_LARGE"
+        return self.failure is None or self.failure.code in _OF_BODIES
+
+
+def target_of(url: bytes) -> bytes:
+    """Path and query of a request line; clients that speak to proxies send the whole URL."""
+    if url.startswith(b"/"):
+        return url.partition(b"#")[0] if b"#" in url else url
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        return url
+    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
 
 
 class Answer:

@@ -1,18 +1,21 @@
 """Parked requests of the HTTP door (decisions 8.12): held without a task, sent again, answered.
 
-Owns what of a request is kept while it waits, and that equal ones that wake together are asked for
-once. When they wake is `watch.Waiters`' matter.
+Owns what of a request is kept while it waits, and that many that wake together are neither many
+messages nor a long time for all others: equal ones are asked for once, the rest go in portions, and
+answers are written a few at a time. When they wake is `watch.Waiters`' matter.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 from pyservice.calls import Park
 from pyservice.doors.addresses import Address
-from pyservice.edge import relayed
+from pyservice.edge import crowds, relayed
+from pyservice.edge.crowds import Asked
 from pyservice.edge.exchanges import Answer, Headers, problem
 from pyservice.edge.relayed import Wish
 from pyservice.edge.upstream import Reply
@@ -22,13 +25,17 @@ from pyservice.observability.metrics import CANCELLED, Meter
 from pyservice.observability.rays import Rays, Trace
 from pyservice.watch import Parked, Waiters
 
-_AT_ONCE: Final = 32
-"""Parked requests that are sent again at one time; the others wait for their turn."""
-_ANSWERS_A_TURN: Final = 64
+_AT_ONCE: Final = 3
+"""Portions that are under way at one time; what else is woken waits for its turn."""
+_PORTION: Final = 128
+"""Woken requests that are sent in one message, equal ones counted once."""
+_PORTION_BYTES: Final = 256 * 1024
+"""No more of them, once what they ask for is so long."""
+_ANSWERS_A_TURN: Final = 16
 """Answers that are written before others have their turn."""
 
-Ask = Callable[[bytes], Awaitable[Reply]]
-"""Sends a request, given its head. Raises ServiceError."""
+Ask = Callable[[bytes, bytes], Awaitable[Reply]]
+"""Sends a message, given its head and body; it may be sent twice. Raises ServiceError."""
 Count = Callable[[Meter, str, Trace], None]
 """Counts an answered request: its operation's meter, its code, what was noted of it."""
 Deliver = Callable[[Answer], None]
@@ -128,6 +135,14 @@ class Held(Parked):
         self._requests.waiters.drop(self)
 
 
+class _Group(NamedTuple):
+    """Equal requests that woke together. Those of `held` that are still wanted get the answer to one of them."""
+
+    wish: Wish
+    is_over: bool
+    held: list[Held]
+
+
 class HeldRequests:
     """Sends parked requests again when they wake."""
 
@@ -139,9 +154,11 @@ class HeldRequests:
         """What is to be sent, in the order of waking; equal ones once."""
         self._is_scheduled = False
         self._sending: set[asyncio.Task[None]] = set()
+        # However many portions are answered, so many answers are written in a turn.
+        self._settling = asyncio.Lock()
 
     def send(self, held: Held, *, is_over: bool) -> None:
-        """Send a request again, soon, with those that are equal and wake with it."""
+        """Send a request again, soon, with those that are woken with it."""
         self._woken.setdefault((held.wish, is_over), {})[held] = None
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -150,41 +167,77 @@ class HeldRequests:
     def _start_sending(self) -> None:
         self._is_scheduled = False
         while self._woken and len(self._sending) < _AT_ONCE:
-            key = next(iter(self._woken))
-            group = [held for held in self._woken.pop(key) if held.is_waiting]
-            if group:
-                task = asyncio.get_running_loop().create_task(self._send(group, is_over=key[1]))
+            portion = self._take_portion()
+            if portion:
+                task = asyncio.get_running_loop().create_task(self._send(portion))
                 self._sending.add(task)
                 task.add_done_callback(self._on_sent)
+
+    def _take_portion(self) -> list[_Group]:
+        portion: list[_Group] = []
+        size_bytes = 0
+        for key in tuple(islice(self._woken, _PORTION)):
+            held = [one for one in self._woken.pop(key) if one.is_waiting]
+            if held:
+                group = _Group(*key, held)
+                portion.append(group)
+                size_bytes += len(group.wish.target) + len(group.wish.authorization or b"")
+                if size_bytes > _PORTION_BYTES:
+                    break
+        return portion
 
     def _on_sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
         self._start_sending()
 
-    async def _send(self, group: list[Held], *, is_over: bool) -> None:
+    async def _send(self, portion: list[_Group]) -> None:
         """Ask once for all of a group, whose first speaks for all."""
-        wish, asking = group[0].wish, group[0].sender
-        fields = relayed.fields_of(wish)
-        fields.append((relayed.HELD, relayed.OVER if is_over else relayed.WOKEN))
-        trace = self._rays.pass_on(asking.trace)
+        asking = [group.held[0].sender for group in portion]
         try:
-            reply = await self._ask(relayed.head(wish, asking.client, trace, fields, None))
-            park = relayed.park_of(reply)
+            replies = await self._replies(portion, asking)
         except ServiceError as error:
             failure = error
         except Exception:
-            log.exception("a parked request failed", ray_id=asking.ray_id)
+            log.exception("parked requests failed", ray_id=asking[0].ray_id)
             failure = ServiceError("INTERNAL")
         else:
-            await _for_each(group, lambda held: self._settle(held, reply, park, asking.ray_id))
+            await self._settle(portion, asking, replies)
             return
-        await _for_each(group, lambda held: held.answer(held.sender.refuse(failure)))
+        async with self._settling:
+            await _for_each(portion, lambda _, held: held.answer(held.sender.refuse(failure)))
 
-    def _settle(self, held: Held, reply: Reply, park: Park | None, asked: str) -> None:
-        if park is not None:
-            self.waiters.hold(held, park)
-        else:
-            held.answer(held.sender.answer(reply, asked))
+    async def _replies(self, portion: list[_Group], asking: list[Sender]) -> list[Reply]:
+        """What the other side says to the first ones of a portion, one at least. Raises ServiceError, ValueError."""
+        body = crowds.write_asked(
+            Asked(group.wish, str(one.client), self._rays.pass_on(one.trace), group.is_over)
+            for group, one in zip(portion, asking, strict=True)
+        )
+        reply = await self._ask(crowds.head(body), body)
+        if reply.status != 200:
+            raise ServiceError(relayed.code_of(reply))
+        replies = crowds.read_replies(reply.body)
+        if not 0 < len(replies) <= len(portion):
+            raise ValueError(f"{len(replies)} answers to {len(portion)} requests")
+        return replies
+
+    async def _settle(
+        self, portion: list[_Group], asking: list[Sender], replies: list[Reply]
+    ) -> None:
+        """Give the answers; what was left out for its length is sent once more."""
+        for group in portion[len(replies) :]:
+            for held in group.held:
+                self.send(held, is_over=group.is_over)
+        parks = [relayed.park_of(reply) for reply in replies]
+
+        def settle(number: int, held: Held) -> None:
+            park = parks[number]
+            if park is not None:
+                self.waiters.hold(held, park)
+            else:
+                held.answer(held.sender.answer(replies[number], asking[number].ray_id))
+
+        async with self._settling:
+            await _for_each(portion[: len(replies)], settle)
 
     async def close(self) -> None:
         """Send nothing any more; the door has stopped, and nobody waits."""
@@ -195,10 +248,14 @@ class HeldRequests:
         await asyncio.gather(*sending, return_exceptions=True)
 
 
-async def _for_each(group: list[Held], work: Callable[[Held], None]) -> None:
-    """Do it for all whose client is still there, and let others have their turn in between."""
-    for done, held in enumerate(group, 1):
-        if held.is_waiting:
-            work(held)
-        if done % _ANSWERS_A_TURN == 0:
-            await asyncio.sleep(0)
+async def _for_each(portion: list[_Group], work: Callable[[int, Held], None]) -> None:
+    """Do it for all whose client is still there, given the number of their group, and let others have their turn in
+    between."""
+    done = 0
+    for number, group in enumerate(portion):
+        for held in group.held:
+            if held.is_waiting:
+                work(number, held)
+            done += 1
+            if done % _ANSWERS_A_TURN == 0:
+                await asyncio.sleep(0)

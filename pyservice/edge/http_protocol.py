@@ -17,10 +17,12 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from pyservice.doors.bodies import SMALL_BYTES
 from pyservice.edge.asgi import Open
-from pyservice.edge.connection import Connection
-from pyservice.edge.exchanges import Answer, Request
+from pyservice.edge.connection import Connection, Stage
+from pyservice.edge.exchanges import Answer, Request, target_of
 from pyservice.edge.held import Held
+from pyservice.edge.loans import Loans
 from pyservice.errors import ServiceError
 
 logger = logging.getLogger("pyservice.edge")
@@ -35,17 +37,6 @@ _VERSIONS: Final = ("1.1", "1.0")
 _FRAMING: Final = (b"transfer-encoding", b"content-length")
 _NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class _Stage:
-    """Where the receiving side of a connection is."""
-
-    IDLE: Final = 0
-    """Between requests."""
-    HEAD: Final = 1
-    BODY: Final = 2
-    DEAF: Final = 3
-    """Nothing that still comes is read."""
 
 
 class HttpProtocol(Connection):
@@ -67,7 +58,7 @@ class HttpProtocol(Connection):
         super().__init__(config, server_state, app_state, _loop, on_close)
         self._headers_limit = self.app.door.headers_limit_bytes
         self._url_limit = self.app.door.url_limit_bytes
-        self._stage = _Stage.IDLE
+        self._stage = Stage.IDLE
         # Receiving
         self._chunk_bytes = 0
         self._received_bytes = 0
@@ -76,7 +67,11 @@ class HttpProtocol(Connection):
         self._fields: dict[bytes, bytes] = {}
         self._request: Request | None = None
         self._body_limit = 0
+        self._unasked_bytes = 0
         self._body: bytes | bytearray = b""
+        self._seen_bytes = 0
+        self._barren_bytes = 0
+        self._loans = Loans(self.app)
         # Answering
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None
@@ -86,8 +81,10 @@ class HttpProtocol(Connection):
         self._is_reading_paused = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stage = _Stage.DEAF
+        self._stage = Stage.DEAF
         self._waiting.clear()
+        self._body = b""
+        self._loans.end_all()
         if self._task is not None:
             # Whoever waits for a lobby frees its hold by this.
             self._task.cancel()
@@ -115,14 +112,14 @@ class HttpProtocol(Connection):
     def resume_writing(self) -> None:
         self._is_write_paused = False
         self._deadline = None
-        if self._stage in (_Stage.HEAD, _Stage.BODY):
+        if self._stage in (Stage.HEAD, Stage.BODY):
             self._expect_within(self._receive_timeout_s)
         self._go_on()
 
     def _on_deadline(self) -> None:
-        if self._stage in (_Stage.HEAD, _Stage.BODY):
+        if self._stage in (Stage.HEAD, Stage.BODY):
             self._refuse(ServiceError("REQUEST_TIMEOUT"))
-        elif self._stage == _Stage.DEAF:
+        elif self._stage == Stage.DEAF:
             self.transport.abort()
         else:
             self.transport.close()
@@ -134,14 +131,14 @@ class HttpProtocol(Connection):
             data = self._read_proxy_header(data)
             if not data:
                 return
-        if self._stage == _Stage.DEAF:
+        if self._stage == Stage.DEAF:
             return
         self._chunk_bytes = len(data)
         self._received_bytes += self._chunk_bytes
         self._begins_within_chunk = False
         self._feed(data)
         self._check_size()
-        is_unfinished = self._stage in (_Stage.HEAD, _Stage.BODY)
+        is_unfinished = self._stage in (Stage.HEAD, Stage.BODY)
         if self._deadline is None and (is_unfinished or self._is_write_paused):
             self._expect_within(self._receive_timeout_s)
 
@@ -149,10 +146,10 @@ class HttpProtocol(Connection):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._stage == _Stage.BODY:
+            if self._stage == Stage.BODY:
                 self._read_on_without_upgrade(data[upgrade.args[0] :])
             else:
-                self._stage = _Stage.DEAF
+                self._stage = Stage.DEAF
         except httptools.HttpParserCallbackError as error:
             logger.error("reading a request failed", exc_info=error.__context__)
             self._refuse(ServiceError("INTERNAL"))
@@ -171,9 +168,9 @@ class HttpProtocol(Connection):
         self._feed(rest)
 
     def on_message_begin(self) -> None:
-        if self._stage != _Stage.IDLE:
+        if self._stage != Stage.IDLE:
             return
-        self._stage = _Stage.HEAD
+        self._stage = Stage.HEAD
         self._deadline = None
         # Where in the chunk the message begins is not known when it is not at its start.
         self._received_bytes = 0 if self._begins_within_chunk else self._chunk_bytes
@@ -182,13 +179,13 @@ class HttpProtocol(Connection):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        if len(self._url) > self._url_limit and self._stage == _Stage.HEAD:
+        if len(self._url) > self._url_limit and self._stage == Stage.HEAD:
             self._url = self._url[: self._url_limit]
             self._refuse(ServiceError("URI_TOO_LONG"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come here too, after the head, and have no meaning for us.
-        if self._stage != _Stage.HEAD:
+        if self._stage != Stage.HEAD:
             return
         name = name.lower()
         fields = self._fields
@@ -197,7 +194,7 @@ class HttpProtocol(Connection):
         fields[name] = value
 
     def on_headers_complete(self) -> None:
-        if self._stage != _Stage.HEAD:
+        if self._stage != Stage.HEAD:
             return
         fields = self._fields
         if self._received_bytes > self._headers_limit or self._begins_within_chunk:
@@ -209,11 +206,10 @@ class HttpProtocol(Connection):
             # The parser reads on, but the answer would be in a language that was not asked for.
             self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
             return
-        request = Request(
-            self.parser.get_method(), self._target(), fields, self._peer, self._source
-        )
+        target = target_of(self._url)
+        request = Request(self.parser.get_method(), target, fields, self._peer, self._source)
         self._request = request
-        self._stage = _Stage.BODY
+        self._stage = Stage.BODY
         self._deadline = None
         self._received_bytes = 0
         self._body = b""
@@ -221,34 +217,52 @@ class HttpProtocol(Connection):
         length = fields.get(b"content-length")
         if length is None and b"transfer-encoding" not in fields:
             return
-        self._body_limit = self.app.body_limit_bytes(request)
-        if length is not None and int(length) > self._body_limit:
-            self._refuse(ServiceError("BODY_TOO_LARGE"))
-        elif fields.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
+        self._seen_bytes = 0
+        # The rest of this chunk is not known to be barren.
+        self._barren_bytes = -self._chunk_bytes
+        self._body_limit = limit = self.app.body_limit_bytes(request)
+        self._unasked_bytes = limit if limit < SMALL_BYTES else SMALL_BYTES
+        if length is not None and int(length) > self._unasked_bytes:
+            try:
+                self.app.check_size(request, 0, int(length), limit)
+            except ServiceError as error:
+                self._refuse(error)
+                return
+        if fields.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
             self.transport.write(_CONTINUE)
-
-    def _target(self) -> bytes:
-        """Path and query; clients that speak to proxies send the whole URL."""
-        url = self._url
-        if url.startswith(b"/"):
-            return url.partition(b"#")[0] if b"#" in url else url
-        try:
-            parsed = httptools.parse_url(url)
-        except httptools.HttpParserInvalidURLError:
-            return url
-        return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
 
     def _check_size(self) -> None:
         """What the parser has not told of yet must not grow without end either."""
         received = self._received_bytes
-        in_head, in_body = self._stage == _Stage.HEAD, self._stage == _Stage.BODY
+        in_head, in_body = self._stage == Stage.HEAD, self._stage == Stage.BODY
         if in_head and received > self._headers_limit + self._url_limit:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
         elif in_body and received > _CHUNK_OVERHEAD * self._body_limit + self._headers_limit:
             self._refuse(ServiceError("BODY_TOO_LARGE"))
+        elif in_body:
+            self._check_unfinished(len(self._body))
+
+    def _check_unfinished(self, size: int) -> None:
+        """A body that is not whole after all that came: it is counted, and what only frames it is bounded."""
+        if size == self._seen_bytes:
+            # Of a trailer without an end the parser holds everything.
+            self._barren_bytes += self._chunk_bytes
+            if self._barren_bytes > self._headers_limit:
+                self._refuse(ServiceError("BODY_TOO_LARGE"))
+            return
+        self._seen_bytes, self._barren_bytes = size, 0
+        request = self._request
+        assert request is not None, "the stage is BODY"
+        try:
+            self._loans.grow(request, size)
+        except ServiceError as error:
+            self._refuse(error)
 
     def on_body(self, body: bytes) -> None:
-        if self._stage != _Stage.BODY:
+        if self._stage != Stage.BODY:
+            return
+        size = len(self._body) + len(body)
+        if size > self._unasked_bytes and not self._may_hold(size):
             return
         if not self._body:
             self._body = body
@@ -256,24 +270,36 @@ class HttpProtocol(Connection):
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
-        if len(self._body) > self._body_limit:
-            self._refuse(ServiceError("BODY_TOO_LARGE"))
+
+    def _may_hold(self, size: int) -> bool:
+        """Whether there is room for a large body; else it is refused before more of it is kept."""
+        request = self._request
+        assert request is not None, "the stage is BODY"
+        try:
+            self.app.check_size(request, len(self._body), size, self._body_limit)
+            self._loans.grow(request, size)
+        except ServiceError as error:
+            self._refuse(error)
+            return False
+        return True
 
     def on_message_complete(self) -> None:
         request = self._request
-        if self._stage != _Stage.BODY or request is None:
+        if self._stage != Stage.BODY or request is None:
             return
         fields = request.headers
         if b"upgrade" in fields and self.parser.should_upgrade() and self._body_limit:
             return
         self._request = None
-        self._stage = _Stage.IDLE
+        self._stage = Stage.IDLE
         self._deadline = None
         self._begins_within_chunk = True
         request.body, self._body = bytes(self._body), b""
+        if self._loans.receiving is not None:
+            self._loans.keep(request)
         self._decide_keep_alive(request)
         if not request.keep_alive:
-            self._stage = _Stage.DEAF
+            self._stage = Stage.DEAF
         self._waiting.append(request)
         self._go_on()
 
@@ -288,13 +314,17 @@ class HttpProtocol(Connection):
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer what is being received with an error, in its turn, and read nothing more."""
-        if self._stage == _Stage.DEAF:
+        if self._stage == Stage.DEAF:
             return
-        self._stage = _Stage.DEAF
+        self._stage = Stage.DEAF
         self._deadline = None
         request, self._request = self._request, None
         if request is None:
             request = Request(b"", b"", self._fields, self._peer)
+        # Nothing of what came is held while the client reads why.
+        self._body, self._fields = b"", {}
+        self._loans.drop()
+        self.parser = httptools.HttpRequestParser(self)
         request.failure = error
         request.keep_alive = False
         self._waiting.append(request)
@@ -313,7 +343,7 @@ class HttpProtocol(Connection):
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
-        if self._current is None and self._stage == _Stage.IDLE and not self._is_write_paused:
+        if self._current is None and self._stage == Stage.IDLE and not self._is_write_paused:
             self._expect_within(self._keep_alive_timeout_s)
 
     def _answer(self, request: Request) -> None:
@@ -345,6 +375,8 @@ class HttpProtocol(Connection):
     def _hold(self, held: Held) -> None:
         """Nothing but this connection waits for the answer to what is parked."""
         self._held = held
+        if self._loans.answering and self._current is not None:
+            self._loans.end(self._current)
         held.begin(self._on_held)
         if self._is_stopping:
             held.hurry()
@@ -362,13 +394,17 @@ class HttpProtocol(Connection):
             answer.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
         )
         self._current = None
+        if self._loans.answering:
+            self._loans.end(request)
         if not keep_alive:
             self._end(request)
 
     def _end(self, request: Request) -> None:
         """Close; after a refusal only when the client has had time to read it."""
-        self._stage = _Stage.DEAF
+        self._stage = Stage.DEAF
         self._waiting.clear()
+        self._body = b""
+        self._loans.end_all()
         if request.failure is None or not self.transport.can_write_eof():
             self.transport.close()
             return

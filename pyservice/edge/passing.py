@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from pyservice.doors.addresses import Address
+from pyservice.doors.shares import Shares
 from pyservice.edge import relayed
 from pyservice.edge.exchanges import Answer, Request
 from pyservice.edge.held import Held, HeldRequests, Sender
@@ -23,8 +25,9 @@ from pyservice.observability.rays import Rays
 from pyservice.schema.methods import Method
 from pyservice.watch import Waiters
 
-AT_ONCE: Final = 256
-"""Requests of clients that are with the other side at one time; one more is OVERLOADED."""
+AT_ONCE: Final = 512
+"""Requests of clients that are with the other side at one time, of which a token or an address has a
+share (`doors.shares`); one more is OVERLOADED."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 
 _REPEAT: Final = (
@@ -38,7 +41,7 @@ log = get_logger("pyservice.edge")
 class PassedEndpoint:
     """An operation that is passed on: everything about it that does not depend on the request."""
 
-    __slots__ = ("body_limit_bytes", "is_safe", "meter", "slug", "takes_body")
+    __slots__ = ("body_limit_bytes", "is_safe", "meter", "needs_token", "slug", "takes_body")
 
     def __init__(self, method: Method, meter: Meter, body_limit_bytes: int) -> None:
         self.meter = meter
@@ -46,6 +49,7 @@ class PassedEndpoint:
         self.is_safe = method.http_method == "GET"
         self.takes_body = bool(method.body_field)
         self.body_limit_bytes = method.body_limit_bytes or body_limit_bytes
+        self.needs_token = method.needs_token
 
 
 class Passing:
@@ -61,21 +65,18 @@ class Passing:
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._upstream = Upstream(socket_path, answer_timeout_ms)
-        self._at_once = at_once
-        self._running = 0
+        self._shares = Shares(at_once)
         self._is_away = False
         self.rays = rays or Rays("edge", queued_max=0)
         self.held = HeldRequests(self._ask, waiters, self.rays)
 
-    async def ask_first(self, head: bytes, body: bytes, *, is_safe: bool) -> Reply:
-        """Pass a client's request on. Raises ServiceError."""
-        if self._running >= self._at_once:
-            raise ServiceError("OVERLOADED")
-        self._running += 1
-        try:
+    async def ask_first(
+        self, head: bytes, body: bytes, wish: Wish, client: Address, *, is_safe: bool
+    ) -> Reply:
+        """Pass a client's request on, in a place of its token's and address's share. Raises ServiceError."""
+        header = wish.authorization
+        with self._shares.place(header.decode("latin-1") if header else None, client):
             return await self._ask(head, body, is_safe=is_safe)
-        finally:
-            self._running -= 1
 
     async def _ask(self, head: bytes, body: bytes = b"", *, is_safe: bool = True) -> Reply:
         try:
@@ -125,7 +126,9 @@ class PassedExchange:
         began = perf_counter()
         try:
             try:
-                reply = await self._passing.ask_first(head, body, is_safe=endpoint.is_safe)
+                reply = await self._passing.ask_first(
+                    head, body, wish, sender.client, is_safe=endpoint.is_safe
+                )
             finally:
                 sender.trace.note("control plane", began)
             park = relayed.park_of(reply)

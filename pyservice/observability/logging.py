@@ -12,8 +12,15 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal, TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor
+# Where it finds rich it takes it for tracebacks, which are text here (`configure_logging`): a tenth of a start.
+_has_rich = "rich" in sys.modules
+if not _has_rich:
+    sys.modules["rich"] = None  # type: ignore[assignment]  # this is how an import is told that there is none
+import structlog  # noqa: E402
+from structlog.typing import EventDict, Processor  # noqa: E402
+
+if not _has_rich:
+    del sys.modules["rich"]
 
 Format = Literal["auto", "json", "console"]
 

@@ -58,13 +58,14 @@ class Meter:
 
 
 class DoorMetrics:
-    """The meters of one door. `in_flight` is counted by the door itself."""
+    """The meters of one door. `in_flight` and `body_bytes` are counted by the door itself."""
 
-    __slots__ = ("in_flight", "meters", "name")
+    __slots__ = ("body_bytes", "in_flight", "meters", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.in_flight = 0
+        self.body_bytes = 0
         self.meters: dict[str, Meter] = {}
 
     def meter(self, operation: str) -> Meter:
@@ -183,7 +184,13 @@ def _request_families(doors: Sequence[DoorMetrics]) -> Iterator[Metric]:
         "Requests being answered now.",
         labels=("door",),
     )
+    bodies = GaugeMetricFamily(
+        "hosting_request_bodies_bytes",
+        "Bodies of requests that are held: those that are not whole, and large ones until their answer.",
+        labels=("door",),
+    )
     for door in doors:
+        bodies.add_metric((door.name,), door.body_bytes)
         in_flight.add_metric((door.name,), door.in_flight)
         for meter in door.meters.values():
             for code, count in meter.codes.items():
@@ -193,7 +200,7 @@ def _request_families(doors: Sequence[DoorMetrics]) -> Iterator[Metric]:
                 continue  # a duration that nobody waited for says nothing, and is 17 lines
             buckets = list(zip(_DURATION_LABELS, accumulate(map(float, meter.counts)), strict=True))
             durations.add_metric((meter.operation, door.name), buckets, meter.sum_s)
-    return iter((requests, durations, limited, in_flight))
+    return iter((requests, durations, limited, in_flight, bodies))
 
 
 def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:

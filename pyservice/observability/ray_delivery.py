@@ -9,13 +9,15 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import Kept, Rays, span_set
-from pyservice.observability.spans import Exporter
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyservice.observability.spans import Exporter
 
 _GATHER_S: Final = 0.2
 """What is kept within this time goes together."""
@@ -42,7 +44,7 @@ class RayDelivery:
         """
         self._rays = rays
         self._store = store
-        self._exporter = None if otlp_endpoint is None else Exporter(otlp_endpoint)
+        self._exporter = None if otlp_endpoint is None else _exporter(otlp_endpoint)
         self._waiting: deque[pb.SpanSet] = deque()
         self._waiting_max = waiting_max
         self._are_waiting = asyncio.Event()
@@ -101,3 +103,10 @@ class RayDelivery:
         closing = threading.Thread(target=self._exporter.close, name="rays-close", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, _CLOSE_S)
+
+
+def _exporter(endpoint: str) -> Exporter:
+    # Few services have a collector, and what sends to one takes a twentieth of a start to load.
+    from pyservice.observability.spans import Exporter
+
+    return Exporter(endpoint)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from pyservice.rpc.reading import Reading
 
 HEALTH: Final = health.SERVICE_NAME
 REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
@@ -66,17 +68,37 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-def add_health(server: grpc.aio.Server, servicer: Health) -> None:
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+def add_health(server: grpc.aio.Server, servicer: Health, reading: Reading | None) -> None:
+    """`reading` reads the messages, where grpcio is not left to do it."""
+    forms: dict[str, Any] = {
+        "request_deserializer": health_pb2.HealthCheckRequest.FromString,
+        "response_serializer": health_pb2.HealthCheckResponse.SerializeToString,
+    }
+    handlers = {
+        "Check": grpc.unary_unary_rpc_method_handler(servicer.Check, **forms),
+        "Watch": grpc.unary_stream_rpc_method_handler(servicer.Watch, **forms),
+    }
+    if reading is not None:
+        handlers = {name: reading.first(handler) for name, handler in handlers.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH, handlers),))
 
 
-def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
+def add_reflection(
+    server: grpc.aio.Server, services: Iterable[str], reading: Reading | None
+) -> None:
     """Reflection v1, and v1alpha for older clients. Both have the same messages under two names."""
     _name_v1()
     names = (*services, HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA)
     servicer = reflection.aio.ReflectionServicer(names)
+
+    async def answers(requests: Any, context: Any) -> AsyncIterator[Any]:
+        if reading is not None:
+            requests = reading.messages(context)
+        async for reply in servicer.ServerReflectionInfo(requests, context):
+            yield reply
+
     handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
+        answers,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )

@@ -17,14 +17,16 @@ import grpc
 from pyservice.calls import Park
 from pyservice.doors import behind
 from pyservice.doors.addresses import Address
+from pyservice.doors.shares import Shares
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
 from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
 from pyservice.watch import Waiters
 
-AT_ONCE: Final = 256
-"""Calls that are with the other side at one time; one more is OVERLOADED. Waiting ones are not."""
+AT_ONCE: Final = 512
+"""Calls that are with the other side at one time, of which a token or an address has a share
+(`doors.shares`); one more is OVERLOADED. Waiting ones are not."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 _WOKEN_AT_ONCE: Final = 32
 """Parked calls that are sent again at one time; the others wait for their turn."""
@@ -82,9 +84,8 @@ class RpcPassing:
         self._channel = grpc.aio.insecure_channel(unix_address(socket_path), options=_OPTIONS)
         self._waiters = waiters
         self._rays = rays or Rays("rpc", queued_max=0)
-        self._at_once = at_once
         self._answer_timeout_s = answer_timeout_ms / 1000
-        self._running = 0
+        self._shares = Shares(at_once)
         self._woken = asyncio.Semaphore(_WOKEN_AT_ONCE)
 
     async def answer(self, asked: Asked, time_left_s: float | None) -> bytes:
@@ -95,13 +96,8 @@ class RpcPassing:
         loop = asyncio.get_running_loop()
         deadline = None if time_left_s is None else loop.time() + time_left_s
         metadata = _metadata(asked, self._rays.pass_on(asked.trace))
-        if self._running >= self._at_once:
-            raise ServiceError("OVERLOADED")
-        self._running += 1
-        try:
+        with self._shares.place(asked.fields.get("authorization"), asked.client):
             answer = await self._ask(asked, metadata, deadline)
-        finally:
-            self._running -= 1
         until = 0.0
         while isinstance(answer, Park):
             asked.trace.is_held = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from pyservice.doors import (
     DoorSettings,
     addresses,
     admit,
+    apart,
     behind,
     check_idempotency_key,
     tracecontext,
@@ -33,6 +35,7 @@ from pyservice.observability.rays import Rays, Trace, current
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal import Handler, add_internal, listen
 from pyservice.rpc.passing import Asked, Failed, RpcPassing
+from pyservice.rpc.reading import Reading
 from pyservice.rpc.status import RAY_ID, status_code, trailers
 from pyservice.rpc.streams import stream_handler
 from pyservice.schema.methods import METHODS, STREAMS, Method
@@ -47,6 +50,7 @@ Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
 # How many times its limit a message or metadata may be and still be told so by our own error. All of
 # it is in memory by then, for as many calls as a connection may have: grpcio refuses what is larger.
 _GRPCIO_LIMIT_FACTOR: Final = 4
+_MESSAGE_LIMIT: Final = "grpc.max_receive_message_length"
 # What a header costs beside its name and value; the HTTP door counts the same.
 _HEADER_OVERHEAD: Final = 4
 # A connection that says nothing is asked after so long whether it is still there.
@@ -80,34 +84,45 @@ class RpcServer:
         rays = rays or Rays("rpc", queued_max=0, is_behind_door=door.is_behind_door)
         self._calls = _Calls(door, metrics.grpc, waiters, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+        options = _options(door, (*operations, *passed))
+        # Behind the door comes what the one in front has whole.
+        self._reading = None
+        if not door.is_behind_door:
+            limit = dict(options)[_MESSAGE_LIMIT]
+            self._reading = Reading(door, limit, metrics.grpc, self._calls.client_of)
 
-        def add(method: Method, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
-            service, _, rpc_name = method.name.rpartition(".")
-            services.setdefault(service, {})[rpc_name] = handler
+        def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
+            service, _, name = method.name.rpartition(".")
+            if self._reading is not None:
+                handler = self._reading.first(handler, is_told=True)
+            services.setdefault(service, {})[rpc_name or name] = handler
 
         for name, operation in operations.items():
             method = METHODS[name]
-            gate = limits.control_gate() if door.is_behind_door else limits.gate(method.slug)
+            gate = (
+                limits.control_gate(method.slug)
+                if door.is_behind_door
+                else limits.gate(method.slug)
+            )
             handler = self._calls.handler(operation, method, gate)
             add(method, handler)
             if name in STREAMS:
                 stream = STREAMS[name]
-                service = name.rpartition(".")[0]
-                services[service][stream.rpc_name] = stream_handler(handler, stream)
+                add(method, stream_handler(handler, stream), stream.rpc_name)
         names = tuple(passed)
         for name in names:
             if passing is None:
                 raise ValueError("there is no way to what is to be passed on")
             add(METHODS[name], self._calls.passed(METHODS[name], passing))
         self.health = Health(services)
-        self._server = grpc.aio.server(options=_options(door, (*operations, *names)))
+        self._server = grpc.aio.server(options=options)
         add_internal(self._server, internal or {})
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(service, handlers),)
             )
-        add_health(self._server, self.health)
-        add_reflection(self._server, services)
+        add_health(self._server, self.health, self._reading)
+        add_reflection(self._server, services, self._reading)
 
     async def start(self) -> int:
         """Listen and serve; the bound port (1 for a unix socket). OSError if it is taken."""
@@ -128,6 +143,8 @@ class RpcServer:
         if not done:
             self._calls.refuse_running()
         await stopping
+        if self._reading is not None:
+            self._reading.close()
 
 
 def _options(door: DoorSettings, served: Iterable[str]) -> list[tuple[str, Any]]:
@@ -135,7 +152,7 @@ def _options(door: DoorSettings, served: Iterable[str]) -> list[tuple[str, Any]]
     own_limits = (METHODS[name].body_limit_bytes or 0 for name in served)
     message_limit = max(_GRPCIO_LIMIT_FACTOR * door.message_limit_bytes, 0, *own_limits)
     return [
-        ("grpc.max_receive_message_length", message_limit),
+        (_MESSAGE_LIMIT, message_limit),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", metadata_limit),
         ("grpc.absolute_max_metadata_size", metadata_limit),
@@ -191,7 +208,11 @@ class _Calls:
                 check_idempotency_key(call.idempotency_key)
             else:
                 call.idempotency_key = None
-            trace.message = message = read(data)
+            if len(data) <= apart.LARGE_BYTES:
+                message = read(data)
+            else:
+                message = await apart.reading.run(caller.identity, partial(read, data))
+            trace.message = message
             trace.handled = perf_counter()
             response = await run(message, caller)
             if isinstance(response, Park):
@@ -228,7 +249,7 @@ class _Calls:
         rays = self._rays
         headers_limit = self._door.headers_limit_bytes
 
-        async def serve(data: bytes, context: Context) -> bytes:
+        async def serve(data: bytes | ServiceError, context: Context) -> bytes:
             started = perf_counter()
             task = asyncio.current_task(loop)
             assert task is not None, "grpcio runs every handler in a task"
@@ -243,6 +264,8 @@ class _Calls:
                 trace.ray_id, trace.given = tracecontext.read(fields.get("traceparent"))
                 if size > headers_limit:
                     raise ServiceError("HEADERS_TOO_LARGE")
+                if isinstance(data, ServiceError):
+                    raise data
                 reply = await work(data, context, fields, trace)
                 code = OK
                 return reply
@@ -322,6 +345,11 @@ class _Calls:
             return peer, address, None
         client = self._proxies.client(peer, fields.get("x-forwarded-for"))
         return client, addresses.pack(client), addresses.coordinates(fields.get("x-coords", ""))
+
+    def client_of(self, context: Context) -> bytes:
+        """The packed address of who calls."""
+        fields, _ = _fields(context)
+        return self._client(context, fields)[1]
 
     def _limit_bytes(self, method: Method) -> int:
         return max(self._door.message_limit_bytes, method.body_limit_bytes or 0)

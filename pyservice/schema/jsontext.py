@@ -6,11 +6,14 @@ Owns the rules of decisions 1.2 that do not depend on a message: one value, UTF-
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from typing import Any
 
 import orjson
+
+from pyservice.schema.collector import LARGE_BYTES, uncollected
 
 MAX_DEPTH = 64
 """Levels of objects and arrays in each other; a value that is neither has none."""
@@ -18,6 +21,8 @@ MAX_DEPTH = 64
 # Numbers stay text: only the ends of values are of interest, and an integer may be of any size.
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
 _SPACE = re.compile(r"[ \t\n\r]*")
+_NAME = re.compile(r'[ \t\n\r]*("(?:[^"\\]|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
+"""The name of a member, with what is around it up to the value."""
 
 
 class JsonRefused(Exception):
@@ -34,6 +39,9 @@ def parse(text: bytes) -> Any:
 
     Integers outside of 64 bits come as floats; a number that no float can hold is refused.
     """
+    if len(text) > LARGE_BYTES and gc.isenabled():
+        with uncollected():
+            return parse(text)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -61,20 +69,29 @@ def _is_too_deep(value: Any) -> bool:
 
 def member_texts(text: bytes) -> dict[str, bytes]:
     """The text of each member of an object that `parse` took, without the space around it."""
-    source = text.decode()
-    found: dict[str, bytes] = {}
-    position = _skip_space(source, source.index("{") + 1)
-    while source[position] != "}":
-        name, position = _texts.raw_decode(source, position)
-        position = _skip_space(source, source.index(":", position) + 1)
-        _, end = _texts.raw_decode(source, position)
-        found[name] = source[position:end].encode()
-        position = _skip_space(source, end)
-        if source[position] == ",":
-            position = _skip_space(source, position + 1)
-    return found
+    if len(text) > LARGE_BYTES:
+        with uncollected():
+            return _member_texts(text.decode())
+    return _member_texts(text.decode())
 
 
-def _skip_space(source: str, position: int) -> int:
+def _member_texts(source: str) -> dict[str, bytes]:
+    places: dict[str, tuple[int, int]] = {}
+    end = source.index("{")
+    # Behind the brace or a comma comes a name, behind the last member none.
+    while match := _NAME.match(source, end + 1):
+        quoted, start = match[1], match.end()
+        name = json.loads(quoted) if "\\" in quoted else quoted[1:-1]
+        _, end = _texts.raw_decode(source, start)
+        places[name] = start, end
+        end = _after_space(source, end)
+        if source[end] != ",":
+            break
+    return {name: source[start:end].encode() for name, (start, end) in places.items()}
+
+
+def _after_space(source: str, position: int) -> int:
+    if source[position] not in " \t\n\r":
+        return position
     match = _SPACE.match(source, position)
     return match.end() if match else position

@@ -29,6 +29,9 @@ from pyservice.pb.hosting.v1 import options_pb2
 # Clients of these may be newer than the service and send what it does not know (decisions 1.2).
 LENIENT_PATHS = ("/matchmaker/", "/events/")
 _VERBS = ("get", "put", "post", "delete", "patch")
+_WITHOUT_TOKEN: Final = frozenset(
+    {options_pb2.CREDENTIAL_NONE, options_pb2.CREDENTIAL_ORIGIN, options_pb2.CREDENTIAL_CHANNEL}
+)
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -54,6 +57,8 @@ class Method:
     """The method's own limit; None: the service's general one."""
     ignores_unknown: bool
     """Whether fields of the body that nobody knows are ignored."""
+    needs_token: bool
+    """Whether nobody may call without a token of ours: an `Origin` or a secret of one's own is none."""
 
     @property
     def grpc_path(self) -> str:
@@ -170,6 +175,7 @@ def _read_method(descriptor: MethodDescriptor) -> Method:
         response_field=rule.response_body,
         body_limit_bytes=operation.body_limit_bytes or None,
         ignores_unknown=template.startswith(LENIENT_PATHS),
+        needs_token=_WITHOUT_TOKEN.isdisjoint(operation.credentials),
     )
 
 

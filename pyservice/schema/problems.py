@@ -43,6 +43,36 @@ class Finding(NamedTuple):
 Findings = Sequence[Finding]
 
 
+_UNLISTED: Final = "unlisted"
+"""Not a word of a problem: the finding stands for as many as its reason says."""
+
+
+def unlisted(count: int) -> Finding:
+    """Stands for findings that are only counted: no answer would tell them."""
+    return Finding((), _UNLISTED, str(count))
+
+
+def is_unlisted(finding: Finding) -> bool:
+    """Whether it stands for findings that are only counted."""
+    return finding.word == _UNLISTED
+
+
+def count_of(found: Findings) -> int:
+    """How many there are, with those that are only counted."""
+    return sum(int(one.reason) if one.word == _UNLISTED else 1 for one in found)
+
+
+def bounded(found: list[Finding], count: int = 0) -> list[Finding]:
+    """As many of them as an answer tells, and how many there are besides; `count` are those that
+    nobody made a finding of.
+    """
+    if not count and len(found) <= MAX_PROBLEMS:
+        return found
+    listed = [one for one in found if one.word != _UNLISTED][:MAX_PROBLEMS]
+    rest = count + count_of(found) - len(listed)
+    return [*listed, unlisted(rest)] if rest else listed
+
+
 class Untold(FieldProblem):
     """Stands at the end for problems that are not told one by one. Its location is empty."""
 
@@ -61,7 +91,8 @@ def at(name: str, found: Findings) -> list[Finding]:
 
 def tell(found: Findings) -> list[FieldProblem]:
     """The findings as one answer tells them: the first ones, and how many more there are."""
-    return _within(map(_problem_of, found), len(found), MAX_PROBLEMS_BYTES, _size_in_json)
+    listed = (_problem_of(one) for one in found if one.word != _UNLISTED)
+    return _within(listed, count_of(found), MAX_PROBLEMS_BYTES, _size_in_json)
 
 
 def shorten(

@@ -1,9 +1,11 @@
 """JSON values into messages, by closures compiled from a message's descriptor.
 
 Owns how a value is spelled in JSON and what is refused for its type (decisions 1.2); every problem
-is told, and what could not be read is not in the message. Of a repeated field or a map with too many
-entries that is told here, and those beyond the limit are not looked at; other rules about values are
-validation's, text is jsontext's. The same reader serves bodies and parts of configuration files.
+is told, and what could not be read is not in the message. Of more problems than an answer tells the
+others are only counted, so that no object, list or map costs more than a look at its members. Of a
+repeated field or a map with too many entries that is told here, and those beyond the limit are not
+looked at; other rules about values are validation's, text is jsontext's. The same reader serves bodies
+and parts of configuration files.
 
 What is settled here: a number with a fraction or exponent is no integer (``1.0`` is refused, as an
 integer beyond 64 bits is, which parsers give as such a number); true and false are no numbers; an
@@ -25,7 +27,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from pyservice.schema.methods import form_of, is_map, map_key, map_value
-from pyservice.schema.problems import Finding, Findings, at
+from pyservice.schema.problems import MAX_PROBLEMS, Finding, Findings, at, bounded, count_of
 from pyservice.schema.sizes import limit_of, too_many
 
 Reader = Callable[[Any, Any], Findings]
@@ -78,18 +80,23 @@ def compile_reader(
         if type(value) is not dict:
             return [Finding((), "wrong-type", "must be an object")]
         found: list[Finding] = []
+        unlisted = 0
         for name, item in value.items():
             read_field = fields.get(name)
             if read_field is None:
-                if not ignores_unknown:
+                if ignores_unknown:
+                    continue
+                if len(found) < MAX_PROBLEMS:
                     found.append(Finding((name,), "unknown-field", "is not known"))
+                else:
+                    unlisted += 1
             elif item is not None:
                 below = read_field(message, item)
                 if below:
                     found += below
         for group in groups:
             found += _too_many_of(group, value)
-        return found
+        return bounded(found, unlisted) if found else found
 
     return read
 
@@ -190,13 +197,17 @@ def _fill_scalars(field: FieldDescriptor) -> Reader:
             target.extend(values)
             return ()
         found: list[Finding] = []
+        unlisted = 0
         for index, value in enumerate(values):
             converted = convert(value)
             if type(converted) is Finding:
-                found.append(Finding((str(index),), converted.word, converted.reason))
+                if len(found) < MAX_PROBLEMS:
+                    found.append(Finding((str(index),), converted.word, converted.reason))
+                else:
+                    unlisted += 1
                 converted = nothing  # keeps the indexes of the entries behind it
             target.append(converted)
-        return found
+        return bounded(found, unlisted)
 
     return fill
 
@@ -206,9 +217,14 @@ def _fill_messages(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
 
     def fill(target: Any, values: list[Any]) -> Findings:
         found: list[Finding] = []
+        unlisted = 0
         for index, value in enumerate(values):
-            found += at(str(index), read_below(target.add(), value))
-        return found
+            below = read_below(target.add(), value)
+            if len(found) < MAX_PROBLEMS:
+                found += at(str(index), below)
+            else:
+                unlisted += count_of(below)
+        return bounded(found, unlisted)
 
     return fill
 
@@ -229,11 +245,16 @@ def _map_field(field: FieldDescriptor, ignores_unknown: bool) -> Reader:
         found: list[Finding] = []
         if limit is not None and len(value) > limit:
             found.append(too_many(limit))
+        unlisted = 0
         for key, item in islice(value.items(), limit):
             below = put(target, key, item)
-            if below:
+            if not below:
+                continue
+            if len(found) < MAX_PROBLEMS:
                 found += at(key, below)
-        return at(name, found) if found else found
+            else:
+                unlisted += count_of(below)
+        return at(name, bounded(found, unlisted)) if found else found
 
     return read
 

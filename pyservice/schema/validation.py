@@ -13,6 +13,7 @@ number of problems (``problems``): a request costs time linear in its size, what
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import WORDS
 from pyservice.pb.hosting.v1 import matchmaker_pb2, versions_pb2
 from pyservice.schema.methods import Method, descriptor_of, form_of, is_map, map_value
-from pyservice.schema.problems import Finding, Findings, tell
+from pyservice.schema.problems import Finding, Findings, is_unlisted, tell
 from pyservice.schema.rules import Check, compile_rules, judge_raw_json
 from pyservice.schema.sizes import compile_sizes, is_of_size
 
@@ -89,7 +90,9 @@ def refuse_invalid(method: Method, message: Message, unread: Unread = NOTHING_UN
 
 def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
     """Without what is about an unread place, or judges a field without its unread entries."""
-    places = {finding.location for finding in unread if not is_of_size(finding)}
+    places = {
+        finding.location for finding in unread if not (is_of_size(finding) or is_unlisted(finding))
+    }
     fields = {finding.location for finding in found if finding.word in _JUDGES_ENTRIES}
     lengths = {len(location) for location in fields}
     incomplete = fields & {place[:length] for place in places for length in lengths}
@@ -103,7 +106,14 @@ def _without_unread(found: list[Finding], unread: Findings) -> list[Finding]:
     ]
 
 
-_library = protovalidate.Validator()
+class _Library(threading.local):
+    """One for each thread that validates: large requests are read in a thread of their own."""
+
+    def __init__(self) -> None:
+        self.validator = protovalidate.Validator()
+
+
+_library = _Library()
 
 _WORDS_OF_RULES: Final[Mapping[str, str]] = {
     "required": "required",
@@ -129,7 +139,7 @@ _WORDS_OF_RULES: Final[Mapping[str, str]] = {
 
 def ask_library(message: Message) -> list[Finding]:
     """What the library says of a message, in our words."""
-    found = _library.collect_violations(message)
+    found = _library.validator.collect_violations(message)
     return [_finding_of(descriptor_of(message), violation) for violation in found]
 
 
@@ -156,7 +166,8 @@ def _location_of(descriptor: Descriptor, elements: Iterable[Any]) -> tuple[str, 
     current: Descriptor | None = descriptor
     is_unwrapped = False
     for element in elements:
-        field = current.fields_by_name[element.field_name] if current else None
+        # A oneof has a name of its own and is no field.
+        field = current.fields_by_name.get(element.field_name) if current else None
         if not is_unwrapped:
             location.append(element.field_name)
         if element.subscript is not None:

@@ -118,11 +118,19 @@ class OperatorRateLimit(RateLimit):
     burst: int = Field(default=200, ge=1, le=1_000_000)
 
 
+class AnonymousRateLimit(RateLimit):
+    """Making device links, which needs no token, per client address."""
+
+    per_second: float = Field(default=0.2, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=20, ge=1, le=1_000_000)
+
+
 class RateLimits(_Section):
     """Decisions 9, "Rate limits"."""
 
     client: ClientRateLimit = ClientRateLimit()
     operator: OperatorRateLimit = OperatorRateLimit()
+    anonymous: AnonymousRateLimit = AnonymousRateLimit()
 
 
 class HttpLimits(_Section):
@@ -131,6 +139,8 @@ class HttpLimits(_Section):
     body_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
     header_bytes: int = Field(default=32 << 10, ge=1024, le=1 << 20)
     url_bytes: int = Field(default=8 << 10, ge=256, le=1 << 20)
+    bodies_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 40)
+    """All bodies together that are being received or answered; one client address has an eighth."""
     slow_client_ms: int = Field(default=15_000, ge=100, le=600_000)
     """How long a client may take to send headers and body."""
     keep_alive_ms: int = Field(default=75_000, ge=0, le=3_600_000)
@@ -145,10 +155,12 @@ class GrpcLimits(_Section):
 
 
 class CaptchaSettings(_Section):
-    """Where captcha providers are asked. A version that has one that is not set is refused."""
+    """Where captcha providers are asked. A version that has one whose URL is not set is refused."""
 
     captcha_a_url: Endpoint | None = None
     captcha_b_url: Endpoint | None = None
+    captcha_b_site_key: str | None = Field(default=None, min_length=1, max_length=256)
+    """Public: what the service's own pages show. bootstrap tells it; those of games are in versions."""
 
     @property
     def endpoints(self) -> dict[Literal["captcha_a", "captcha_b"], str]:
@@ -225,6 +237,8 @@ class S3Settings(_Section):
 
     bucket: str = Field(min_length=1, max_length=63)
     endpoint: Endpoint | None = None
+    public_endpoint: Endpoint | None = None
+    """What uploading clients reach, when that is not `endpoint`."""
     region: str = "us-east-1"
     access_key_id: str = Field(min_length=1)
     secret_access_key: SecretStr

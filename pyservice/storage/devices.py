@@ -35,6 +35,24 @@ async def complete(
     return await tx.run(statement) > 0
 
 
+async def forget_uncompleted_beyond(tx: Transaction, kept: int) -> int:
+    """Drops what was not completed but the newest so many; how many."""
+    uncompleted = device_links.c.complete_ms.is_(None)
+    newest_first = (
+        select(device_links.c.device_link_id)
+        .where(uncompleted)
+        # Ids of records are made in the order of time.
+        .order_by(device_links.c.device_link_id.desc())
+    )
+    first_to_go = await tx.first(newest_first.offset(kept).limit(1))
+    if first_to_go is None:
+        return 0
+    statement = delete(device_links).where(
+        uncompleted, device_links.c.device_link_id <= first_to_go.device_link_id
+    )
+    return await tx.run(statement)
+
+
 async def forget_before(tx: Transaction, before_ms: int) -> int:
     """Drops links that ended before; how many."""
     return await tx.run(delete(device_links).where(device_links.c.expires_ms < before_ms))

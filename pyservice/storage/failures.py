@@ -6,13 +6,13 @@ import sqlite3
 from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage.group_commit import GroupLost
 
-_FULL: Final = (sqlite3.SQLITE_FULL,)
+_FULL: Final = "53100"
+"""PostgreSQL's disk_full."""
 _COLLISIONS: Final = ("40001", "40P01")
 """PostgreSQL gave one of two writers up: serialization_failure, deadlock_detected."""
 
@@ -36,18 +36,17 @@ class Told:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
             return
-        if isinstance(error, IntegrityError) or _sqlstate(error) in _COLLISIONS:
+        state = _sqlstate(error)
+        if isinstance(error, IntegrityError) or state.startswith("23") or state in _COLLISIONS:
             raise Conflict(str(getattr(error, "orig", error))) from error
         if isinstance(error, GroupLost):
             raise away() from error
-        if isinstance(error, PoolExhausted):
-            raise ServiceError("OVERLOADED") from error
         if _sqlite_code(error) == sqlite3.SQLITE_NOTADB:
             raise DatabaseUnusable(
                 "records.db is no database: put a backup in its place"
             ) from error
-        if isinstance(error, DBAPIError) and _is_full(error):
-            _log.error("database full", error=str(error.orig))
+        if _sqlite_code(error) == sqlite3.SQLITE_FULL or state == _FULL:
+            _log.error("database full", error=str(getattr(error, "orig", error)))
             raise ServiceError("STORAGE_FULL") from error
         if _is_ours(error):
             return
@@ -67,24 +66,26 @@ def away() -> ServiceError:
     )
 
 
-def _is_full(error: DBAPIError) -> bool:
-    # PostgreSQL: class 53 with 53100, disk_full.
-    return _sqlite_code(error) in _FULL or _sqlstate(error) == "53100"
-
-
 def _sqlite_code(error: BaseException) -> int | None:
     return getattr(error.orig, "sqlite_errorcode", None) if isinstance(error, DBAPIError) else None
 
 
-def _sqlstate(error: BaseException) -> str | None:
-    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+def _sqlstate(error: BaseException) -> str:
+    """What PostgreSQL calls it; empty when it is not the server's."""
+    said = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(said, "sqlstate", None) or ""
 
 
 def _is_of_driver(error: BaseException) -> bool:
-    """asyncpg raises some errors of connections as they are."""
+    """An error as asyncpg raises it."""
     return type(error).__module__.startswith("asyncpg.")
 
 
 def _is_ours(error: BaseException) -> bool:
-    """A statement that no database could run: a defect, not a database that is away."""
-    return _sqlite_code(error) == sqlite3.SQLITE_ERROR or (_sqlstate(error) or "").startswith("42")
+    """A statement that no database could run, or a value that is none of its column's: a defect, not a database that is
+    away.
+    """
+    if _sqlite_code(error) == sqlite3.SQLITE_ERROR or _sqlstate(error).startswith(("22", "42")):
+        return True
+    # The driver's own word for a value that it cannot send.
+    return _is_of_driver(error) and isinstance(error, ValueError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import bindparam, func, insert, select, update
@@ -36,6 +36,11 @@ _OF_IDENTITY = (
 _IDS_OF_IDENTITY = (
     select(members.c.group_id)
     .where(members.c.identity_id == bindparam("identity_id"))
+    .order_by(members.c.group_id)
+)
+_IDS_OF_IDENTITIES = (
+    select(members.c.identity_id, members.c.group_id)
+    .where(members.c.identity_id.in_(bindparam("identity_ids", expanding=True)))
     .order_by(members.c.group_id)
 )
 _MEMBER = select(members.c.create_ms).where(
@@ -95,6 +100,14 @@ async def of_identity(tx: Transaction, identity_id: str) -> Sequence[Record]:
 
 async def ids_of_identity(tx: Transaction, identity_id: str) -> list[str]:
     return [row.group_id for row in await tx.all(_IDS_OF_IDENTITY, {"identity_id": identity_id})]
+
+
+async def ids_of_identities(tx: Transaction, identity_ids: Collection[str]) -> dict[str, list[str]]:
+    """Those of which each is a member, oldest first."""
+    found: dict[str, list[str]] = {identity_id: [] for identity_id in identity_ids}
+    for row in await tx.all(_IDS_OF_IDENTITIES, {"identity_ids": list(found)}):
+        found[row.identity_id].append(row.group_id)
+    return found
 
 
 async def is_member(tx: Transaction, group_id: str, identity_id: str) -> bool:

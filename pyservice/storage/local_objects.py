@@ -17,16 +17,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyservice.durable import sync_folder, write_file
 from pyservice.errors import ServiceError
 from pyservice.storage.incoming import Incoming, is_full
-from pyservice.storage.objects import Part, Pending
+from pyservice.storage.objects import Part, Pending, Run
 from pyservice.storage.signatures import Grant, UrlSigner
 
 READ_BYTES: Final = 256 << 10
 _HASH_BYTES: Final = 1 << 20
+_STEP_BYTES: Final = 32 << 20
 _PORTION: Final = 1000
 _ATTEMPTS: Final = 8
 _Result = TypeVar("_Result")
@@ -85,6 +86,7 @@ class Folder:
             self._make_folder(path.parent)
             write_file(path, content)
 
+        await self._run(lambda: self._make_folder(self._folder), self._writers)
         self._admit(len(content))
         await self._run(write, self._writers)
 
@@ -100,9 +102,14 @@ class Folder:
                 size = min(READ_BYTES, end - start)
                 block = await self._run(lambda size=size: file.read(size))  # type: ignore[misc]
 
-    async def digest(self, pieces: Sequence[tuple[str, int]]) -> str:
+    async def digest(self, pieces: Sequence[tuple[str, int]], run: Run) -> str:
         """See `Blobs`."""
-        return await self._run(lambda: _digest([self._folder / name for name, _ in pieces]))
+        state = hashlib.sha256()
+        for name, length in pieces:
+            path = self._folder / name
+            for start in range(0, length, _STEP_BYTES):
+                await run(lambda path=path, start=start: _digest(state, path, start))  # type: ignore[misc]
+        return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:
         """See `Blobs`."""
@@ -121,6 +128,8 @@ class Folder:
         Raises STORAGE_FULL at the reserve, UPLOAD_ALREADY_COMPLETE once the object is kept.
         """
         self._refuse_kept(grant)
+        # Whoever removed it by hand gets it again with the next upload.
+        self._make_folder(self._folder / "incoming")
         self._admit(grant.length)
 
         def place(path: Path) -> None:
@@ -143,8 +152,17 @@ class Folder:
         self, act: Callable[[], _Result], threads: ThreadPoolExecutor | None = None
     ) -> _Result:
         loop = asyncio.get_running_loop()
+        working = loop.run_in_executor(threads or self._readers, act)
         try:
-            return await loop.run_in_executor(threads or self._readers, act)
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            # A file that a thread is at must not be closed under it.
+            while not working.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([working])
+            if not working.cancelled():
+                working.exception()
+            raise
         except OSError as error:
             if is_full(error):
                 raise ServiceError("STORAGE_FULL") from error
@@ -244,11 +262,13 @@ def _open_at(path: Path, start: int, end: int) -> tuple[io.FileIO, bytes]:
         raise
 
 
-def _digest(paths: Sequence[Path]) -> str:
-    state = hashlib.sha256()
+def _digest(state: Any, path: Path, start: int) -> None:
+    """Takes a step's bytes of a file into the digest."""
     block = memoryview(bytearray(_HASH_BYTES))
-    for path in paths:
-        with io.FileIO(path, "r") as file:
-            while size := file.readinto(block):
-                state.update(block[:size])
-    return state.hexdigest()
+    with io.FileIO(path, "r") as file:
+        file.seek(start)
+        for _ in range(_STEP_BYTES // _HASH_BYTES):
+            size = file.readinto(block)
+            if not size:
+                return
+            state.update(block[:size])

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    String,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import (
     auth_users,
     domains,
     games,
-    lobbies,
     namespaces,
     version_history,
     versions,
@@ -30,11 +43,20 @@ _OF_GAME = (
 )
 _ADD = insert(namespaces)
 _ADD_HISTORY = insert(version_history)
+_NOW_MS: Any = bindparam("now_ms", type_=BigInteger)
 _NEWEST = (
-    select(version_history.c.deploy_ms)
-    .where(version_history.c.namespace_id == bindparam("namespace_id"))
-    .order_by(version_history.c.deploy_ms.desc())
-    .limit(1)
+    select(func.max(version_history.c.deploy_ms))
+    .where(version_history.c.namespace_id == bindparam("namespace"))
+    .scalar_subquery()
+)
+_ADD_NEWEST = insert(version_history).from_select(
+    ["entry_id", "namespace_id", "version_id", "deploy_ms"],
+    select(
+        bindparam("entry", type_=String),
+        bindparam("namespace", type_=String),
+        bindparam("version", type_=String),
+        case((_NEWEST >= _NOW_MS, _NEWEST + 1), else_=_NOW_MS),
+    ),
 )
 _DOMAINS = (
     select(domains)
@@ -60,11 +82,6 @@ _DOMAINS_OF = (
     select(domains.c.namespace_id, domains.c.domain)
     .where(domains.c.namespace_id.in_(_IDS))
     .order_by(domains.c.create_ms, domains.c.domain)
-)
-_LIVE_VERSIONS = (
-    select(lobbies.c.namespace_id, lobbies.c.version_id)
-    .where(lobbies.c.namespace_id.in_(_IDS), lobbies.c.stop_ms.is_(None))
-    .distinct()
 )
 _VERSIONS = (
     select(versions.c.version_id, versions.c.display_name, versions.c.config)
@@ -175,10 +192,15 @@ async def change(
     tx: Transaction, namespace_id: str, values: Mapping[str, Any], *, is_fed: bool = True
 ) -> None:
     """Sets columns; `is_fed`: the data plane has to know. The row stays locked to the end of the transaction."""
-    statement = update(namespaces).where(namespaces.c.namespace_id == namespace_id)
+    await tx.run(_changing(tuple(values), is_fed), {**values, "id": namespace_id})
+
+
+@cache
+def _changing(names: tuple[str, ...], is_fed: bool) -> Update:
+    statement = update(namespaces).where(namespaces.c.namespace_id == bindparam("id"))
     if is_fed:
         statement = statement.values(revision=namespaces.c.revision + 1)
-    await tx.run(statement.values(**values))
+    return statement.values({name: bindparam(name) for name in names})
 
 
 # Versions that it ran -----------------------------------------------------------------------------
@@ -188,16 +210,13 @@ async def add_history(
     tx: Transaction, entry_id: str, namespace_id: str, version_id: str, now_ms: int
 ) -> None:
     """Times of a namespace grow strictly, so that pages can begin at one."""
-    newest = await tx.first(_NEWEST, {"namespace_id": namespace_id})
-    if newest is not None:
-        now_ms = max(now_ms, newest.deploy_ms + 1)
     await tx.run(
-        _ADD_HISTORY,
+        _ADD_NEWEST,
         {
-            "entry_id": entry_id,
-            "namespace_id": namespace_id,
-            "version_id": version_id,
-            "deploy_ms": now_ms,
+            "entry": entry_id,
+            "namespace": namespace_id,
+            "version": version_id,
+            "now_ms": now_ms,
         },
     )
 
@@ -273,18 +292,12 @@ class Fed(NamedTuple):
     namespaces: Sequence[Record]
     """With `game_name_id` and `game_display_name`."""
     domains: Sequence[Record]
-    live_versions: Sequence[Record]
-    """`namespace_id` and `version_id` of versions that a live lobby runs."""
 
 
 async def fed(tx: Transaction, namespace_ids: Sequence[str]) -> Fed:
     """Those that are there."""
     ids = {"ids": list(namespace_ids)}
-    return Fed(
-        await tx.all(_WITH_GAMES, ids),
-        await tx.all(_DOMAINS_OF, ids),
-        await tx.all(_LIVE_VERSIONS, ids),
-    )
+    return Fed(await tx.all(_WITH_GAMES, ids), await tx.all(_DOMAINS_OF, ids))
 
 
 async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import and_, bindparam, delete, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import idempotent_answers, service_state
@@ -13,6 +13,10 @@ FACTS_STREAM = "facts_stream"
 """Which data directory's facts are in the records."""
 FACTS_LSN = "facts_lsn"
 """Up to where they are."""
+
+ANONYMOUS = b"anonymous/"
+"""How keys of callers without a token begin: what whoever likes can add to can be told apart, and bounded."""
+ANONYMOUS_END = b"anonymous0"
 
 _REMEMBERED = select(idempotent_answers).where(
     idempotent_answers.c.caller_key == bindparam("caller_key")
@@ -64,6 +68,17 @@ async def remember(
 
 async def forget(tx: Transaction, caller_key: bytes) -> None:
     await tx.run(delete(idempotent_answers).where(idempotent_answers.c.caller_key == caller_key))
+
+
+async def forget_of_anonymous_beyond(tx: Transaction, kept: int) -> int:
+    """Drops answers of callers without a token but the newest so many; how many."""
+    key, made = idempotent_answers.c.caller_key, idempotent_answers.c.create_ms
+    theirs = and_(key >= ANONYMOUS, key < ANONYMOUS_END)
+    newest_first = select(made).where(theirs).order_by(made.desc())
+    first_to_go = await tx.first(newest_first.offset(kept).limit(1))
+    if first_to_go is None:
+        return 0
+    return await tx.run(delete(idempotent_answers).where(theirs, made <= first_to_go.create_ms))
 
 
 async def forget_before(tx: Transaction, before_ms: int) -> int:

@@ -11,9 +11,9 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
 from pyservice.storage.signatures import Grant, UrlSigner
@@ -31,6 +31,7 @@ _KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{1,3}}")
 # Control characters and backslashes are refused in the paths of requests.
 _UNASKABLE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 _MANIFESTS_MAX: Final = 256
+_Result = TypeVar("_Result")
 
 
 class Part(NamedTuple):
@@ -70,6 +71,14 @@ class ObjectCounts:
         self.failures[code] = self.failures.get(code, 0) + 1
 
 
+class Run(Protocol):
+    """Does steps in a thread; whose, is the caller's matter."""
+
+    async def __call__(self, step: Callable[[], _Result], /) -> _Result:
+        """What it returns or raises."""
+        ...
+
+
 class Blobs(Protocol):
     """Bytes by name in some place. Names are `pending/…` and `kept/…`.
 
@@ -99,8 +108,11 @@ class Blobs(Protocol):
     def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Streams bytes [start, end). Raises FileNotFoundError."""
 
-    async def digest(self, pieces: Sequence[tuple[str, int]]) -> str:
-        """SHA-256 in hex over whole blobs (name, length) in a row. Raises FileNotFoundError."""
+    async def digest(self, pieces: Sequence[tuple[str, int]], run: Run) -> str:
+        """SHA-256 in hex over whole blobs (name, length) in a row, in short steps by `run`.
+
+        Raises FileNotFoundError.
+        """
 
     async def names(self, folder: str) -> list[str]:
         """All names below `folder/`."""
@@ -154,6 +166,13 @@ class Objects:
         """What one PUT may have at most: a longer object has to come in parts."""
         return self._blobs.largest_put_bytes
 
+    def refuse_too_long(self, content_length: int) -> None:
+        """Raises UPLOAD_TOO_LARGE when the place takes no single PUT of this length."""
+        if content_length > self._blobs.largest_put_bytes:
+            raise ServiceError(
+                "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
+            )
+
     async def presign_put(
         self, key: str, content_length: int, expires_s: int, byte_offset: int = 0
     ) -> str:
@@ -162,10 +181,7 @@ class Objects:
         Raises UPLOAD_TOO_LARGE when the place takes no single PUT of this length.
         """
         _check(key)
-        if content_length > self._blobs.largest_put_bytes:
-            raise ServiceError(
-                "UPLOAD_TOO_LARGE", "Ask for multipart_upload: one PUT cannot have this length."
-            )
+        self.refuse_too_long(content_length)
         return await self._blobs.put_url(key, Part(byte_offset, content_length), expires_s)
 
     def presign_get(
@@ -254,13 +270,16 @@ class Objects:
         _check(key)
         return self._blobs.read(f"kept/{key}", start, end)
 
-    async def digest(self, key: str) -> str:
-        """SHA-256 of a kept object, in hex. Reads all of it. Raises FileNotFoundError."""
+    async def digest(self, key: str, run: Run) -> str:
+        """SHA-256 of a kept object, in hex. Reads all of it, in steps by `run`.
+
+        Raises FileNotFoundError.
+        """
         _check(key)
         blobs = await self._find(key)
         if not blobs:
             raise FileNotFoundError(key)
-        return await self._blobs.digest(blobs)
+        return await self._blobs.digest(blobs, run)
 
     async def delete(self, key: str) -> None:
         """Removes an object, kept or pending; what is not there is no error."""

@@ -22,7 +22,7 @@ from obstore.store import S3Store
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.storage.objects import Part, Pending
+from pyservice.storage.objects import Part, Pending, Run
 
 READ_BYTES: Final = 256 << 10
 _PUT_MAX_BYTES: Final = 5 << 30
@@ -146,12 +146,12 @@ class Bucket:
             async for block in found.stream(min_chunk_size=READ_BYTES):
                 yield bytes(block)
 
-    async def digest(self, pieces: Sequence[tuple[str, int]]) -> str:
+    async def digest(self, pieces: Sequence[tuple[str, int]], run: Run) -> str:
         """See `Blobs`."""
         state = hashlib.sha256()
         for name, length in pieces:
             async for block in self.read(name, 0, length):
-                await asyncio.to_thread(state.update, block)
+                await run(lambda block=block: state.update(block))  # type: ignore[misc]
         return state.hexdigest()
 
     async def names(self, folder: str) -> list[str]:

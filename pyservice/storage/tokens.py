@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, func, insert, or_, select, update
@@ -10,7 +10,9 @@ from sqlalchemy import and_, bindparam, case, func, insert, or_, select, update
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import cloud_tokens, namespace_tokens
 
-_BY_HASH = select(cloud_tokens).where(cloud_tokens.c.sha256 == bindparam("sha256"))
+_BY_HASHES = select(cloud_tokens).where(
+    cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True))
+)
 _ENVIRONMENT_BY_HASH = select(namespace_tokens).where(
     namespace_tokens.c.sha256 == bindparam("sha256")
 )
@@ -105,9 +107,10 @@ async def add_cloud(
     )
 
 
-async def cloud_by_hash(tx: Transaction, sha256: bytes) -> Record | None:
-    """Columns of `cloud_tokens`."""
-    return await tx.first(_BY_HASH, {"sha256": sha256})
+async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[bytes, Record]:
+    """Columns of `cloud_tokens` of those that are there."""
+    rows = await tx.all(_BY_HASHES, {"hashes": list(hashes)})
+    return {row.sha256: row for row in rows}
 
 
 async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence[Record]:

@@ -90,9 +90,11 @@ def is_gone(pid: int) -> bool:
 
 def processes_of(folder: Path) -> list[str]:
     """Command lines of all processes that name the folder."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True
+    )
     return [
-        line for line in listed.stdout.splitlines() if f"{folder}" in line and "ps -eo" not in line
+        line for line in listed.stdout.splitlines() if f"{folder}" in line and "ps -eww" not in line
     ]
 
 

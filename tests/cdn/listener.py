@@ -61,7 +61,10 @@ class Listener:
 
 @contextlib.asynccontextmanager
 async def running_listener(
-    folder: Path, domain: str | None = None, reserve_bytes: int = 0
+    folder: Path,
+    domain: str | None = None,
+    reserve_bytes: int = 0,
+    trusted_proxies: tuple[str, ...] = (),
 ) -> AsyncIterator[Listener]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
@@ -73,7 +76,7 @@ async def running_listener(
     objects = Objects(blobs, signer, url)
     uploads = Uploads(blobs, signer, objects.counts)
     sites = GivenSites()
-    cdn = Cdn(sites, objects, signer, domain)
+    cdn = Cdn(sites, objects, signer, domain, trusted_proxies)
     server = CdnServer(cdn, bound, uploads)
     await server.start()
     try:

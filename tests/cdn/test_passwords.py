@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import bcrypt
 import httpx
 import pytest
 
+from pyservice.cdn.credentials import Credentials
 from pyservice.cdn.sites import Site
-from tests.cdn.arena import FILES, SCRIPT, make_site
-from tests.cdn.listener import Listener
+from pyservice.control.passwords import ROUNDS
+from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
+from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +76,7 @@ async def test_who_guesses_passwords_does_not_hold_up_others(
 ) -> None:
     users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(9))}
     listener.sites.by_name["arena", "guessed"] = make_site(FILES, users=users)
-    wires = [await Wire.open(listener.url) for _ in range(80)]
+    wires = [await Wire.open(listener.url, f"127.0.2.{number + 1}") for number in range(80)]
     for number, wire in enumerate(wires):
         guess = httpx.BasicAuth("ann", str(number))._auth_header
         head = f"GET /arena/guessed/ HTTP/1.1\r\nHost: x\r\nAuthorization: {guess}\r\n\r\n"
@@ -86,3 +90,104 @@ async def test_who_guesses_passwords_does_not_hold_up_others(
     assert statuses.count(401) >= 64
     assert statuses.count(503) == 80 - statuses.count(401) > 0
     assert all("retry-after" in headers for status, headers, _ in answers if status == 503)
+
+
+async def ask(listener: Listener, client: str, user: str, password: str, *fields: str) -> int:
+    """The status that this address gets, asking the site `guessed`."""
+    wire = await Wire.open(listener.url, client)
+    shown = httpx.BasicAuth(user, password)._auth_header
+    lines = ["GET /arena/guessed/tiny.js HTTP/1.1", "Host: x", f"Authorization: {shown}", *fields]
+    await wire.send("\r\n".join([*lines, "", ""]).encode())
+    status, headers, _ = await wire.answer(30)
+    assert ("retry-after" in headers) == (status == 429)
+    await wire.close()
+    return status
+
+
+def guessed_site(listener: Listener, name: str = "guessed") -> None:
+    users = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
+    listener.sites.by_name["arena", name] = make_site(FILES, users=users)
+
+
+async def test_guessing_from_one_address_at_one_site_ends_for_it_alone(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    guessed_site(listener)
+    guessed_site(listener, "other")
+    here, there = "127.0.3.1", "127.0.3.2"
+    assert await ask(listener, here, "ann", "right") == 200
+    # Users who are there and who are not count alike, however many at once.
+    asked = [
+        ask(listener, here, "ann" if number % 2 else "eve", f"guess {number}")
+        for number in range(30)
+    ]
+    statuses = await asyncio.gather(*asked)
+    assert 10 <= statuses.count(401) <= 12
+    assert statuses.count(429) == 30 - statuses.count(401)
+    # Who is known stays in, and nobody else is locked out.
+    assert await ask(listener, here, "ann", "right") == 200
+    assert [await ask(listener, there, *who) for who in (("ann", "no"), ("ann", "right"))] == [
+        401,
+        200,
+    ]
+    async with Browser(base_url=listener.url) as at_home:
+        answer = await at_home.get("/arena/other/tiny.js", auth=("ann", "right"))
+        assert answer.status_code == 200
+
+
+async def test_good_passwords_are_not_counted_however_many_come_at_once(
+    listener: Listener,
+) -> None:
+    users = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(30)}
+    listener.sites.by_name["arena", "guessed"] = make_site(FILES, users=users)
+    here = "127.0.3.3"
+    # The same one for all that is on a page, and then many people behind one address.
+    page = [ask(listener, here, "user-0", "0") for _ in range(40)]
+    assert await asyncio.gather(*page) == [200] * 40
+    for number in range(30):
+        assert await ask(listener, here, f"user-{number}", str(number)) == 200
+
+
+async def test_guesses_through_a_proxy_are_counted_against_who_sent_them(tmp_path: Path) -> None:
+    async with running_listener(tmp_path, trusted_proxies=("127.0.0.0/8",)) as listener:
+        guessed_site(listener)
+        first, second = "X-Forwarded-For: 192.0.2.1", "X-Forwarded-For: 192.0.2.2"
+        for number in range(10):
+            assert await ask(listener, "127.0.0.1", "ann", str(number), first) == 401
+        assert await ask(listener, "127.0.0.1", "ann", "x", first) == 429
+        assert await ask(listener, "127.0.0.1", "ann", "x", second) == 401
+
+
+async def test_a_wrong_user_costs_as_much_as_a_wrong_password_whatever_the_hashes_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work: list[int] = []
+    compare = bcrypt.checkpw
+
+    def noted(password: bytes, hashed: bytes) -> bool:
+        work.append(2 ** int(hashed[4:6]))
+        return compare(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", noted)
+    checker = Credentials()
+
+    async def cost_of(users: dict[str, bytes], user: str, password: str) -> int:
+        work.clear()
+        header = httpx.BasicAuth(user, password)._auth_header.encode()
+        assert await checker.are_good(header, users, f"{user} {password}".encode()) is (
+            password == "right"
+        )
+        return sum(work)
+
+    def costing(*costs: int) -> dict[str, bytes]:
+        return {f"user-{cost}": bcrypt.hashpw(b"right", bcrypt.gensalt(cost)) for cost in costs}
+
+    async def costs(users: dict[str, bytes], names: Iterable[str]) -> set[int]:
+        return {await cost_of(users, name, "wrong") for name in names}
+
+    usual, mixed = costing(ROUNDS), costing(4, 9, 12)
+    assert await costs(usual, [*usual, "nobody"]) == {2**ROUNDS}
+    assert await costs({}, ["nobody"]) == {2**ROUNDS}
+    assert await costs(mixed, [*mixed, "nobody"]) == {2**12}
+    assert await cost_of(mixed, "user-4", "right") == 2**4
+    checker.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyservice.cdn.routes import Route, Routes
-from pyservice.control.configuration.site import FORBIDDEN
+from pyservice.reserved import HEADERS_OF_A_CONNECTION, HEADERS_OF_ANSWERS
+
+FORBIDDEN = HEADERS_OF_A_CONNECTION | HEADERS_OF_ANSWERS | {"proxy-connection", "proxy-x"}
 
 
 def test_headers_of_every_matching_route_are_there_and_the_highest_priority_wins_each() -> None:
@@ -29,6 +31,10 @@ def test_of_equal_priorities_the_first_route_wins() -> None:
 def test_of_one_name_twice_in_a_route_the_later_counts() -> None:
     routes = Routes([Route("*", 5, [("x-a", "1"), ("X-A", "2")])])
     assert routes.headers("a") == {"x-a": "2"}
+
+
+def test_the_ray_id_of_an_answer_is_the_services() -> None:
+    assert "x-ray-id" in FORBIDDEN
 
 
 @pytest.mark.parametrize("name", sorted(FORBIDDEN))

@@ -16,9 +16,11 @@ class Wire:
         self._writer = writer
 
     @classmethod
-    async def open(cls, url: str) -> Wire:
+    async def open(cls, url: str, client: str = "127.0.0.1") -> Wire:
+        """From this address."""
         where = urlsplit(url)
-        return cls(*await asyncio.open_connection(where.hostname, where.port))
+        local = (client, 0)
+        return cls(*await asyncio.open_connection(where.hostname, where.port, local_addr=local))
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)

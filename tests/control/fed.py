@@ -50,6 +50,8 @@ class FedPlane:
         """Namespace and revision, as they were acknowledged."""
         self.asked = 0
         """How often it was asked what it holds."""
+        self.breaks_on = ""
+        """A namespace on which it fails as nobody foresaw."""
         self.go_on = asyncio.Event()
         self.go_on.set()
         self._server: InternalServer | None = None
@@ -63,6 +65,7 @@ class FedPlane:
         handlers: dict[str, Handler] = {
             f"{name}.ApplyMany": self._apply,
             f"{name}.Held": self._held,
+            f"{name}.Remove": self._remove,
         }
         self._server = InternalServer(handlers, self.socket)
         await self._server.start()
@@ -78,12 +81,17 @@ class FedPlane:
 
     async def _apply(self, request: feed_pb2.ApplyManyRequest) -> feed_pb2.ApplyManyResponse:
         await self.go_on.wait()
+        if self.breaks_on in (item.configuration.namespace_id for item in request.items):
+            raise RuntimeError("broken")
         answer = await self.feed.apply_many(request)
         for item, one in zip(request.items, answer.answers, strict=True):
             if one.HasField("applied") and not item.is_check:
                 configuration = item.configuration
                 self.taken.append((configuration.namespace_id, configuration.revision))
         return answer
+
+    async def _remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        return await self.feed.remove(request)
 
     async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         self.asked += 1
@@ -111,9 +119,13 @@ class Source:
             await groups.add(tx, group, "Group", owner, now_ms())
             await games.add(tx, self.game_id, "arena", "Arena", group, now_ms())
 
-    async def version(self, players: int = 8) -> str:
-        """A version with a mode of so many players; more than the operator's limit is refused when it is fed."""
+    async def version(self, players: int = 8, bulk: int = 0) -> str:
+        """A version with a mode of so many players; more than the operator's limit is refused when it is fed. `bulk`:
+        bytes that it has beside.
+        """
         config = versions_pb2.CloudConfig()
+        for number in range(bulk // 8_000):
+            config.matchmaker.docker.env.entries[f"V{number}"] = "v" * 8_000
         config.matchmaker.max_players = players
         mode = config.matchmaker.game_modes.entries["duel"]
         mode.SetInParent()
@@ -197,7 +209,7 @@ class Fed:
 
     async def is_idle(self) -> None:
         """Returns when nothing is on its way any more."""
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             while self.feeder.waiting:
                 await asyncio.sleep(0.005)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import tarfile
@@ -22,8 +23,8 @@ LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 def judge(content: bytes, compression: str = "none", step: int = 1 << 16, **limits: int) -> None:
     archive = Archive(compression, **limits)
     for start in range(0, len(content), step):
-        archive.feed(content[start : start + step])
-    archive.finish()
+        collections.deque(archive.feed(content[start : start + step]), maxlen=0)
+    collections.deque(archive.finish(), maxlen=0)
 
 
 def word(content: bytes, compression: str = "none", **limits: int) -> str:

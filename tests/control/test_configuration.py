@@ -250,7 +250,7 @@ def test_the_good_configurations_of_these_tests_have_every_field() -> None:
     """Otherwise the properties above would hold of nothing."""
     seen: set[tuple[str, ...]] = set()
 
-    @settings(max_examples=250, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=600, deadline=None, database=None, derandomize=True)
     @given(good_configurations)
     def collect(document: Any) -> None:
         _collect(document, (), seen)

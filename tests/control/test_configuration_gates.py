@@ -46,6 +46,8 @@ WAYS_IN: list[tuple[Place, Any, tuple[str, ...]]] = [
     ((*VERIFICATION, "headers", "a b"), "x", ("invalid",)),
     ((*VERIFICATION, "headers", "Host"), "x", ("not-allowed",)),
     ((*VERIFICATION, "headers", "content-length"), "1", ("not-allowed",)),
+    ((*VERIFICATION, "headers", "TraceParent"), "1", ("not-allowed",)),
+    ((*VERIFICATION, "headers", "proxy-x"), "1", ("not-allowed",)),
     ((*VERIFICATION, "headers", "x-game"), "1", ("not-unique",)),
     ((*VERIFICATION, "headers", "x-a"), "a\nb", ("invalid",)),
     ((*VERIFICATION, "headers", "x-a"), "x" * 1025, ("too-long",)),

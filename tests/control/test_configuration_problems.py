@@ -166,6 +166,8 @@ SITE: list[tuple[Place, Any, tuple[str, ...]]] = [
     ((*HEADER, "name"), "x" * 129, ("too-long",)),
     ((*HEADER, "name"), "Transfer-Encoding", ("not-allowed",)),
     ((*HEADER, "name"), "proxy-authenticate", ("not-allowed",)),
+    ((*HEADER, "name"), "X-Ray-Id", ("not-allowed",)),
+    ((*HEADER, "name"), "ETag", ("not-allowed",)),
     ((*HEADER, "value"), "a\r\nSet-Cookie: x", ("invalid",)),
     ((*HEADER, "value"), " a", ("invalid",)),
     ((*HEADER, "value"), "a\n", ("invalid",)),

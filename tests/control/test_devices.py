@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.changes import Changes
@@ -19,9 +19,10 @@ from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage import devices as links
-from pyservice.storage.database import open_database
+from pyservice.storage import numbers
+from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.migrations import migrate
-from pyservice.storage.tables import cloud_tokens, device_links, metadata
+from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answers, metadata
 from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape
 from tests.control.world import Records
@@ -196,6 +197,76 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(tmp_pa
     async with database.read() as tx:
         assert await links.find(tx, link.device_link_id) is None
     await database.close()
+
+
+async def test_links_and_answers_that_anybody_can_make_are_bounded(
+    records: Records, tmp_path: Path
+) -> None:
+    database, kept, now_ms = records.database, 200, 4_000_000_000_000
+    topics, ids = Topics(), RecordIds()
+    changes = Changes(database)
+    made = Devices(
+        database,
+        changes,
+        ids,
+        topics,
+        LinkKey.load_or_create(tmp_path),
+        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+        lambda: now_ms,
+        kept,
+    )
+
+    def caller(number: int) -> Caller:
+        call = Call("0" * 32, number.to_bytes(4, "big"), idempotency_key=f"key {number}")
+        return Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+
+    # Somebody's own answer, and a link that was completed, are not theirs to push out.
+    owner = Caller(
+        TokenKind.CLOUD, b"", b"", uuid4().bytes, Call("0" * 32, b"", idempotency_key="k")
+    )
+    remembered = await changes.make(
+        owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _same
+    )
+    first = await made.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
+    async with database.write() as tx:
+        assert await links.complete(tx, first.device_link_id, str(uuid4()), str(uuid4()), now_ms)
+    answers = [
+        await made.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
+        for number in range(1, 2 * kept)
+    ]
+    # It is looked at now and then.
+    most = kept + kept // 100 + 1
+    theirs = idempotent_answers.c.caller_key.between(numbers.ANONYMOUS, numbers.ANONYMOUS_END)
+    async with database.read() as tx:
+        counted = select(func.count().label("number"))
+        waiting = await tx.first(
+            counted.select_from(device_links).where(device_links.c.complete_ms.is_(None))
+        )
+        answered = await tx.first(counted.select_from(idempotent_answers).where(theirs))
+        newest = [await links.find(tx, one.device_link_id) for one in answers[-kept:]]
+        assert await links.find(tx, first.device_link_id) is not None
+        assert await links.find(tx, answers[0].device_link_id) is None
+    assert waiting is not None
+    assert answered is not None
+    assert kept <= waiting.number <= most
+    assert answered.number <= most
+    assert None not in newest
+    again = await changes.make(owner, pb.GetDeviceLinkRequest(), pb.GetDeviceLinkResponse, _other)
+    assert again == remembered
+    # A repetition whose link went makes a new one.
+    async with database.write() as tx:
+        await tx.run(delete(device_links).where(device_links.c.complete_ms.is_(None)))
+    last = caller(2 * kept - 1)
+    twice = [await made.prepare(pb.PrepareDeviceLinkRequest(), last) for _ in range(2)]
+    assert twice[0] == twice[1] != answers[-1]
+
+
+async def _same(_: Transaction) -> pb.GetDeviceLinkResponse:
+    return pb.GetDeviceLinkResponse(cloud_token="same")
+
+
+async def _other(_: Transaction) -> pb.GetDeviceLinkResponse:
+    return pb.GetDeviceLinkResponse(cloud_token="other")
 
 
 def test_the_key_stays_over_a_restart_and_a_damaged_one_is_refused(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
     fed.plane.taken.clear()
     await fed.run_anew()
     await fed.agrees(names[1])
+    await fed.is_idle()
     assert fed.plane.taken == [(names[1], 2)]
 
 
@@ -180,7 +181,7 @@ async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed
     before = await fed.source.row(namespace_id)
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(namespace_id, refused)
-    error = await error_of(fed.feeder.settled(namespace_id))
+    error = await error_of(fed.feeder.settled(namespace_id, version_id=refused))
     assert error.code == "VALIDATION_FAILED"
     assert [list(problem.path) for problem in error.errors] == [
         ["config", "matchmaker", "max_players", "not-allowed"]
@@ -232,8 +233,9 @@ async def test_a_limit_that_was_lowered_keeps_no_other_change_back(fed: Fed) -> 
     assert held.matchmaker.lobby_count_max == 9
     assert fed.feeder.problems() == {}
     # What is new is judged as it is now.
-    await fed.source.set_version(namespace_id, await fed.source.version(17))
-    error = await error_of(fed.feeder.settled(namespace_id))
+    refused = await fed.source.version(17)
+    await fed.source.set_version(namespace_id, refused)
+    error = await error_of(fed.feeder.settled(namespace_id, version_id=refused))
     assert error.code == "VALIDATION_FAILED"
     assert "runs the one that it ran" in error.detail
     await fed.agrees(namespace_id)

@@ -13,7 +13,7 @@ import pytest
 from pyservice.app import described
 from pyservice.control.links import Links
 from pyservice.settings import Settings
-from pyservice.settings.sections import Domains
+from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.shapes import FLAG, NUMBER, TEXT, shape
 from tests.household import Developer, Door, House, HttpDoor, eventually
 
@@ -74,6 +74,36 @@ def test_domains_stand_in_the_place_of_addresses() -> None:
     assert told.domains.job == "lobbies.example"
     assert told.domains.open_backend == "b.example"
     assert told.origins.hub == "https://hub.example"
+
+
+def test_the_key_of_the_services_own_captcha_is_told_where_it_is_set() -> None:
+    links = Links(
+        "http://127.0.0.1:1", "sites.example", "http://127.0.0.1:2", "https://hub.example", str
+    )
+    without = described.bootstrap(Settings(), links)
+    assert without.HasField("captcha")
+    assert not without.captcha.HasField("captcha_b")
+    captcha = CaptchaSettings(captcha_b_site_key="0x4AAAAAAA")
+    told = described.bootstrap(Settings(captcha=captcha), links)
+    assert told.captcha.captcha_b.site_key == "0x4AAAAAAA"
+
+
+def test_an_empty_key_is_no_key() -> None:
+    with pytest.raises(ValueError, match="captcha_b_site_key"):
+        CaptchaSettings(captcha_b_site_key="")
+
+
+async def test_the_key_is_told_to_everybody_over_both_doors(tmp_path: Path) -> None:
+    house = House(tmp_path / "house")
+    try:
+        house.start("--set", "captcha.captcha_b_site_key=a-key")
+        for name in ("http", "grpc"):
+            door = house.door(name)
+            answer = await door.call("bootstrap")
+            assert answer.body["captcha"] == {"captcha_b": {"site_key": "a-key"}}
+            await door.close()
+    finally:
+        house.close()
 
 
 async def test_tiers_need_no_token_and_come_largest_first(door: Door) -> None:

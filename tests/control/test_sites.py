@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.control.files import put, put_all
+from tests.control.files import put, put_all, without_addresses
 from tests.household import Developer, HttpDoor
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +124,8 @@ async def test_a_preparation_repeated_under_its_key_is_the_same_site(developer: 
     game_id = await developer.game()
     fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": of(FILES)}
     first = await developer.good("create_site", game_id, **fields)
-    assert await developer.good("create_site", game_id, **fields) == first
+    again = await developer.good("create_site", game_id, **fields)
+    assert without_addresses(again) == without_addresses(first)
     assert len((await developer.good("list_sites", game_id=game_id))["sites"]) == 1
     other = await developer.code("create_site", game_id, **{**fields, "display_name": "y"})
     assert other == "IDEMPOTENCY_KEY_REUSED"

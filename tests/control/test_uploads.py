@@ -7,8 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.access import Reach
 from pyservice.control.builds import Builds
 from pyservice.control.changes import Changes
+from pyservice.control.fair_threads import THREADS
 from pyservice.control.uploading import LEFT_AFTER_MS, Uploading
 from pyservice.control.uploads import Uploads
 from pyservice.errors import ServiceError
@@ -28,6 +32,7 @@ from pyservice.storage.database import Database, open_database
 from pyservice.storage.local_objects import Folder
 from pyservice.storage.migrations import migrate
 from pyservice.storage.objects import Objects, file_key
+from pyservice.storage.s3_objects import Bucket
 from pyservice.storage.signatures import UrlSigner
 from pyservice.watch import Topics
 from tests.control.files import put, tar
@@ -43,16 +48,18 @@ NOW_MS = 1_800_000_000_000
 class Desk:
     """Builds of one game, without doors."""
 
-    def __init__(self, database: Database, folder: Path) -> None:
+    def __init__(self, database: Database, folder: Path, bucket: Bucket | None = None) -> None:
         self.now_ms = NOW_MS
         self.database = database
         self.folder = folder
         signer = UrlSigner([b"k" * 32])
         self.blobs = Folder(folder, signer, "http://cdn.invalid", 0)
-        self.objects = Objects(self.blobs, signer, "http://cdn.invalid")
-        changes = Changes(database, lambda: self.now_ms)
-        self.uploading = Uploading(database, changes, Topics(), self.objects, lambda: self.now_ms)
-        self.builds = Builds(database, changes, IDS, self.uploading, ("archive",))
+        self.objects = Objects(bucket or self.blobs, signer, "http://cdn.invalid")
+        self.changes = Changes(database, lambda: self.now_ms)
+        self.uploading = Uploading(
+            database, self.changes, Topics(), self.objects, lambda: self.now_ms
+        )
+        self.builds = Builds(database, self.changes, IDS, self.uploading, ("archive",))
         self.uploads = Uploads(self.uploading)
 
     async def open(self) -> Desk:
@@ -61,10 +68,13 @@ class Desk:
             await groups.add_identity(tx, identity_id, "Somebody", NOW_MS)
             await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, self.game_id, "game", "Game", group_id, NOW_MS)
-        scope = Reach(identity_id, IDS.new(), None, None, (group_id,))
-        call = Call("0" * 32, b"\x7f\0\0\1")
-        self.caller = Caller(TokenKind.CLOUD, b"", b"", b"token", call, scope)
+        self.scope = Reach(identity_id, IDS.new(), None, None, (group_id,))
+        self.caller = self.calling()
         return self
+
+    def calling(self, key: str | None = None) -> Caller:
+        call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key=key)
+        return Caller(TokenKind.CLOUD, b"", b"", b"token", call, self.scope)
 
     async def prepare(self) -> Any:
         image = builds_pb2.BuildImageFile(path="server.tar", content_length=len(tar()))
@@ -107,6 +117,20 @@ async def desk(
     await made.uploading.stop()
     await database.close()
     made.blobs.close()
+
+
+async def test_a_repeated_preparation_is_not_judged_by_settings_that_came_later(
+    desk: Desk,
+) -> None:
+    """An operator who takes no such builds any more does not change what was answered."""
+    desk.caller = desk.calling("key")
+    first = await desk.prepare()
+    desk.builds = Builds(desk.database, desk.changes, IDS, desk.uploading, ("oci_bundle",))
+    assert (await desk.prepare()).upload_id == first.upload_id
+    desk.caller = desk.calling("another")
+    with pytest.raises(ServiceError) as refused:
+        await desk.prepare()
+    assert refused.value.code == "VALIDATION_FAILED"
 
 
 async def test_of_completions_at_the_same_time_one_is_the_first(desk: Desk) -> None:
@@ -180,6 +204,91 @@ async def test_what_a_crash_left_of_a_deleted_build_is_removed(
     assert len(desk.objects_left()) == 1
     assert await desk.uploading.tidy() == 1
     assert desk.objects_left() == []
+
+
+async def test_while_all_threads_of_contents_are_busy_everything_else_goes_on(desk: Desk) -> None:
+    """Hostile archives hold up archives, and neither files, names, tokens nor changes."""
+    read, waiting = await desk.prepare(), await desk.prepare()
+    desk.upload(read)
+    desk.upload(waiting)
+    assert await desk.complete(read) == "OK"
+    let_go, begun = threading.Event(), threading.Semaphore(0)
+
+    def last() -> None:
+        begun.release()
+        assert let_go.wait(60)
+
+    busy = [
+        asyncio.ensure_future(desk.uploading._threads.run(f"tenant {number}", last))
+        for number in range(THREADS)
+    ]
+    for _ in busy:
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+    completing = asyncio.create_task(desk.complete(waiting))
+    async with asyncio.timeout(30):
+        key = file_key(read.upload_id, "server.tar")
+        assert b"".join([block async for block in desk.objects.read(key)]) == tar()
+        assert await asyncio.to_thread(lambda: "default executor") == "default executor"
+        await desk.prepare()
+        assert len(await desk.listed()) == 3
+    assert not completing.done()
+    let_go.set()
+    assert await completing == "OK"
+    await asyncio.gather(*busy)
+
+
+async def test_a_check_needs_no_thread_that_others_use(desk: Desk) -> None:
+    """Other work that fills the common threads does not keep builds from being completed."""
+    made = await desk.prepare()
+    desk.upload(made)
+    common = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(common)
+    let_go = threading.Event()
+    held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
+    try:
+        async with asyncio.timeout(30):
+            assert await desk.complete(made) == "OK"
+        assert not held.done()
+    finally:
+        let_go.set()
+        await held
+
+
+async def test_objects_that_go_while_they_are_checked_are_missing_and_nothing_worse(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await desk.prepare()
+    desk.upload(made)
+    complete = desk.objects.complete
+
+    async def and_lose(uploads: Any) -> None:
+        await complete(uploads)
+        shutil.rmtree(desk.folder / "kept")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.objects, "complete", and_lose)
+        assert await desk.complete(made) == "UPLOAD_INCOMPLETE"
+    assert await desk.listed() == {made.build_id: False}
+    desk.upload(made)
+    assert await desk.complete(made) == "OK"
+
+
+async def test_a_build_whose_content_an_operator_removed_is_told_and_can_be_deleted(
+    desk: Desk,
+) -> None:
+    made = await desk.prepare()
+    desk.upload(made)
+    assert await desk.complete(made) == "OK"
+    shutil.rmtree(desk.folder)
+    assert await desk.listed() == {made.build_id: True}
+    request = builds_pb2.DeleteGameBuildRequest(game_id=desk.game_id, build_id=made.build_id)
+    await desk.builds.delete(request, desk.caller)
+    assert await desk.listed() == {}
+    # The folder is made again by whoever comes next.
+    again = await desk.prepare()
+    assert await desk.complete(again) == "UPLOAD_INCOMPLETE"
+    desk.upload(again)
+    assert await desk.complete(again) == "OK"
 
 
 @contextlib.asynccontextmanager

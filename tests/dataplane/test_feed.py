@@ -317,7 +317,7 @@ async def test_what_the_operator_took_away_keeps_no_other_change_back(
         matchmaker={"lobby_count_max": 7, "max_players": 7},
         access={"domains": ["new.example"]},
     )
-    assert after.check(changed).HasField("applied")
+    assert (await after.check(changed)).HasField("applied")
     assert (await after.apply(pb.ApplyRequest(configuration=changed))).HasField("applied")
     assert namespaces.is_revoked(RAW_ID, bytes.fromhex(OTHER_NAMESPACE_ID.replace("-", "")))
     assert namespaces.namespace_of_host("new.example") == RAW_ID
@@ -332,17 +332,17 @@ async def test_what_the_operator_took_away_keeps_no_other_change_back(
     neighbour = configuration(
         namespace_id=OTHER_NAMESPACE_ID, name_id="staging", versions=[running]
     )
-    assert after.check(neighbour).HasField("refused")
+    assert (await after.check(neighbour)).HasField("refused")
 
 
 async def test_a_check_says_what_a_change_would_meet_and_changes_nothing(plane: Plane) -> None:
     await plane.apply(0, 5)
     counted = dict(plane.metrics.outcomes)
     for revision, outcome in ((4, "stale"), (5, "stale"), (6, "applied")):
-        answer = plane.feed.check(configuration(revision=revision))
+        answer = await plane.feed.check(configuration(revision=revision))
         assert answer.WhichOneof("outcome") == outcome, revision
     wrong = configuration(revision=6, versions=[version(duel={"max_players": 300})])
-    assert plane.feed.check(wrong).WhichOneof("outcome") == "refused"
+    assert (await plane.feed.check(wrong)).WhichOneof("outcome") == "refused"
     assert await plane.held() == {NAMESPACE_ID: (0, 5)}
     assert plane.again().display_name() == "Production"
     assert plane.metrics.outcomes == counted

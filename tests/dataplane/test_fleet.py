@@ -233,6 +233,30 @@ async def test_beyond_its_reach_nothing_is_there_for_a_cloud_token(scene: Scene)
     assert scene.engine.lobby(raw_id(made.lobby_id)) is not None
 
 
+async def test_a_cloud_token_is_told_that_a_lobby_within_its_reach_has_ended(scene: Scene) -> None:
+    elsewhere = "01890000-0000-7000-8000-00000000%04x"
+    for number in range(20):
+        scene.namespaces.put(
+            configuration(
+                namespace_id=elsewhere % number, name_id=f"n{number}", versions=[version(**MODES)]
+            )
+        )
+    made = await scene.attach()
+    fleet, caller = _cloud(scene, raw_id(GAME_ID))
+    await fleet.detach(_detach(made.lobby_id), caller)
+    state = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)
+    # As env_ and lobby_ tokens are told.
+    assert await _code(fleet.get_state(state, scene.back_end())) == "MATCHMAKER_LOBBY_STOPPED"
+    assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_STOPPED"
+    beyond, caller = _cloud(scene)
+    assert await _code(beyond.get_state(state, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+    never = pb.GetLobbyStateRequest(lobby_id=OTHER_NAMESPACE_ID)
+    fleet, caller = _cloud(scene, raw_id(GAME_ID))
+    assert await _code(fleet.get_state(never, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+    scene.namespaces.remove(raw_id(NAMESPACE_ID))
+    assert await _code(fleet.get_state(state, caller)) == "MATCHMAKER_LOBBY_NOT_FOUND"
+
+
 async def test_namespaces_of_a_game_are_found_by_its_id_and_name_until_they_are_removed(
     scene: Scene,
 ) -> None:

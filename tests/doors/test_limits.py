@@ -163,7 +163,7 @@ def test_every_limited_operation_exists() -> None:
 
 def test_control_operations_count_per_token_and_without_one_per_address() -> None:
     limits = Limits(client=Rate(0, 1), control=Rate(1, 2))
-    gate, same = limits.control_gate(), limits.control_gate()
+    gate, same = limits.control_gate("create_game"), limits.control_gate("get_games")
 
     def refused(gate: Gate, address: bytes, token: bytes, *, has_token: bool) -> bool:
         return gate.wait_s(address, token, 0.0, is_back_end=has_token) > 0
@@ -178,3 +178,22 @@ def test_control_operations_count_per_token_and_without_one_per_address() -> Non
     assert refused(gate, ADDRESS, b"z", has_token=False)
     limits.change(Rate(0, 1), Rate(0, 1))
     assert not refused(gate, ADDRESS, b"z", has_token=False)
+
+
+def test_what_makes_records_without_a_token_has_a_rate_of_its_own_per_address() -> None:
+    limits = Limits(control=Rate(0, 1), anonymous=Rate(1, 2))
+    gate = limits.control_gate("prepare_device_link")
+    waits = [gate.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False) for _ in range(3)]
+    assert waits[:2] == [0.0, 0.0]
+    assert waits[2] > 0
+    assert not gate.wait_s(b"elsewhere", b"elsewhere", 0.0, is_back_end=False)
+    limits.change(Rate(0, 1), Rate(0, 1), Rate(0, 1))
+    assert not gate.wait_s(ADDRESS, ADDRESS, 0.0, is_back_end=False)
+
+
+def test_a_token_that_is_put_back_can_be_taken_again() -> None:
+    buckets = Buckets(Rate(0.001, 2))
+    assert [buckets.take(ADDRESS, 0.0) > 0 for _ in range(3)] == [False, False, True]
+    buckets.put_back(ADDRESS)
+    buckets.put_back(b"nobody")
+    assert [buckets.take(ADDRESS, 0.0) > 0 for _ in range(2)] == [False, True]

@@ -278,6 +278,16 @@ def test_what_is_no_object_below_the_top_is_told_where_it_is(
     assert paths(refusal("create_version", body, path={"game_id": "arena"})) == {path}
 
 
+def test_an_object_full_of_unknown_names_is_refused_without_a_look_at_its_spelling() -> None:
+    method = METHODS["hosting.v1.Versions.ValidateVersion"]
+    names = b"".join(b',"n%d":1' % number for number in range(300))
+    for count, is_kept in ((len(names), False), (0, True)):
+        body = b'{"display_name":"a","config":{"scripts":{},"kv":{"a": 1.0}%b}}' % names[:count]
+        message, unread = codec.decoder(method)(body, b"", {"game_id": "arena"})
+        assert (message.config.kv == b'{"a": 1.0}') is is_kept  # type: ignore[attr-defined]
+        assert bool(unread.in_body) is not is_kept
+
+
 def test_raw_json_in_a_list_is_refused_before_any_request() -> None:
     listed = METHODS["hosting.v1.Matchmaker.ListLobbies"]
     answer_as_request = replace(listed, request=listed.response, body_field="*")

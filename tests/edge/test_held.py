@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.doors.limits import Limits, Rate
+from pyservice.watch import WOKEN_A_TURN
 from tests.small_service import CONNECTED, HttpConnection, Response, code_of
 from tests.two_doors import (
     BILLING,
@@ -134,11 +135,12 @@ async def test_an_index_of_somebody_else_is_answered_at_once(doors: Doors) -> No
 async def test_equal_requests_are_asked_for_once_and_each_has_its_own_ray_id(
     doors: Doors,
 ) -> None:
+    """Once a turn in which some of them wake, that is."""
     watching = await watch_many(doors, await read_index(doors), MANY)
     reads = doors.control.reads
     doors.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), 5) for one in watching]
-    assert doors.control.reads == reads + 1
+    assert reads < doors.control.reads <= reads + MANY // WOKEN_A_TURN
     assert len({response.body for response in responses}) == 1
     assert responses[0].json["group"] == {"payment_succeeded_ts": "now"}
     assert len({response.headers["x-ray-id"] for response in responses}) == MANY

@@ -159,7 +159,8 @@ async def test_pages_may_read_what_the_public_door_allows(tmp_path: Path) -> Non
 
 async def test_a_large_body_goes_through_and_a_too_large_one_does_not(doors: Doors) -> None:
     name = "x" * 1_000_000
-    response = await ask(doors, "POST", VALIDATE, b'{"display_name":"%b"}' % name.encode())
+    body, token = b'{"display_name":"%b"}' % name.encode(), {"authorization": "Bearer cloud_a"}
+    response = await ask(doors, "POST", VALIDATE, body, token)
     assert response.json["errors"][0]["path"] == ["1000000"]
     response = await ask(doors, "POST", VALIDATE, b"x" * 1_100_000)
     assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
@@ -273,21 +274,58 @@ async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -
 
 
 async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
-    async with open_doors(tmp_path, at_once=3) as doors:
+    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, at_once=8, settings=settings) as doors:
         doors.control.is_slow = True
-        slow = [await HttpConnection.open(doors.http.address) for _ in range(3)]
-        for connection in slow:
-            connection.say("POST", "/cloud/groups", NAME, CLOUD)
-        await until(lambda: len(doors.control.calls) == 3)
-        refused = await ask(doors, "GET", BILLING)
+
+        def bearer(token: str, host: int) -> dict[str, str]:
+            return {
+                "authorization": f"Bearer cloud_{token}",
+                "x-forwarded-for": f"192.0.2.{host}",
+            }
+
+        slow: list[HttpConnection] = []
+        for number, token in enumerate("aabbccdd"):
+            connection = await HttpConnection.open(doors.http.address)
+            slow.append(connection)
+            connection.say("POST", "/cloud/groups", NAME, bearer(token, number))
+            await until(lambda: doors.control.waiting == len(slow))
+            if number == 1:
+                # From wherever it comes, and the others go on.
+                refused = await ask(doors, "GET", BILLING, headers=bearer("a", 9))
+                assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+                assert int(refused.headers["retry-after"]) >= 1
+                assert (await ask(doors, "GET", BILLING, headers=bearer("b", 9))).status == 200
+        refused = await ask(doors, "GET", BILLING, headers=bearer("e", 9))
         assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
         assert "retry-after" in refused.headers
         # The matchmaker has room of its own.
         assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
         doors.control.go_on.set()
-        assert [(await connection.read()).status for connection in slow] == [200] * 3
-        assert (await ask(doors, "GET", BILLING)).status == 200
+        assert [(await connection.read()).status for connection in slow] == [200] * 8
+        assert (await ask(doors, "GET", BILLING, headers=bearer("a", 9))).status == 200
         for connection in slow:
+            await connection.close()
+
+
+async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Path) -> None:
+    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, at_once=8, settings=settings) as doors:
+        doors.control.is_slow = True
+
+        def bearer(token: int, host: str) -> dict[str, str]:
+            return {"authorization": f"Bearer cloud_{token}", "x-forwarded-for": host}
+
+        slow = [await HttpConnection.open(doors.http.address) for _ in range(4)]
+        for number, connection in enumerate(slow):
+            connection.say("POST", "/cloud/groups", NAME, bearer(number, "192.0.2.1"))
+        await until(lambda: doors.control.waiting == 4)
+        refused = await ask(doors, "GET", BILLING, headers=bearer(9, "192.0.2.1"))
+        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        assert (await ask(doors, "GET", BILLING, headers=bearer(9, "192.0.2.2"))).status == 200
+        doors.control.go_on.set()
+        for connection in slow:
+            assert (await connection.read()).status == 200
             await connection.close()
 
 

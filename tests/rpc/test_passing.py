@@ -225,14 +225,37 @@ async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
 
 
 async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
-    async with open_doors(tmp_path, at_once=2) as doors:
+    settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+    async with open_doors(tmp_path, at_once=8, settings=settings) as doors:
         doors.control.is_slow = True
-        slow = [create_group(doors) for _ in range(2)]
-        await until(lambda: len(doors.control.calls) == 2)
-        assert await code_of(billing(doors)) == "OVERLOADED"
+
+        def bearer(token: str, host: int) -> Metadata:
+            return (
+                ("authorization", f"Bearer cloud_{token}"),
+                ("x-forwarded-for", f"192.0.2.{host}"),
+            )
+
+        data = groups_pb2.CreateGroupRequest(display_name="a").SerializeToString()
+        slow: list[asyncio.Task[bytes]] = []
+        for number, token in enumerate("aabbccdd"):
+            if token not in "ab":
+                # One token at its bound has not taken the others' places.
+                await billing(doors, metadata=bearer(token, number))
+            metadata = bearer(token, number)
+            call = raw(doors, f"/{GROUPS}/CreateGroup", data, metadata)
+            slow.append(asyncio.ensure_future(call))
+            await until(partial(_is_creating, doors, number + 1))
+            if number == 1:
+                assert await code_of(billing(doors, metadata=bearer("a", 9))) == "OVERLOADED"
+        # Nor has anybody more than there are.
+        assert await code_of(billing(doors, metadata=bearer("e", 9))) == "OVERLOADED"
         doors.control.go_on.set()
         await asyncio.gather(*slow)
-        await billing(doors)
+        await billing(doors, metadata=bearer("a", 9))
+
+
+def _is_creating(doors: Doors, number: int) -> bool:
+    return doors.control.waiting == number
 
 
 # Watches

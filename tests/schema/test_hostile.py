@@ -122,6 +122,8 @@ def http_cpu_s(slug: str, body: bytes, query: bytes = b"") -> tuple[float, Servi
     decode, method, path = DECODERS[slug], BY_SLUG[slug], PATHS.get(slug, {})
     started = time.process_time()
     message, unread = decode(body, query, path)
+    # What no answer would tell is counted, not kept.
+    assert len(unread.in_body) <= MAX_PROBLEMS + 1
     with pytest.raises(ServiceError) as raised:
         refuse_invalid(method, message, unread)
     answer = orjson.dumps(raised.value.problem(RAY_ID))

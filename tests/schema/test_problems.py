@@ -13,6 +13,8 @@ from pyservice.schema.problems import (
     MAX_PROBLEMS_BYTES,
     Finding,
     at,
+    bounded,
+    count_of,
     shorten,
     tell,
 )
@@ -43,6 +45,26 @@ def test_beyond_the_limit_the_last_one_says_how_many_more(more: int) -> None:
     assert [problem.path[0] for problem in told] == [f"n{n}" for n in range(MAX_PROBLEMS)]
     assert last == FieldProblem(("too-many",), f"and {more} more problems")
     assert last.path[-1] in WORDS
+
+
+@pytest.mark.parametrize("more", [0, 1, 1000])
+def test_what_no_answer_would_tell_is_counted_and_not_kept(more: int) -> None:
+    made = unknown(MAX_PROBLEMS + 5)
+    # As seen from further and further up, beside others, and with some that were never made.
+    once = bounded(made, more)
+    twice = bounded([*at("a", once), *at("b", bounded(made))])
+    count = 2 * (MAX_PROBLEMS + 5) + more
+    assert len(twice) == MAX_PROBLEMS + 1
+    assert count_of(twice) == count
+    *told, last = tell(twice)
+    assert [problem.path[:2] for problem in told] == [("a", f"n{n}") for n in range(MAX_PROBLEMS)]
+    assert last.message == f"and {count - MAX_PROBLEMS} more problems"
+
+
+def test_few_findings_stay_as_they_are() -> None:
+    found = unknown(MAX_PROBLEMS)
+    assert bounded(found) is found
+    assert bounded([]) == []
 
 
 @pytest.mark.parametrize("character", ["x", "é", "𝄞", "\0", '"'])

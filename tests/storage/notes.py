@@ -10,6 +10,8 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, insert, select,
 
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, Transaction
+from pyservice.storage.postgres import PostgresDatabase
+from pyservice.storage.sqlite import SqliteDatabase
 
 MATTERS = MetaData()
 NOTES = Table(
@@ -46,8 +48,11 @@ async def both(tx: Transaction) -> tuple[int, int]:
 
 def in_use(database: Database) -> int:
     """Connections that somebody has."""
-    pool: Any = database._engine.pool  # type: ignore[attr-defined]
-    return int(pool.checkedout())
+    if isinstance(database, SqliteDatabase):
+        pool: Any = database._engine.pool
+        return int(pool.checkedout())
+    assert isinstance(database, PostgresDatabase)
+    return database._connections.in_use
 
 
 async def at_once(database: Database, how: str, count: int, ask: Any) -> list[Any]:

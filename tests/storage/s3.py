@@ -19,13 +19,24 @@ SECRET_KEY: Final = "test-secret"
 BUCKET: Final = "objects"
 
 
-@dataclass(frozen=True)
+@dataclass
 class S3Server:
     """Where it listens, and the folder in which its buckets are folders."""
 
     endpoint: str
     folder: Path
     process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """It is away."""
+        self.process.kill()
+        self.process.wait()
+
+    def revive(self) -> None:
+        """It is there again, at the same address."""
+        port = int(self.endpoint.rpartition(":")[2])
+        self.process = _spawn(self.folder, port)
+        assert _answers(port, self.process), "see s3.log"
 
 
 @contextlib.contextmanager
@@ -35,31 +46,32 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
         pytest.skip("no S3 server: `make build/s3/bin/s3s-fs` makes one with Rust 1.92 or newer")
     (folder / BUCKET).mkdir(parents=True)
     process, endpoint = _start(folder)
+    server = S3Server(endpoint, folder, process)
     try:
-        yield S3Server(endpoint, folder, process)
+        yield server
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
 def _start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """It takes no port 0: a port that was free a moment ago, and another if it is not any more."""
-    keys = ("--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY)
     for _ in range(5):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        with (folder.parent / "s3.log").open("wb") as log:
-            process = subprocess.Popen(
-                [BINARY, "--host", "127.0.0.1", "--port", str(port), *keys, folder],
-                stdout=log,
-                stderr=log,
-            )
+        process = _spawn(folder, port)
         if _answers(port, process):
             return process, f"http://127.0.0.1:{port}"
         process.kill()
         process.wait()
     raise TimeoutError("the S3 server does not start: see s3.log")
+
+
+def _spawn(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    keys = ("--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY)
+    command = [str(BINARY), "--host", "127.0.0.1", "--port", str(port), *keys, str(folder)]
+    with (folder.parent / "s3.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:

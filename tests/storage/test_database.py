@@ -97,7 +97,7 @@ async def test_every_connection_to_postgresql_syncs_each_commit(
         found = [await tx.first(text(f"SHOW {name}")) for name in ("fsync", "synchronous_commit")]
         return tuple(row[0] for row in found if row is not None)
 
-    assert set(await at_once(on_server, how, 30, ask)) == {("on", "on")}
+    assert set(await at_once(on_server, how, 16, ask)) == {("on", "on")}
 
 
 async def test_a_server_that_does_not_sync_is_refused_with_what_to_do(
@@ -119,6 +119,19 @@ async def test_a_url_may_say_sslmode_as_every_other_client_does(
     database = open_database(f"{databases.url('postgresql')}&sslmode={mode}", tmp_path)
     await prepare(database)
     await database.close()
+
+
+def test_who_keeps_records_in_a_file_waits_at_no_start_for_the_driver_of_a_server(
+    tmp_path: Path,
+) -> None:
+    look = (
+        "import sys; from pathlib import Path; import pyservice.app.control; "
+        "from pyservice.storage.database import open_database; "
+        f"open_database(None, Path({str(tmp_path)!r})); "
+        "print(*(name for name in ('asyncpg', 'sqlalchemy.ext.asyncio') if name in sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == []
 
 
 # Durable ------------------------------------------------------------------------------------------
@@ -238,6 +251,21 @@ async def test_a_name_that_is_there_is_a_conflict_and_changes_nothing(database: 
     with pytest.raises(Conflict):
         await add_again()
     async with database.read() as tx:
+        assert await number(tx) == 0
+
+
+async def test_a_change_that_goes_on_after_an_error_is_not_taken_for_committed(
+    on_server: Database,
+) -> None:
+    async def go_on() -> None:
+        async with on_server.write() as tx:
+            await count_up(tx)
+            with pytest.raises(Conflict):
+                await tx.run(insert(NOTES), {"name": "a", "number": 7})
+
+    with pytest.raises(RuntimeError, match="nothing was committed"):
+        await go_on()
+    async with on_server.read() as tx:
         assert await number(tx) == 0
 
 

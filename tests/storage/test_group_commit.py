@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from pyservice.errors import ServiceError
-from pyservice.storage.database import SqliteDatabase
+from pyservice.storage.sqlite import SqliteDatabase
 from tests.storage.notes import both, count_up, prepare
 
 pytestmark = pytest.mark.anyio

@@ -468,6 +468,17 @@ impl Engine {
         Ok(views.into_iter().map(|inner| Lobby { inner }).collect())
     }
 
+    fn namespace_that_had<'py>(&self, py: Python<'py>, lobby: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let namespace = self.shard.read().engine.namespace_that_had(convert::id(lobby)?);
+        Ok(namespace.map(|id| PyBytes::new(py, &id.0)))
+    }
+
+    fn live_versions<'py>(&self, py: Python<'py>, namespace: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let namespace = convert::id(namespace)?;
+        let versions = py.detach(|| self.shard.read().engine.live_versions(namespace));
+        Ok(versions.into_iter().map(|version| PyBytes::new(py, &version.0)).collect())
+    }
+
     fn player_counts(&self, namespace: &[u8]) -> PyResult<Vec<(String, String, u64)>> {
         let counts = self.shard.read().engine.player_counts(convert::id(namespace)?);
         Ok(counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect())

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from typing import Final, Literal
+from typing import Literal
+
+from pyservice.reserved import HOST_PORTS
 
 Completeness = Literal["complete", "incomplete"]
 """How far an upload of the game has come. One that does not exist has none."""
-
-HOST_PORTS: Final = range(20_000, 26_000)
-"""Ports of the host that a `port_range` may name, unless the operator says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 from pyservice.control.configuration.context import Context
 from pyservice.control.configuration.runtime import findings_in_docker
 from pyservice.control.configuration.site import findings_in_site
+from pyservice.control.configuration.size import findings_in_size
 from pyservice.control.configuration.verification import findings_in_verification
 from pyservice.errors import FieldProblem
 from pyservice.ids import is_uuid
@@ -49,6 +50,7 @@ def problems_of(config: pb.CloudConfig, context: Context) -> list[FieldProblem]:
     if config.HasField("cdn"):
         found += findings_in_site(config.cdn, ("config", "cdn"), context)
     if config.HasField("matchmaker"):
+        found += findings_in_size(config, ("config", "matchmaker"))
         found += _matchmaker(config.matchmaker, ("config", "matchmaker"), context)
     return tell(found) if found else []
 

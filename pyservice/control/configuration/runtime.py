@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from pyservice.control.configuration.context import Context
-from pyservice.ids import is_name_id
+from pyservice.ids import PORT_NAME_MAX, is_name_id
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.reserved import is_environment_name
 from pyservice.schema.problems import Finding
 
 PORTS_MAX: Final = 16
-PORT_NAME_MAX: Final = 26
 PORT_MAX: Final = 65_535
 ARGS_MAX: Final = 64
 ARG_MAX_BYTES: Final = 1024
@@ -27,7 +27,6 @@ NETWORK_MODES: Final = ("bridge", "host")
 
 _DEFAULT_PROTOCOL: Final = "https"
 _DEFAULT_PROXY: Final = "edge-guard"
-_SET_BY_SERVICE: Final = ("HOSTING_", "PORT_")
 
 Path = tuple[str, ...]
 
@@ -77,7 +76,7 @@ def _env(docker: pb.VersionDocker, path: Path) -> Iterator[Finding]:
             )
         elif "=" in name or "\0" in name:
             yield Finding((*path, name), "invalid", "must have a name without = and NUL")
-        elif name == "PORT" or name.startswith(_SET_BY_SERVICE):
+        elif is_environment_name(name):
             yield Finding((*path, name), "not-allowed", "is a name that the service sets itself")
         yield from _text(env[name], (*path, name), ENV_VALUE_MAX_BYTES)
 

@@ -6,11 +6,17 @@ What a glob matches is for who serves the site; here is only whether it is one.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyservice.control.configuration.context import Context
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.reserved import (
+    HEADER_NAME_MAX,
+    is_header_name,
+    is_header_of_answers,
+    is_header_of_connection,
+)
 from pyservice.schema.problems import Finding
 
 ROUTES_MAX: Final = 32
@@ -18,42 +24,11 @@ MIDDLEWARES_MAX: Final = 32
 HEADERS_MAX: Final = 32
 PRIORITY_MAX: Final = 100
 GLOB_MAX_BYTES: Final = 1024
-HEADER_NAME_MAX_BYTES: Final = 128
 HEADER_VALUE_MAX_BYTES: Final = 1024
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII, spaces and tabs inside only: what stands at the ends is lost on the way.
 _HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _RANGE = re.compile(r"(?s)(.)-(.)")
-_OF_A_CONNECTION: Final = frozenset(
-    {
-        "connection",
-        "content-length",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-"""Names in lower case that speak of one connection: whoever sends the message sets them."""
-
-FORBIDDEN: Final = frozenset(
-    {
-        # Of one connection, and what frames a message on it: only the server knows them.
-        *("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding"),
-        *("upgrade", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        # What the server answers conditions and ranges by.
-        *("accept-ranges", "content-range", "date", "etag", "last-modified", "vary"),
-        # A cookie in an answer that caches share is everybody's, and in local mode, or by its
-        # Domain, it is every other site's too. What runs in a page can set its own.
-        "set-cookie",
-        # Never taken back.
-        "x-content-type-options",
-    }
-)
-"""Names in lower case that no route of a site can set."""
-
 Path = tuple[str, ...]
 
 
@@ -97,23 +72,25 @@ def _route(route: pb.VersionRoute, path: Path) -> Iterator[Finding]:
             yield Finding(where, "too-many", f"must have at most {HEADERS_MAX} entries")
         for number, header in enumerate(headers[:HEADERS_MAX]):
             at_header = (*where, str(number))
-            yield from findings_in_header_name(header.name, (*at_header, "name"), FORBIDDEN)
+            yield from findings_in_header_name(
+                header.name, (*at_header, "name"), is_header_of_answers
+            )
             yield from findings_in_header_value(
                 header.value, (*at_header, "value"), HEADER_VALUE_MAX_BYTES
             )
 
 
 def findings_in_header_name(
-    name: str, path: Path, forbidden: Collection[str] = _OF_A_CONNECTION
+    name: str, path: Path, is_set_by_service: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """What is wrong with the name of a header that a developer sets; `forbidden` are in lower case."""
+    """What is wrong with the name of a header that a developer sets."""
     if not name:
         yield Finding(path, "too-short", "must not be an empty header name")
-    elif len(name.encode()) > HEADER_NAME_MAX_BYTES:
-        yield Finding(path, "too-long", f"must have at most {HEADER_NAME_MAX_BYTES} bytes")
-    elif not _HEADER_NAME.fullmatch(name):
+    elif len(name.encode()) > HEADER_NAME_MAX:
+        yield Finding(path, "too-long", f"must have at most {HEADER_NAME_MAX} bytes")
+    elif not is_header_name(name):
         yield Finding(path, "invalid", "must be the name of an HTTP header")
-    elif name.lower() in forbidden or name.lower().startswith("proxy-"):
+    elif is_header_of_connection(name) or is_set_by_service(name):
         yield Finding(path, "not-allowed", "is a header that only the service sets")
 
 

@@ -23,25 +23,13 @@ from pyservice.hosts import (
     literal,
 )
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.reserved import is_header_of_requests
 from pyservice.schema.problems import Finding
 
 URL_MAX_BYTES: Final = 2048
 HEADERS_MAX: Final = 32
 
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-
-_SET_BY_SERVICE: Final = frozenset(
-    {
-        "accept-encoding",
-        "content-encoding",
-        "content-type",
-        "expect",
-        "host",
-        "traceparent",
-        "tracestate",
-    }
-)
-"""Headers, in lower case, that are the request's own, besides those of a connection."""
 
 Path = tuple[str, ...]
 
@@ -61,12 +49,10 @@ def findings_in_verification(
         yield Finding(path, "too-many", f"must have at most {HEADERS_MAX} entries")
     seen: set[str] = set()
     for name in sorted(headers)[:HEADERS_MAX]:
-        yield from findings_in_header_name(name, (*path, name))
+        yield from findings_in_header_name(name, (*path, name), is_header_of_requests)
         yield from findings_in_header_value(headers[name], (*path, name), HEADER_VALUE_MAX_BYTES)
         known = name.lower()
-        if known in _SET_BY_SERVICE:
-            yield Finding((*path, name), "not-allowed", "is a header that the service sets itself")
-        elif known in seen:
+        if known in seen and not is_header_of_requests(known):
             yield Finding((*path, name), "not-unique", "is there more than once, in other letters")
         seen.add(known)
 

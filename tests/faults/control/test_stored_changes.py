@@ -21,6 +21,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.databases import KINDS, Databases
+from tests.databases import databases as databases
 from tests.dataplane.configurations import document
 from tests.household import ARENA_MODES, Answer, Developer, Door, GrpcDoor, House, HttpDoor
 
@@ -223,12 +225,16 @@ def request(scene: Scene, slug: str, fields: Fields) -> Fields:
 # The service --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
     folder: Path = tmp_path_factory.mktemp("stored")
     feed_file = folder / "feed.json"
     feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
-    made = House(folder)
+    made = House(folder, databases.url(request.param))
     try:
         yield made.start("--feed", str(feed_file))
     finally:

@@ -14,6 +14,11 @@ impl Engine {
         self.lobbies.live(number).map(|lobby| self.view(lobby))
     }
 
+    /// Whose a lobby is, or was as long as its end is remembered.
+    pub fn namespace_that_had(&self, id: Id) -> Option<Id> {
+        self.lobbies.number_of(&self.seed, id).and_then(|number| self.namespace_id_of(number))
+    }
+
     /// Public, ready, open lobbies of one version that are not silent, oldest first.
     pub fn list(&self, namespace: Id, version: Id) -> Vec<LobbyView> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
@@ -23,6 +28,17 @@ impl Engine {
             .filter(|lobby| lobby.version == version && lobby.is_ready && lobby.is_findable())
             .map(|lobby| self.view(lobby))
             .collect()
+    }
+
+    /// Versions of the lobbies of a namespace that have not ended, ascending, each once.
+    pub fn live_versions(&self, namespace: Id) -> Vec<Id> {
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
+        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
+        let mut versions: Vec<Id> =
+            lobbies.filter_map(|number| self.lobbies.live(*number)).map(|lobby| lobby.version).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        versions
     }
 
     /// Connected players per mode and region of a namespace, over all versions, in order of name.

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class NamespaceConfiguration(_message.Message):
-    __slots__ = ("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name", "current_version_id", "versions", "matchmaker", "access", "revoked_token_ids", "environment_tokens", "development_tokens")
+    __slots__ = ("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name", "current_version_id", "versions", "matchmaker", "access", "revoked_token_ids", "environment_tokens", "development_tokens", "retained_versions")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class NamespaceConfiguration(_message.Message):
     REVOKED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DEVELOPMENT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     source_epoch: int
     revision: int
@@ -35,7 +36,8 @@ class NamespaceConfiguration(_message.Message):
     revoked_token_ids: _containers.RepeatedScalarFieldContainer[str]
     environment_tokens: _containers.RepeatedCompositeFieldContainer[EnvironmentToken]
     development_tokens: _containers.RepeatedCompositeFieldContainer[DevelopmentToken]
-    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., game: _Optional[_Union[GameIdentity, _Mapping]] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., current_version_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., matchmaker: _Optional[_Union[MatchmakerLimits, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., revoked_token_ids: _Optional[_Iterable[str]] = ..., environment_tokens: _Optional[_Iterable[_Union[EnvironmentToken, _Mapping]]] = ..., development_tokens: _Optional[_Iterable[_Union[DevelopmentToken, _Mapping]]] = ...) -> None: ...
+    retained_versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., game: _Optional[_Union[GameIdentity, _Mapping]] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., current_version_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., matchmaker: _Optional[_Union[MatchmakerLimits, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., revoked_token_ids: _Optional[_Iterable[str]] = ..., environment_tokens: _Optional[_Iterable[_Union[EnvironmentToken, _Mapping]]] = ..., development_tokens: _Optional[_Iterable[_Union[DevelopmentToken, _Mapping]]] = ..., retained_versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
 
 class GameIdentity(_message.Message):
     __slots__ = ("game_id", "name_id", "display_name")

@@ -167,3 +167,37 @@ class RecordBillingRequest(_message.Message):
 class RecordBillingResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ListOrphansRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListOrphansResponse(_message.Message):
+    __slots__ = ("orphans",)
+    ORPHANS_FIELD_NUMBER: _ClassVar[int]
+    orphans: _containers.RepeatedCompositeFieldContainer[Orphan]
+    def __init__(self, orphans: _Optional[_Iterable[_Union[Orphan, _Mapping]]] = ...) -> None: ...
+
+class Orphan(_message.Message):
+    __slots__ = ("namespace_id", "name", "source_epoch")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: str
+    name: str
+    source_epoch: int
+    def __init__(self, namespace_id: _Optional[str] = ..., name: _Optional[str] = ..., source_epoch: _Optional[int] = ...) -> None: ...
+
+class RemoveOrphansRequest(_message.Message):
+    __slots__ = ("namespace_ids", "all")
+    NAMESPACE_IDS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    namespace_ids: _containers.RepeatedScalarFieldContainer[str]
+    all: bool
+    def __init__(self, namespace_ids: _Optional[_Iterable[str]] = ..., all: _Optional[bool] = ...) -> None: ...
+
+class RemoveOrphansResponse(_message.Message):
+    __slots__ = ("removed",)
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    removed: _containers.RepeatedCompositeFieldContainer[Orphan]
+    def __init__(self, removed: _Optional[_Iterable[_Union[Orphan, _Mapping]]] = ...) -> None: ...

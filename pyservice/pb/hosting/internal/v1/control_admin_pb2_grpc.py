@@ -80,6 +80,16 @@ class ControlAdminStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.FromString,
                 _registered_method=True)
+        self.ListOrphans = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/ListOrphans',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListOrphansRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListOrphansResponse.FromString,
+                _registered_method=True)
+        self.RemoveOrphans = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/RemoveOrphans',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RemoveOrphansRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RemoveOrphansResponse.FromString,
+                _registered_method=True)
 
 
 class ControlAdminServicer:
@@ -157,6 +167,22 @@ class ControlAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListOrphans(self, request, context):
+        """Namespaces that the data plane holds and no record has: left of a database that was lost or replaced.
+        Errors: CONTROL_PLANE_UNAVAILABLE when the data plane does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveOrphans(self, request, context):
+        """Removes such namespaces from the data plane; their names and hosts are free then.
+        Errors: NAMESPACE_NOT_FOUND when one is none of these, CONTROL_PLANE_UNAVAILABLE when the data plane does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -204,6 +230,16 @@ def add_ControlAdminServicer_to_server(servicer, server):
                     servicer.RecordBilling,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.SerializeToString,
+            ),
+            'ListOrphans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOrphans,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListOrphansRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListOrphansResponse.SerializeToString,
+            ),
+            'RemoveOrphans': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveOrphans,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RemoveOrphansRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RemoveOrphansResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -450,6 +486,60 @@ class ControlAdmin:
             '/hosting.internal.v1.ControlAdmin/RecordBilling',
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOrphans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/ListOrphans',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListOrphansRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListOrphansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveOrphans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/RemoveOrphans',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.RemoveOrphansRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.RemoveOrphansResponse.FromString,
             options,
             channel_credentials,
             insecure,

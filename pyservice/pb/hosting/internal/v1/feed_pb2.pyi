@@ -61,12 +61,14 @@ class Refused(_message.Message):
     def __init__(self, problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ...) -> None: ...
 
 class Problem(_message.Message):
-    __slots__ = ("path", "reason")
+    __slots__ = ("path", "reason", "held_by")
     PATH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
     path: _containers.RepeatedScalarFieldContainer[str]
     reason: str
-    def __init__(self, path: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    held_by: str
+    def __init__(self, path: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., held_by: _Optional[str] = ...) -> None: ...
 
 class RemoveRequest(_message.Message):
     __slots__ = ("namespace_id", "source_epoch", "revision")
@@ -103,13 +105,15 @@ class HeldResponse(_message.Message):
     def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ...) -> None: ...
 
 class HeldConfiguration(_message.Message):
-    __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id")
+    __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id", "name")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_VERSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     source_epoch: int
     revision: int
     current_version_id: str
-    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., current_version_id: _Optional[str] = ...) -> None: ...
+    name: str
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., current_version_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...

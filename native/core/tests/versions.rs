@@ -1,0 +1,36 @@
+//! Which versions of a namespace have lobbies: asked when another one is to run (decisions 5.8).
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+use world::*;
+
+#[test]
+fn a_version_lives_as_long_as_the_last_lobby_of_it() {
+    let mut w = World::new();
+    assert_eq!(w.engine.live_versions(NAMESPACE), [], "nobody knows the namespace");
+    let starting = w.starting(|c| c.version = NEXT_VERSION);
+    let ready = w.lobby(|_| {});
+    let again = w.lobby(|_| {});
+    w.lobby(|c| (c.namespace, c.version) = (OTHER_NAMESPACE, NEXT_VERSION));
+    assert_eq!(w.engine.live_versions(NAMESPACE), [VERSION, NEXT_VERSION]);
+    assert_eq!(w.engine.live_versions(OTHER_NAMESPACE), [NEXT_VERSION]);
+    w.close(ready, true).unwrap();
+    w.run(|e, cx| e.stop(cx, again, true)).result.unwrap();
+    assert_eq!(w.engine.live_versions(NAMESPACE), [VERSION, NEXT_VERSION], "closed and stopping ones live");
+    w.detach(ready).unwrap();
+    w.detach(again).unwrap();
+    assert_eq!(w.engine.live_versions(NAMESPACE), [NEXT_VERSION]);
+    w.detach(starting).unwrap();
+    assert_eq!(w.engine.live_versions(NAMESPACE), []);
+}
+
+#[test]
+fn whose_a_lobby_was_is_known_as_long_as_its_end() {
+    let mut w = World::new();
+    let lobby = w.lobby(|_| {});
+    assert_eq!(w.engine.namespace_that_had(lobby), Some(NAMESPACE));
+    w.detach(lobby).unwrap();
+    assert_eq!(w.engine.namespace_that_had(lobby), Some(NAMESPACE));
+    assert_eq!(w.engine.namespace_that_had(NAMESPACE), None);
+}

@@ -1,0 +1,48 @@
+"""Large requests are read apart from the event loop: one after the other in one thread, those who sent
+them in turn, so that a hostile one costs others a share of the processor and not a pause.
+
+What is read, and what is wrong with it, is the doors' and `schema`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from pyservice.errors import ServiceError
+from pyservice.turns import Bounds, Crowded, Turns
+
+T = TypeVar("T")
+
+LARGE_BYTES: Final = 256 * 1024
+"""Of a body or message. What has less is read at once: handing it over and back would cost more."""
+
+_BOUNDS: Final = Bounds(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=32)
+
+
+class Apart:
+    """A thread and who is next."""
+
+    def __init__(self, bounds: Bounds = _BOUNDS) -> None:
+        self._turns = Turns(bounds)
+        self._thread = ThreadPoolExecutor(1, "large request")
+
+    async def run(self, whose: bytes, work: Callable[[], T]) -> T:
+        """What the work returns or raises. `whose`: who waits in one line; those of different lines
+        come in turn. Raises OVERLOADED when too much of it waits already.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._turns.one(whose, ""):
+                return await loop.run_in_executor(self._thread, work)
+        except Crowded:
+            raise ServiceError(
+                "OVERLOADED",
+                "Too many large requests of this token wait to be read. Send them one after the other.",
+            ) from None
+
+
+reading: Final = Apart()
+"""Of both doors of a process."""

@@ -1,0 +1,202 @@
+"""Woken requests behind the door: those of one message go through their checks and handlers side by side.
+
+Each is a request of its own, with its caller's token, its ray and its count. What those who ask for the same have in
+common is read once, and an answer that several get is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Call, Caller
+from pyservice.doors import addresses, tracecontext
+from pyservice.doors.addresses import Address
+from pyservice.edge import crowds, relayed
+from pyservice.edge.codec import Encode
+from pyservice.edge.crowds import Asked
+from pyservice.edge.endpoint import Count, Endpoint, Exchange, UnknownCaller
+from pyservice.edge.exchanges import Answer, Request, problem
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import DoorMetrics, Meter
+from pyservice.observability.rays import Trace
+
+_MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
+"""More than one request with the longest head that settings allow."""
+_SIDE_BY_SIDE: Final = 64
+"""Requests of a message that are answered together; the rest of the process has its turn after them."""
+_ENOUGH_BYTES: Final = 4 * 1024 * 1024
+"""Once answers are so long, the requests that were not begun are left for another message."""
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""More is not sent at one time, whatever was begun; but one answer always is."""
+
+Find = Callable[[Request], tuple[Endpoint, dict[str, str]]]
+"""The endpoint of a request and the parameters of its path. Raises ServiceError."""
+
+log = get_logger("pyservice.edge")
+
+
+class WokenDoor:
+    """Where messages of woken requests come in, in the place of an endpoint of an edge."""
+
+    def __init__(self, find: Find, count: Count, metrics: DoorMetrics, unrouted: Meter) -> None:
+        """`unrouted` is for requests without an operation."""
+        self.body_limit_bytes = _MESSAGE_LIMIT_BYTES
+        self.needs_token = False
+        self.find = find
+        self.count = count
+        self.metrics = metrics
+        self.meter = unrouted
+
+    def open(self, request: Request) -> Answer | WokenExchange:
+        """Takes a whole message, which counts as in flight, and is no request of anybody."""
+        try:
+            if request.failure is not None:
+                raise request.failure
+            return WokenExchange(self, crowds.read_asked(request.body))
+        except ServiceError as error:
+            failure = error
+        except ValueError:
+            log.exception("woken requests not read")
+            failure = ServiceError("INTERNAL")
+        return self.refused(failure)
+
+    def refused(self, error: ServiceError) -> Answer:
+        """The answer to a message that fails as a whole."""
+        self.metrics.in_flight -= 1
+        return problem(error, tracecontext.new_ray_id())
+
+
+class WokenExchange:
+    """The requests of one message. Has the form of `asgi.Exchange`."""
+
+    def __init__(self, door: WokenDoor, asked: list[Asked]) -> None:
+        self._door = door
+        self._asked = asked
+        self._common: dict[tuple[bytes, bytes], _Common] = {}
+        self._clients: dict[str, tuple[Address, bytes]] = {}
+        self._written = _Written()
+
+    async def finish(self) -> Answer:
+        """Their answers, in their order; of the first ones, where they are long. Cancelling it abandons them."""
+        answers: list[Answer] = []
+        for start in range(0, len(self._asked), _SIDE_BY_SIDE):
+            together = self._asked[start : start + _SIDE_BY_SIDE]
+            answers += await asyncio.gather(*map(self._answer, together))
+            if _size_bytes(answers) > _ENOUGH_BYTES:
+                break
+        while len(answers) > 1 and _size_bytes(answers) > _MOST_BYTES:
+            del answers[len(answers) // 2 :]
+        body = crowds.write_answers(answers)
+        self._door.metrics.in_flight -= 1
+        return Answer(200, body, tracecontext.new_ray_id())
+
+    def refuse(self, error: ServiceError) -> Answer:
+        """The answer to a message that fails as a whole with this error."""
+        return self._door.refused(error)
+
+    def abandon(self) -> None:
+        """Nobody is there to be answered; what became of each request is counted already."""
+        self._door.metrics.in_flight -= 1
+
+    async def _answer(self, asked: Asked) -> Answer:
+        exchange = self._open(asked)
+        if isinstance(exchange, Answer):
+            return exchange
+        try:
+            return await exchange.finish()
+        except asyncio.CancelledError:
+            exchange.abandon()
+            raise
+
+    def _open(self, asked: Asked) -> Answer | Exchange | UnknownCaller:
+        """As `Edge.open` does it for a request that comes for the first time."""
+        door = self._door
+        door.metrics.in_flight += 1
+        ray_id, given = tracecontext.read(asked.traceparent)
+        trace = Trace(ray_id, perf_counter(), given)
+        meter = door.meter
+        try:
+            common = self._common_of(asked)
+            meter = common.meter
+            caller = common.authorize(self._call(asked, ray_id, common.parameters))
+            if not isinstance(caller, Caller):
+                return UnknownCaller(door.count, common, common.request, caller, None, trace)
+            trace.caller = caller
+            trace.authorized = perf_counter()
+            message = common.checked(common.request, caller, common.parameters)
+            return Exchange(door.count, common, message, caller, None, trace)
+        except ServiceError as error:
+            failure = error
+        except Exception:
+            log.exception("woken request failed", ray_id=ray_id)
+            failure = ServiceError("INTERNAL")
+        door.count(meter, failure.code, trace)
+        return problem(failure, ray_id)
+
+    def _call(self, asked: Asked, ray_id: str, parameters: dict[str, str]) -> Call:
+        known = self._clients.get(asked.client)
+        if known is None:
+            client = addresses.parse(asked.client) or addresses.LOCAL
+            known = self._clients[asked.client] = client, addresses.pack(client)
+        client, packed = known
+        authorization = asked.wish.authorization
+        return Call(
+            ray_id,
+            packed,
+            None if authorization is None else authorization.decode("latin-1"),
+            path=parameters,
+            client=client,
+            is_hold_over=asked.is_over,
+        )
+
+    def _common_of(self, asked: Asked) -> _Common:
+        key = asked.wish.method, asked.wish.target
+        common = self._common.get(key)
+        if common is None:
+            fields = {relayed.HELD: relayed.WOKEN}
+            request = Request(*key, fields, addresses.LOCAL)
+            common = self._common[key] = _Common(self._door.find, request, self._written)
+        return common
+
+
+class _Common(Endpoint):
+    """The operation of those who ask for the same: their request is read and judged once."""
+
+    __slots__ = ("_message", "parameters", "request")
+
+    def __init__(self, find: Find, request: Request, written: _Written) -> None:
+        endpoint, self.parameters = request.found = find(request)
+        for name in Endpoint.__slots__:
+            setattr(self, name, getattr(endpoint, name))
+        self.encode = lambda response: written.body_of(response, endpoint.encode)
+        self.request = request
+        self._message: Message | None = None
+
+    def _read(self, request: Request, parameters: dict[str, str]) -> Message:
+        if self._message is None:
+            self._message = super()._read(request, parameters)
+        return self._message
+
+
+class _Written:
+    """Bodies of the messages that were answers so far."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, tuple[Message, bytes]] = {}
+
+    def body_of(self, response: Message, encode: Encode) -> bytes:
+        known = self._bodies.get(id(response))
+        if known is None:
+            # With the message: nothing else has its id for as long as it is there.
+            known = self._bodies[id(response)] = (response, encode(response))
+        return known[1]
+
+
+def _size_bytes(answers: list[Answer]) -> int:
+    return sum(len(body) for body in {id(answer.body): answer.body for answer in answers}.values())

@@ -1,0 +1,14 @@
+from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PreparedUpload(_message.Message):
+    __slots__ = ("upload_id", "answer")
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    upload_id: str
+    answer: bytes
+    def __init__(self, upload_id: _Optional[str] = ..., answer: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,116 @@
+"""Child processes of `serve`, begun before anybody knows what they are to do: most of a start is loading modules, which
+they do while their parent reads its settings. A child does nothing else until it is given its flags, and ends without
+them.
+
+The first module of a start: it loads next to nothing. What becomes of a child later is `app.children`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+ROLES: Final = ("data", "control")
+
+_FLAGS_FROM: Final = "--flags-from="
+
+_early: dict[str, Begun] = {}
+
+
+class Begun:
+    """A child that waits for its flags. `ready` is where it tells that it is ready."""
+
+    def __init__(self, role: str, shown: Sequence[str]) -> None:
+        """`shown` is what a list of processes tells of it. Raises OSError."""
+        self.ready, ready_end = os.pipe()
+        flags_end, self._flags = os.pipe()
+        command = [sys.executable, "-m", "pyservice", "serve", *shown, f"--role={role}"]
+        try:
+            self.process = subprocess.Popen(
+                [*command, f"--child-of={os.getpid()}:{ready_end}", f"{_FLAGS_FROM}{flags_end}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[ready_end, flags_end],
+                # Ctrl-C at a terminal is for the parent, which ends its children in order.
+                process_group=0,
+            )
+        except OSError:
+            os.close(self.ready)
+            os.close(self._flags)
+            raise
+        finally:
+            os.close(ready_end)
+            os.close(flags_end)
+
+    def give(self, flags: Sequence[str]) -> None:
+        """Lets it begin. One that is dead already is found so by whoever waits for it."""
+        with contextlib.suppress(BrokenPipeError), open(self._flags, "wb") as pipe:
+            pipe.write(json.dumps(list(flags)).encode())
+
+    def drop(self) -> None:
+        """It is not wanted; it holds nothing."""
+        os.close(self.ready)
+        os.close(self._flags)
+        self.process.kill()
+        self.process.wait()
+
+
+def begin_early(words: Sequence[str]) -> None:
+    """Begins both children when these words of the command line are a `serve` that will want them."""
+    if words[:1] != ["serve"] or any(
+        word in ("-h", "--help", "--role") or word.startswith("--role=") for word in words
+    ):
+        return
+    # An interrupt while modules are loaded may be lost. It ends this process at once, until the start handles signals.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Where there is no room for processes the start itself tells it.
+    with contextlib.suppress(OSError):
+        for role in ROLES:
+            _early[role] = Begun(role, words[1:])
+
+
+def take(role: str, flags: Sequence[str]) -> Begun:
+    """The child that was begun early, once, or a new one; it still has to be given the flags. Raises OSError."""
+    early = _early.pop(role, None)
+    return Begun(role, flags) if early is None else early
+
+
+def drop_early() -> None:
+    """Nobody will take what was begun early."""
+    while _early:
+        _early.popitem()[1].drop()
+
+
+class Awaited:
+    """The flags of this process, if it is a child that was begun without them."""
+
+    def __init__(self, own: Sequence[str], descriptor: int) -> None:
+        self._own = list(own)
+        self._descriptor = descriptor
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Awaited | None:
+        """From the words of the command line; None for a process that has all its flags."""
+        if not words or not words[-1].startswith(_FLAGS_FROM):
+            return None
+        return cls(words[-3:-1], int(words[-1].removeprefix(_FLAGS_FROM)))
+
+    @property
+    def role(self) -> str:
+        return self._own[0].partition("=")[2]
+
+    @property
+    def parent(self) -> str:
+        """As `process.Parent` reads it."""
+        return self._own[1].partition("=")[2]
+
+    def words(self) -> list[str] | None:
+        """Waits for the words that the command line would have had; None: the parent does not want this child."""
+        with open(self._descriptor, "rb") as pipe:
+            told = pipe.read()
+        return ["serve", *json.loads(told), *self._own] if told else None

@@ -1,0 +1,141 @@
+"""The records in a PostgreSQL server, asked through asyncpg with statements that SQLAlchemy compiled once.
+
+Rows that change are locked by the statements that change them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from sqlalchemy import Connection, Executable, NullPool
+from sqlalchemy.exc import SQLAlchemyError
+
+from pyservice.storage.failures import DatabaseUnusable, told
+from pyservice.storage.postgres_connections import Connections, connect
+from pyservice.storage.postgres_statements import Statements
+from pyservice.storage.transactions import (
+    Afterwards,
+    Record,
+    Result,
+    Transaction,
+    Values,
+    finish,
+)
+
+_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""The default would show each statement another state."""
+_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_NONE: Final[Mapping[str, Any]] = {}
+
+
+class PostgresDatabase:
+    """A server."""
+
+    name = "postgresql"
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connections = Connections(url)
+        self._statements = Statements()
+
+    def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+        return self._transaction(_READ)
+
+    def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+        return self._transaction(_WRITE)
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, begin: str) -> AsyncIterator[Transaction]:
+        connection = await self._connections.begun(begin)
+        tx = _PostgresTransaction(connection, self._statements)
+        try:
+            yield tx
+            with told:
+                await finish(tx.commit())
+        except BaseException as error:
+            await self._connections.give_up(connection, error)
+            raise
+        self._connections.give_back(connection)
+
+    async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
+        # Migrations want SQLAlchemy's own connection. Most starts need it for one look alone.
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=lambda: connect(self._url, None),
+            poolclass=NullPool,
+            hide_parameters=True,
+        )
+        with told:
+            connection = await engine.connect()
+        try:
+            with told:
+                result = await connection.run_sync(work)
+                await finish(connection.commit())
+                return result
+        finally:
+            # A connection that broke may say so again when it is given back; that was told already.
+            with contextlib.suppress(SQLAlchemyError, OSError):
+                await finish(connection.close())
+
+    def check(self, connection: Connection) -> None:
+        for name in ("fsync", "synchronous_commit"):
+            if connection.exec_driver_sql(f"SHOW {name}").scalar() != "on":
+                raise DatabaseUnusable(
+                    f"the PostgreSQL server has {name} off, a crash would lose what was answered: "
+                    f"set {name} = on in its configuration"
+                )
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+
+class _PostgresTransaction(Afterwards):
+    def __init__(self, connection: Any, statements: Statements) -> None:
+        super().__init__()
+        self._connection = connection
+        self._statements = statements
+
+    async def commit(self) -> None:
+        """A connection that is lost now leaves it open whether it was committed."""
+        try:
+            said = await self._connection.execute("COMMIT")
+        finally:
+            self.call_afterwards()
+        if said != "COMMIT":
+            # The server's way to say so; whoever goes on after an error of a statement would never know.
+            raise RuntimeError(f"a statement had failed, nothing was committed: {said}")
+
+    async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
+        text, arguments = self._statements.one(statement, _one_of(values))
+        with told:
+            rows: Sequence[Record] = await self._connection.fetch(text, *arguments)
+            return rows
+
+    async def first(self, statement: Executable, values: Values = None) -> Record | None:
+        rows = await self.all(statement, values)
+        return rows[0] if rows else None
+
+    async def run(self, statement: Executable, values: Values = None) -> int:
+        if isinstance(values, list | tuple):
+            text, several = self._statements.many(statement, values)
+            with told:
+                await self._connection.executemany(text, several)
+            return len(several)
+        text, arguments = self._statements.one(statement, _one_of(values))
+        with told:
+            said: str = await self._connection.execute(text, *arguments)
+        # Such as INSERT 0 1, UPDATE 3, CREATE TABLE.
+        count = said.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+
+def _one_of(values: Values) -> Mapping[str, Any]:
+    if values is None:
+        return _NONE
+    if isinstance(values, list | tuple):
+        raise TypeError("of several values there are no rows to give")
+    return cast(Mapping[str, Any], values)

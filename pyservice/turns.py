@@ -1,0 +1,149 @@
+"""Whose turn it is: so many at once at one host, and of these and of all together a share for each
+tenant, so that one whose requests are slow or many delays nobody else.
+
+Owns the order and the bounds. A host is whatever cannot do everything at once: a server that is not
+ours (`outbound`), a thread (`doors.apart`). A tenant is any bytes. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+class Crowded(Exception):
+    """Nothing more of this tenant is let in: too much of it waits already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many requests at once."""
+
+    per_host: int
+    per_tenant_at_host: int
+    """Where it is less than `per_host`, the last ones are for somebody else."""
+    per_tenant: int
+    """With a turn, over all hosts."""
+    waiting_per_tenant: int
+    """With a turn and without. One more is refused at once."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    present: int = 0
+    running: int = 0
+    waits_at: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Host:
+    running: int = 0
+    by_tenant: dict[bytes, int] = field(default_factory=dict)
+    waiting: dict[bytes, deque[asyncio.Future[None]]] = field(default_factory=dict)
+    """In the order in which tenants get the next turn: who got one goes to the end."""
+
+
+class Turns:
+    """Hands out turns. Of a host the tenants that wait get them one after the other, each its own in
+    the order of coming."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._hosts: dict[str, _Host] = {}
+        self._tenants: dict[bytes, _Tenant] = {}
+
+    def __len__(self) -> int:
+        """Hosts and tenants that are remembered: none when nobody asks."""
+        return len(self._hosts) + len(self._tenants)
+
+    @asynccontextmanager
+    async def one(self, tenant: bytes, host: str) -> AsyncIterator[None]:
+        """Within it is the tenant's turn at the host. Raises Crowded, at once."""
+        known = self._tenants.setdefault(tenant, _Tenant())
+        if known.present >= self._bounds.waiting_per_tenant:
+            raise Crowded
+        place = self._hosts.setdefault(host, _Host())
+        known.present += 1
+        try:
+            if tenant in place.waiting or not self._is_free(tenant, place):
+                await self._wait(tenant, host)
+            else:
+                self._take(tenant, place)
+            try:
+                yield
+            finally:
+                self._leave(tenant, host)
+        finally:
+            known.present -= 1
+            if not known.present:
+                del self._tenants[tenant]
+            if not (place.running or place.waiting):
+                self._hosts.pop(host, None)
+
+    def _is_free(self, tenant: bytes, place: _Host) -> bool:
+        bounds = self._bounds
+        return (
+            place.running < bounds.per_host
+            and place.by_tenant.get(tenant, 0) < bounds.per_tenant_at_host
+            and self._tenants[tenant].running < bounds.per_tenant
+        )
+
+    def _take(self, tenant: bytes, place: _Host) -> None:
+        place.running += 1
+        place.by_tenant[tenant] = place.by_tenant.get(tenant, 0) + 1
+        self._tenants[tenant].running += 1
+
+    def _leave(self, tenant: bytes, host: str) -> None:
+        """The turn is over; who may have the next one gets it."""
+        place, known = self._hosts[host], self._tenants[tenant]
+        place.running -= 1
+        known.running -= 1
+        place.by_tenant[tenant] -= 1
+        if not place.by_tenant[tenant]:
+            del place.by_tenant[tenant]
+        self._hand_out(host)
+        # What it has one of less now it may have waited for elsewhere.
+        for other in tuple(known.waits_at):
+            self._hand_out(other)
+
+    async def _wait(self, tenant: bytes, host: str) -> None:
+        place, known = self._hosts[host], self._tenants[tenant]
+        turn = asyncio.get_running_loop().create_future()
+        place.waiting.setdefault(tenant, deque()).append(turn)
+        known.waits_at[host] = known.waits_at.get(host, 0) + 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave(tenant, host)
+            elif turn in place.waiting.get(tenant, ()):
+                self._forget(tenant, host, turn)
+            raise
+
+    def _forget(self, tenant: bytes, host: str, turn: asyncio.Future[None]) -> None:
+        """Waits no longer."""
+        place, known = self._hosts[host], self._tenants[tenant]
+        queue = place.waiting[tenant]
+        queue.remove(turn)
+        if not queue:
+            del place.waiting[tenant]
+        known.waits_at[host] -= 1
+        if not known.waits_at[host]:
+            del known.waits_at[host]
+
+    def _hand_out(self, host: str) -> None:
+        place = self._hosts[host]
+        while place.running < self._bounds.per_host:
+            tenant = next((one for one in place.waiting if self._is_free(one, place)), None)
+            if tenant is None:
+                return
+            turn = place.waiting[tenant][0]
+            self._forget(tenant, host, turn)
+            if tenant in place.waiting:
+                place.waiting[tenant] = place.waiting.pop(tenant)
+            if not turn.cancelled():
+                self._take(tenant, place)
+                turn.set_result(None)

@@ -1,0 +1,115 @@
+"""Children of `serve` that are begun before their parent knows its settings: they do nothing until they are told what,
+and nobody stays who is not told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyservice import spawning
+from pyservice.spawning import Awaited, Begun
+from tests.app.household import Household, processes_of, until
+
+WAIT_S = 30.0
+
+
+@pytest.mark.parametrize("role", spawning.ROLES)
+def test_a_child_that_is_told_nothing_ends_and_has_done_nothing(tmp_path: Path, role: str) -> None:
+    folder = tmp_path / "data"
+    begun = Begun(role, ["--data-dir", str(folder)])
+    assert processes_of(folder)
+    os.close(begun._flags)
+    assert begun.process.wait(WAIT_S) == 0
+    assert not folder.exists()
+    assert os.read(begun.ready, 1) == b""
+    os.close(begun.ready)
+
+
+def test_a_child_that_is_dropped_is_gone(tmp_path: Path) -> None:
+    begun = Begun("data", ["--data-dir", str(tmp_path)])
+    begun.drop()
+    assert begun.process.returncode == -signal.SIGKILL
+    assert not processes_of(tmp_path)
+
+
+def test_flags_may_be_given_to_a_child_that_has_died(tmp_path: Path) -> None:
+    begun = Begun("control", ["--data-dir", str(tmp_path)])
+    begun.process.kill()
+    begun.process.wait()
+    begun.give(["--data-dir", "x" * 100_000])
+    os.close(begun.ready)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--help"],
+        ["check-config"],
+        ["serve", "--help"],
+        ["serve", "--role", "data"],
+        ["serve", "--role=all"],
+        ["serve", "--data-dir", "x", "-h"],
+    ],
+)
+def test_nothing_is_begun_for_what_will_not_want_it(words: list[str]) -> None:
+    spawning.begin_early(words)
+    assert not spawning._early
+
+
+def test_a_start_takes_what_was_begun_for_it_once(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+    spawning.begin_early(["serve", "--data-dir", folder])
+    try:
+        early = spawning.take("data", [])
+        late = spawning.take("data", [])
+        assert early is not late
+        for begun in (early, late):
+            begun.drop()
+        assert len(processes_of(tmp_path)) == 1
+    finally:
+        spawning.drop_early()
+    assert not processes_of(tmp_path)
+
+
+def test_words_of_a_child_are_those_that_it_is_given_and_its_own() -> None:
+    read_end, write_end = os.pipe()
+    own = ["--role=data", "--child-of=7:8"]
+    awaited = Awaited.of(["serve", "--http=shown", *own, f"--flags-from={read_end}"])
+    assert awaited is not None
+    assert (awaited.role, awaited.parent) == ("data", "7:8")
+    os.write(write_end, b'["--http=given"]')
+    os.close(write_end)
+    assert awaited.words() == ["serve", "--http=given", *own]
+    assert Awaited.of(["serve", "--role=data"]) is None
+    assert Awaited.of([]) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_parent_that_dies_at_once_leaves_nobody(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "data"
+    command = [sys.executable, "-m", "pyservice", "serve", "--data-dir", str(folder)]
+    addresses = [f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "cdn", "metrics")]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*command, *addresses], stdout=log, stderr=log)
+    try:
+        until(lambda: len(processes_of(folder)) == 3)
+        process.send_signal(number)
+        process.wait(WAIT_S)
+        until(lambda: not processes_of(folder))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_start_that_is_refused_leaves_nobody_to_wait_for(tmp_path: Path) -> None:
+    household = Household(tmp_path)
+    assert household.spawn("--set", "nonsense=1").wait(WAIT_S) == 1
+    assert not processes_of(household.data_dir)
+    assert not household.data_dir.exists()

@@ -1,0 +1,75 @@
+"""Batches: what is wanted at once goes together, within bounds, and nobody pays for another's failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from pyservice.control.batches import BYTES_AT_ONCE, Batches
+
+pytestmark = pytest.mark.anyio
+
+
+class Poisoned(Exception):
+    """One item is bad."""
+
+
+class Work:
+    """Doubles numbers; a negative one fails all that it comes with."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def __call__(self, items: list[int]) -> Sequence[int]:
+        await self.go_on.wait()
+        self.batches.append(items)
+        if min(items) < 0:
+            raise Poisoned(str(items))
+        return [2 * item for item in items]
+
+
+async def test_items_go_together_in_order_up_to_a_count() -> None:
+    work = Work()
+    batches = Batches(work)
+    results = await asyncio.gather(*(batches.add(number) for number in range(150)))
+    assert results == [2 * number for number in range(150)]
+    assert work.batches == [list(range(64)), list(range(64, 128)), list(range(128, 150))]
+
+
+async def test_a_batch_ends_before_it_has_too_many_bytes_and_one_item_always_goes() -> None:
+    work = Work()
+    work.go_on.clear()
+    batches = Batches(work, size_of=lambda item: item)
+    half = BYTES_AT_ONCE // 2
+    sizes = [1, half, half, half + 1, 9 * BYTES_AT_ONCE, half, half, 1]
+    adding = asyncio.gather(*(batches.add(size) for size in sizes))
+    await asyncio.sleep(0)
+    work.go_on.set()
+    assert await adding == [2 * size for size in sizes]
+    assert work.batches == [
+        [1, half],
+        [half],
+        [half + 1],
+        [9 * BYTES_AT_ONCE],
+        [half, half],
+        [1],
+    ]
+
+
+@pytest.mark.parametrize("is_of_one", [True, False])
+async def test_a_failure_is_everybodys_unless_it_may_be_of_one(is_of_one: bool) -> None:
+    work = Work()
+    batches = Batches(work, is_of_one=lambda error: is_of_one and isinstance(error, Poisoned))
+    adding = (batches.add(number) for number in (1, -1, 2))
+    results = await asyncio.gather(*adding, return_exceptions=True)
+    assert isinstance(results[1], Poisoned)
+    if is_of_one:
+        assert (results[0], results[2]) == (2, 4)
+        assert work.batches == [[1, -1, 2], [1], [-1], [2]]
+    else:
+        assert {type(one) for one in results} == {Poisoned}
+        assert work.batches == [[1, -1, 2]]

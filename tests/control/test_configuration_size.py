@@ -1,0 +1,68 @@
+"""The part of a configuration that goes to the matchmaker has a size that it may have; the rest has the body's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyservice.control.configuration import problems_of, size, to_feed
+from pyservice.dataplane import feed_rules
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from tests.control.configurations import CONTEXT
+from tests.household import Developer
+
+MAX = size.MATCHMAKER_BYTES_MAX
+
+
+def config_of(size_bytes: int) -> pb.CloudConfig:
+    """A good one that is fed as so many bytes."""
+    config = pb.CloudConfig()
+    modes = config.matchmaker.game_modes.entries
+    for number in range(32):
+        entries = modes[f"mode-{number:02}"].docker.env.entries
+        for value in range(5):
+            entries[f"V{value}"] = "v" * 3_900
+    rest = size_bytes - to_feed(config).ByteSize()
+    assert 0 < rest < 32 * 4_000
+    for mode in modes.values():
+        step = min(rest, 4_000)
+        mode.docker.env.entries["V0"] += "v" * step
+        rest -= step
+    assert to_feed(config).ByteSize() == size_bytes
+    return config
+
+
+def test_both_planes_have_the_same_bound() -> None:
+    assert feed_rules.MATCHMAKER_BYTES_MAX == MAX
+
+
+def test_the_largest_is_taken_and_a_byte_more_is_not() -> None:
+    assert problems_of(config_of(MAX), CONTEXT) == []
+    [problem] = problems_of(config_of(MAX + 1), CONTEXT)
+    assert list(problem.path) == ["config", "matchmaker", "too-long"]
+    assert f"{MAX + 1:,} bytes" in problem.message
+    assert f"at most {MAX:,}" in problem.message
+
+
+def test_what_only_the_command_line_reads_does_not_count() -> None:
+    config = config_of(MAX)
+    for mode in config.matchmaker.game_modes.entries.values():
+        for number in range(64):
+            mode.docker.build_args.entries[f"A{number}"] = "a" * 1_000
+    assert config.matchmaker.ByteSize() > 2 * MAX
+    assert problems_of(config, CONTEXT) == []
+
+
+@pytest.mark.anyio
+async def test_a_version_that_is_too_large_is_not_made(developer: Developer) -> None:
+    game_id = await developer.game()
+    env = {f"V{number}": "v" * 8_000 for number in range(64)}
+    modes: dict[str, Any] = {f"m{number}": {"docker": {"env": env}} for number in range(2)}
+    config = {"matchmaker": {"game_modes": modes}}
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "2.0.0", "config": config}
+    answer = await developer.call("create_version", **fields)
+    expected = ("config", "matchmaker", "too-long")
+    assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (expected,))
+    told = await developer.good("validate_version", **fields)
+    assert [tuple(one["path"]) for one in told["errors"]] == [expected]

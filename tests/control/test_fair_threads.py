@@ -1,0 +1,136 @@
+"""Threads that tenants share: one with much to do, or with something that lasts, holds nobody else up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from pyservice.control.archives import Archive
+from pyservice.control.fair_threads import FairPlaces, FairThreads
+from tests.control.files import packed, tar
+
+pytestmark = pytest.mark.anyio
+
+WAIT_S = 20.0
+
+
+class Gate:
+    """A step that lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self._open = threading.Event()
+
+    def step(self) -> str:
+        self.begun.set()
+        assert self._open.wait(WAIT_S)
+        return "done"
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, WAIT_S)
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[FairThreads]:
+    made = FairThreads(threads=2)
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+async def test_one_tenant_has_one_thread_and_the_other_is_free_for_others(
+    threads: FairThreads,
+) -> None:
+    first, second = Gate(), Gate()
+    several = [asyncio.ensure_future(threads.run("a", gate.step)) for gate in (first, second)]
+    await first.reached()
+    for number in range(20):
+        assert await asyncio.wait_for(threads.run(f"b{number % 2}", lambda: "b"), WAIT_S) == "b"
+    assert not second.begun.is_set()
+    first.open()
+    await second.reached()
+    second.open()
+    assert await asyncio.gather(*several) == ["done", "done"]
+
+
+async def test_tenants_have_turns_whoever_has_much_to_do() -> None:
+    threads, order, gate = FairThreads(threads=1), list[str](), Gate()
+
+    def noting(name: str) -> Callable[[], None]:
+        return lambda: order.append(name)
+
+    held = asyncio.ensure_future(threads.run("holder", gate.step))
+    await gate.reached()
+    much = [asyncio.ensure_future(threads.run("a", noting("a"))) for _ in range(5)]
+    little = [asyncio.ensure_future(threads.run(name, noting(name))) for name in ("b", "c")]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(held, *much, *little)
+    assert order == ["a", "b", "c", "a", "a", "a", "a"]
+    await asyncio.to_thread(threads.close)
+
+
+async def test_who_gives_up_keeps_the_turn_until_the_step_is_over(threads: FairThreads) -> None:
+    gate, later = Gate(), Gate()
+    given_up = asyncio.ensure_future(threads.run("a", gate.step))
+    await gate.reached()
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    next_one = asyncio.ensure_future(threads.run("a", later.step))
+    never = asyncio.ensure_future(threads.run("a", later.step))
+    assert await threads.run("b", lambda: 1) == 1
+    assert not later.begun.is_set()
+    never.cancel()
+    gate.open()
+    later.open()
+    assert await asyncio.wait_for(next_one, WAIT_S) == "done"
+    assert await threads.run("a", lambda: 2) == 2
+    assert not threads.lines
+
+
+async def test_what_a_step_raises_is_told_and_the_turn_goes_on(threads: FairThreads) -> None:
+    def fail() -> None:
+        raise LookupError("no")
+
+    for _ in range(3):
+        with pytest.raises(LookupError):
+            await threads.run("a", fail)
+    assert await threads.run("a", lambda: 1) == 1
+
+
+async def test_places_are_few_and_a_tenant_has_one() -> None:
+    places, inside, let_go = FairPlaces(places=2), list[str](), asyncio.Event()
+
+    async def stay(tenant: str) -> None:
+        async with places.place(tenant):
+            inside.append(tenant)
+            await let_go.wait()
+
+    several = [asyncio.create_task(stay("a")) for _ in range(100)]
+    several += [asyncio.create_task(stay(tenant)) for tenant in ("b", "c")]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert inside == ["a", "b"]
+    # Of those who wait some give up.
+    for task in several[1:98]:
+        task.cancel()
+    let_go.set()
+    await asyncio.gather(*several, return_exceptions=True)
+    assert sorted(inside) == ["a", "a", "a", "b", "c"]
+    assert not places.lines
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
+def test_a_small_archive_that_is_large_inside_comes_in_many_short_steps(compression: str) -> None:
+    unpacked = tar({"level": bytes(48 << 20)})
+    content = packed(unpacked, compression)
+    archive = Archive(compression)
+    steps = sum(1 for _ in archive.feed(content)) + sum(1 for _ in archive.finish())
+    assert len(content) < len(unpacked) // 100
+    assert steps >= len(unpacked) // (64 << 10)

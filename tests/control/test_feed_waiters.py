@@ -1,0 +1,236 @@
+"""Who waits for the data plane is told of its own change and of nobody else's; and one namespace that cannot be fed
+keeps none of the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from pyservice.app import planes
+from pyservice.control import feeder
+from pyservice.errors import ServiceError
+from pyservice.storage.database import open_database
+from pyservice.storage.tables import versions
+from tests.control.fed import TOO_MANY, Fed, FedPlane, Source
+from tests.databases import KINDS, Databases
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def fed(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Fed]:
+    source = Source(open_database(databases.url(request.param), tmp_path))
+    await source.prepare()
+    # A socket's path is short.
+    with tempfile.TemporaryDirectory() as folder:
+        plane = FedPlane(Path(folder))
+        await plane.start()
+        made = Fed(source, plane)
+        made.run()
+        async with asyncio.timeout(10):
+            while not made.feeder.is_connected:
+                await asyncio.sleep(0.005)
+        yield made
+        await made.close()
+        await plane.stop()
+    await source.database.close()
+
+
+async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) -> str:
+    """What somebody is told who waits."""
+    try:
+        await fed.feeder.settled(namespace_id, version_id=version_id)
+    except ServiceError as error:
+        return error.code
+    return "OK"
+
+
+async def is_running(fed: Fed, namespace_id: str, version_id: str) -> None:
+    """Returns when records and data plane agree on it."""
+    await fed.agrees(namespace_id)
+    assert (await fed.source.row(namespace_id)).version_id == version_id
+    await fed.is_idle()
+
+
+# A refused version --------------------------------------------------------------------------------
+
+
+async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    runs = (await fed.source.row(namespace_id)).version_id
+    refused = await fed.source.version(TOO_MANY)
+    fed.plane.go_on.clear()
+    await fed.source.set_version(namespace_id, refused)
+    setting = asyncio.create_task(code_of(fed, namespace_id, refused))
+    await fed.source.touch(namespace_id, 7)
+    others = [
+        asyncio.create_task(code_of(fed, namespace_id, version_id)) for version_id in (None, runs)
+    ]
+    await asyncio.sleep(0)
+    fed.plane.go_on.set()
+    assert await setting == "VALIDATION_FAILED"
+    assert await asyncio.gather(*others) == ["OK", "OK"]
+    await is_running(fed, namespace_id, runs)
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert held.matchmaker.lobby_count_max == 7
+
+
+async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    runs = (await fed.source.row(namespace_id)).version_id
+    refused = await fed.source.version(TOO_MANY)
+    await fed.source.set_version(namespace_id, refused)
+    fed.feeder.changed(namespace_id)
+    await fed.is_idle()
+    await is_running(fed, namespace_id, runs)
+    for _ in range(2):
+        assert await code_of(fed, namespace_id, refused) == "VALIDATION_FAILED"
+    assert await code_of(fed, namespace_id, runs) == "OK"
+    # The operator allows it: it is set, and what was once is over.
+    await fed.plane.stop()
+    fed.plane.limit = TOO_MANY
+    await fed.plane.start()
+    await fed.source.set_version(namespace_id, refused)
+    await asyncio.sleep(0)
+    assert await code_of(fed, namespace_id, refused) == "OK"
+    await fed.source.set_version(namespace_id, runs)
+    assert await code_of(fed, namespace_id, runs) == "OK"
+    assert await code_of(fed, namespace_id, refused) == "OK"
+
+
+async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    runs = (await fed.source.row(namespace_id)).version_id
+    good, refused = await fed.source.version(16), await fed.source.version(TOO_MANY)
+    fed.plane.go_on.clear()
+    setting = []
+    for version_id in (good, refused):
+        await fed.source.set_version(namespace_id, version_id)
+        setting.append(asyncio.create_task(code_of(fed, namespace_id, version_id)))
+    await asyncio.sleep(0)
+    fed.plane.go_on.set()
+    assert await asyncio.gather(*setting) == ["OK", "VALIDATION_FAILED"]
+    await is_running(fed, namespace_id, good)
+    assert await fed.source.history(namespace_id) == [good, runs]
+
+
+async def test_two_refused_versions_are_both_taken_back(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    runs = (await fed.source.row(namespace_id)).version_id
+    refused = [await fed.source.version(TOO_MANY + number) for number in range(2)]
+    fed.plane.go_on.clear()
+    setting = []
+    for version_id in refused:
+        await fed.source.set_version(namespace_id, version_id)
+        setting.append(asyncio.create_task(code_of(fed, namespace_id, version_id)))
+    await asyncio.sleep(0)
+    fed.plane.go_on.set()
+    assert await asyncio.gather(*setting) == ["VALIDATION_FAILED"] * 2
+    await is_running(fed, namespace_id, runs)
+    assert await fed.source.history(namespace_id) == [runs]
+
+
+# One of many --------------------------------------------------------------------------------------
+
+
+async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 20_000)
+    large, others = await fed.source.namespace("large"), [await fed.source.namespace("small")]
+    await fed.feeder.settled(large)
+    before = (await fed.source.row(large)).version_id
+    too_large = await fed.source.version(bulk=24_000)
+    await fed.source.set_version(large, too_large)
+    codes = await asyncio.gather(
+        code_of(fed, large, too_large), *(code_of(fed, one) for one in others)
+    )
+    assert codes == ["VALIDATION_FAILED", "OK"]
+    assert fed.feeder.is_connected
+    await is_running(fed, large, before)
+    # The same beside the version that runs: it stays refused, is told, and tried again.
+    monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 50)
+    assert await code_of(fed, large) == "VALIDATION_FAILED"
+    assert "at most 50 get to the data plane" in fed.feeder.problems()[large]
+    monkeypatch.undo()
+    assert await code_of(fed, large) == "OK"
+    assert fed.feeder.problems() == {}
+
+
+async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
+    """Wanted at once, they go in one batch."""
+    fed.feeder.changed(*names)
+    for name in names:
+        if name != broken:
+            await fed.agrees(name, within_s=20)
+    assert fed.plane.holds(broken) is None
+    async with asyncio.timeout(20):
+        while fed.feeder.waiting > 1:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_namespace_on_which_the_data_plane_breaks_keeps_no_other_waiting(fed: Fed) -> None:
+    names = [await fed.source.namespace(f"n{number}") for number in range(5)]
+    fed.plane.breaks_on = names[2]
+    await all_but_one_are_fed(fed, names, names[2])
+    fed.plane.breaks_on = ""
+    await fed.agrees(names[2], within_s=20)
+
+
+async def test_a_record_that_cannot_be_read_keeps_no_other_waiting(fed: Fed) -> None:
+    names = [await fed.source.namespace(f"n{number}") for number in range(3)]
+    broken = (await fed.source.row(names[1])).version_id
+    statement = update(versions).where(versions.c.version_id == broken)
+    async with fed.source.database.write() as tx:
+        await tx.run(statement.values(config=b"\xff\xff\xff"))
+    await all_but_one_are_fed(fed, names, names[1])
+
+
+async def test_many_large_namespaces_go_in_calls_of_a_bounded_size(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyservice.control.batches.BYTES_AT_ONCE", 100_000)
+    sizes: list[int] = []
+    real = fed.plane.feed.apply_many
+
+    async def noted(request: object) -> object:
+        sizes.append(request.ByteSize())  # type: ignore[attr-defined]
+        return await real(request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fed.plane.feed, "apply_many", noted)
+    names = [await fed.source.namespace(f"n{number}") for number in range(12)]
+    for name in names:
+        await fed.source.set_version(name, await fed.source.version(bulk=40_000))
+    assert set(await asyncio.gather(*(code_of(fed, name) for name in names))) == {"OK"}
+    assert sum(sizes) > 12 * 40_000
+    assert max(sizes) < 101_000
+
+
+# Nobody told --------------------------------------------------------------------------------------
+
+
+async def test_a_change_of_which_nobody_told_arrives(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeder, "_RECORDS_S", 0.2)
+    namespace_id = await fed.source.namespace()
+    await fed.run_anew()
+    await fed.agrees(namespace_id, within_s=5)
+    for number in (3, 4):
+        await fed.source.touch(namespace_id, number)
+        await fed.agrees(namespace_id, within_s=10)
+    # A namespace that is new, too.
+    await fed.agrees(await fed.source.namespace("new"), within_s=10)

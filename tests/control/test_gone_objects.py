@@ -1,0 +1,119 @@
+"""Records whose objects an operator removed: they are told as before, their content is not found, and the service goes
+on. A service of its own: its folder of objects goes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.files import png, put, put_all, tar
+from tests.control.test_sites import of
+from tests.household import Developer, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+SITE = {"index.html": b"<h1>gone</h1>", "level.bin": bytes(1 << 20)}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    made = House(tmp_path_factory.mktemp("house"))
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def owner(house: House) -> AsyncIterator[Developer]:
+    door = house.door("http")
+    try:
+        yield Developer(house, door)
+    finally:
+        await door.close()
+
+
+@pytest.fixture
+async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}") as client:
+        yield client
+
+
+async def picture(owner: Developer, kind: str, game_id: str) -> str:
+    """Id of the upload of a picture that is prepared and there."""
+    fields: dict[str, Any] = {"game_id": game_id, "path": "x.png", "content_length": len(png())}
+    made = await owner.good(f"prepare_{kind}", **fields)
+    assert (await put(made["presigned_request"], png())).status_code == 200
+    return str(made["upload_id"])
+
+
+async def build(owner: Developer, game_id: str) -> Any:
+    """A build that is prepared and there."""
+    image = {"path": "a.tar", "content_length": len(tar())}
+    made = await owner.good(
+        "create_game_build", game_id=game_id, display_name="x", image_file=image
+    )
+    assert (await put(made["image_presigned_request"], tar())).status_code == 200
+    return made
+
+
+async def test_what_lost_its_content_is_not_found_and_the_records_are_told(
+    house: House, owner: Developer, browser: httpx.AsyncClient
+) -> None:
+    game_id = await owner.game()
+    place: dict[str, Any] = {"game_id": game_id}
+    for kind in ("avatar", "banner", "logo"):
+        upload_id = await picture(owner, kind, game_id)
+        await owner.good(f"complete_{kind}", **place, upload_id=upload_id)
+    complete, incomplete = [await build(owner, game_id) for _ in range(2)]
+    await owner.good("complete_upload", upload_id=complete["upload_id"])
+    site = await owner.good("create_site", **place, display_name="1", files=of(SITE))
+    await put_all(site["presigned_requests"], SITE)
+    await owner.good("complete_upload", upload_id=site["upload_id"])
+    version_id = await owner.version(game_id, {"cdn": {"site_id": site["site_id"]}})
+    await owner.good("set_version", **place, namespace_id="prod", version_id=version_id)
+    game = (await owner.good("get_game", **place))["game"]
+    path = f"/{game['name_id']}/prod/"
+
+    async def is_shown() -> bool:
+        return (await browser.get(path)).content == SITE["index.html"]
+
+    await eventually(is_shown)
+    before = await records(owner, game_id)
+
+    shutil.rmtree(house.data_dir / "control" / "objects")
+
+    assert await records(owner, game_id) == before
+    (avatar,) = before["avatars"]["custom_avatars"]
+    for url in (avatar["url"], game["logo_url"], game["banner_url"], path, f"{path}index.html"):
+        answer = await browser.get(url)
+        assert answer.status_code == 404, (url, answer.status_code, answer.text)
+    part = await browser.get(f"{path}level.bin", headers={"range": "bytes=5-9"})
+    assert part.status_code == 404
+    code = await owner.code("complete_upload", upload_id=incomplete["upload_id"])
+    assert code == "UPLOAD_INCOMPLETE"
+    code = await owner.code("complete_upload", upload_id=complete["upload_id"])
+    assert code == "UPLOAD_ALREADY_COMPLETE"
+    # What is uploaded from now on makes the folder anew.
+    assert (await put(incomplete["image_presigned_request"], tar())).status_code == 200
+    await owner.good("complete_upload", upload_id=incomplete["upload_id"])
+    await owner.good("delete_build", **place, build_id=complete["build_id"])
+    listed = (await owner.good("list_game_builds", **place))["builds"]
+    assert [one["build_id"] for one in listed] == [incomplete["build_id"]]
+
+
+async def records(owner: Developer, game_id: str) -> dict[str, Any]:
+    """What the records say of everything that has content."""
+    slugs = {
+        "avatars": "list_avatars",
+        "builds": "list_game_builds",
+        "sites": "list_sites",
+    }
+    told = {name: await owner.good(slug, game_id=game_id) for name, slug in slugs.items()}
+    game = (await owner.good("get_game", game_id=game_id))["game"]
+    return {**told, "game": game}

@@ -1,0 +1,296 @@
+"""The whole service with its objects in a real S3 server (decisions 8.8, 8.9): uploads go straight to it by presigned
+URLs, under the address that clients reach; what is completed is read from it; it may go away and come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from pyservice.control.uploading import LEFT_AFTER_MS
+from pyservice.storage.database import open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.s3_objects import Bucket, BucketSettings
+from tests.control.files import jpeg, png, put, put_all, tar
+from tests.control.test_sites import of
+from tests.control.test_uploads import Desk
+from tests.household import Developer, House, eventually
+from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+SITE: Final = {"index.html": b"<h1>bucket</h1>", "level.bin": bytes(range(256)) * 2048}
+PREFIX: Final = "hosting/"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_s3(tmp_path_factory.mktemp("s3") / "buckets") as server:
+        yield server
+
+
+def public(server: S3Server) -> str:
+    """The name under which clients know it; the service calls it by its number."""
+    return server.endpoint.replace("127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="module")
+def house(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    settings = {
+        "bucket": BUCKET,
+        "endpoint": s3.endpoint,
+        "public_endpoint": public(s3),
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+        "prefix": PREFIX,
+    }
+    made = House(tmp_path_factory.mktemp("house"), None, s3=settings)
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def developer(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Developer]:
+    door = house.door(request.param)
+    try:
+        yield Developer(house, door)
+    finally:
+        await door.close()
+
+
+@pytest.fixture
+async def owner(house: House) -> AsyncIterator[Developer]:
+    door = house.door("http")
+    try:
+        yield Developer(house, door)
+    finally:
+        await door.close()
+
+
+@pytest.fixture
+async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}", timeout=60) as client:
+        yield client
+
+
+async def prepared(developer: Developer, content: bytes, **more: Any) -> Any:
+    image = {"path": "a.tar", "content_length": len(content), **more.pop("image", {})}
+    fields: dict[str, Any] = {"game_id": await developer.game(), "display_name": "x"}
+    return await developer.good("create_game_build", **fields, image_file=image, **more)
+
+
+def names(server: S3Server, folder: str) -> list[str]:
+    """What the server has in a folder of our objects."""
+    found = (server.folder / BUCKET / PREFIX / folder).rglob("*")
+    return [path.name for path in found if path.is_file()]
+
+
+async def test_a_build_is_put_under_the_public_address_and_completed(
+    s3: S3Server, developer: Developer
+) -> None:
+    content = tar()
+    digest = hashlib.sha256(content).hexdigest()
+    made = await prepared(developer, content, image={"sha256": digest})
+    request = made["image_presigned_request"]
+    assert request["url"].startswith(f"{public(s3)}/{BUCKET}/{PREFIX}pending/")
+    code = await developer.code("complete_upload", upload_id=made["upload_id"])
+    assert code == "UPLOAD_INCOMPLETE"
+    assert (await put(request, content)).status_code == 200
+    await developer.good("complete_upload", upload_id=made["upload_id"])
+    again = await developer.code("complete_upload", upload_id=made["upload_id"])
+    assert again == "UPLOAD_ALREADY_COMPLETE"
+    # Its address is good for an hour, and changes nothing any more.
+    assert (await put(request, b"x" * len(content))).status_code == 200
+
+
+async def test_a_signature_holds_for_its_address_alone(s3: S3Server, owner: Developer) -> None:
+    request = (await prepared(owner, tar()))["image_presigned_request"]
+    elsewhere = {**request, "url": request["url"].replace(public(s3), s3.endpoint)}
+    assert (await put(elsewhere, tar())).status_code == 403
+
+
+async def test_an_archive_that_is_none_or_has_another_digest_leaves_nothing(
+    s3: S3Server, owner: Developer
+) -> None:
+    content = tar()
+    wrong = hashlib.sha256(b"another").hexdigest()
+    images: tuple[dict[str, Any], ...] = ({}, {"sha256": wrong})
+    for sent, image in zip((b"x" * len(content), content), images, strict=True):
+        made = await prepared(owner, content, image=image)
+        assert (await put(made["image_presigned_request"], sent)).status_code == 200
+        code = await owner.code("complete_upload", upload_id=made["upload_id"])
+        assert code == "VALIDATION_FAILED"
+        assert names(s3, f"kept/{made['upload_id']}") == []
+
+
+async def test_parts_go_up_one_by_one_and_are_all_asked_for(s3: S3Server, owner: Developer) -> None:
+    content = tar({"level": bytes(101 << 20)})
+    digest = hashlib.sha256(content).hexdigest()
+    made = await prepared(owner, content, image={"sha256": digest}, multipart_upload=True)
+    parts = made["image_presigned_requests"]
+    assert [part["byte_offset"] for part in parts] == [0, 64 << 20]
+    assert (await put(parts[1], content)).status_code == 200
+    code = await owner.code("complete_upload", upload_id=made["upload_id"])
+    assert code == "UPLOAD_INCOMPLETE"
+    assert (await put(parts[0], content)).status_code == 200
+    await owner.good("complete_upload", upload_id=made["upload_id"])
+    assert names(s3, f"pending/{made['upload_id']}") == []
+    assert len(names(s3, f"kept/{made['upload_id']}")) == len([*parts, "their list"])
+
+
+class Shown:
+    """A game whose `prod` shows a site out of the bucket."""
+
+    def __init__(self, developer: Developer, browser: httpx.AsyncClient) -> None:
+        self.developer = developer
+        self.browser = browser
+
+    async def build(self) -> Shown:
+        game_id = await self.developer.game()
+        place: dict[str, Any] = {"game_id": game_id}
+        made = await self.developer.good("create_site", **place, display_name="1", files=of(SITE))
+        await put_all(made["presigned_requests"], SITE)
+        await self.developer.good("complete_upload", upload_id=made["upload_id"])
+        version_id = await self.developer.version(game_id, {"cdn": {"site_id": made["site_id"]}})
+        await self.developer.good(
+            "set_version", **place, namespace_id="prod", version_id=version_id
+        )
+        self.name = (await self.developer.good("get_game", **place))["game"]["name_id"]
+
+        async def is_shown() -> bool:
+            return (await self.get("")).content == SITE["index.html"]
+
+        await eventually(is_shown)
+        return self
+
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        url = f"/{self.name}/prod/{path}"
+        return await self.browser.get(
+            url, headers={one.replace("_", "-"): text for one, text in headers.items()}
+        )
+
+
+async def test_a_site_is_served_out_of_the_bucket_with_ranges_and_tags(
+    owner: Developer, browser: httpx.AsyncClient
+) -> None:
+    site = await Shown(owner, browser).build()
+    whole = await site.get("level.bin")
+    assert (whole.status_code, whole.content) == (200, SITE["level.bin"])
+    tag = whole.headers["etag"]
+    unchanged = await site.get("level.bin", if_none_match=tag)
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
+    part = await site.get("level.bin", range="bytes=1000-1003", if_range=tag)
+    assert (part.status_code, part.content) == (206, SITE["level.bin"][1000:1004])
+    assert part.headers["content-range"] == f"bytes 1000-1003/{len(SITE['level.bin'])}"
+    beyond = await site.get("level.bin", range=f"bytes={len(SITE['level.bin'])}-")
+    assert beyond.status_code == 416
+
+
+async def test_pictures_are_told_by_their_content_and_shown(
+    owner: Developer, browser: httpx.AsyncClient
+) -> None:
+    place: dict[str, Any] = {"game_id": await owner.game()}
+
+    async def completed(kind: str, path: str, content: bytes) -> str:
+        fields = {**place, "path": path, "content_length": len(content)}
+        made = await owner.good(f"prepare_{kind}", **fields)
+        assert (await put(made["presigned_request"], content)).status_code == 200
+        answer = await owner.call(f"complete_{kind}", **place, upload_id=made["upload_id"])
+        return answer.code
+
+    assert await completed("avatar", "a.png", jpeg()) == "VALIDATION_FAILED"
+    assert await completed("avatar", "a.png", png()) == "OK"
+    assert await completed("banner", "b.jpg", jpeg()) == "OK"
+    assert await completed("logo", "c.png", png()) == "OK"
+    avatars = (await owner.good("list_avatars", **place))["custom_avatars"]
+    (avatar,) = [one for one in avatars if one["complete"]]
+    game = (await owner.good("get_game", **place))["game"]
+    for url, content in (
+        (avatar["url"], png()),
+        (game["banner_url"], jpeg()),
+        (game["logo_url"], png()),
+    ):
+        shown = await browser.get(url)
+        assert (shown.status_code, shown.content) == (200, content)
+
+
+async def test_a_bucket_that_is_away_is_said_so_and_is_used_again_when_it_is_back(
+    s3: S3Server, developer: Developer, browser: httpx.AsyncClient
+) -> None:
+    site = await Shown(developer, browser).build()
+    made = await prepared(developer, tar())
+    assert (await put(made["image_presigned_request"], tar())).status_code == 200
+    s3.kill()
+    try:
+        upload_id = made["upload_id"]
+        refused = await developer.call("complete_upload", upload_id=upload_id)
+        assert refused.code == "CONTROL_PLANE_UNAVAILABLE", refused
+        if developer.door.name == "http":
+            assert int(refused.headers["retry-after"]) > 0
+        page = await site.get("index.html")
+        assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
+        # Records are not in it: what needs no object goes on.
+        later = await prepared(developer, tar())
+    finally:
+        s3.revive()
+    await developer.good("complete_upload", upload_id=upload_id)
+    assert (await put(later["image_presigned_request"], tar())).status_code == 200
+    await developer.good("complete_upload", upload_id=later["upload_id"])
+    assert (await site.get("index.html")).content == SITE["index.html"]
+
+
+async def test_what_the_bucket_lost_is_not_found_and_nothing_worse(
+    s3: S3Server, owner: Developer, browser: httpx.AsyncClient
+) -> None:
+    site = await Shown(owner, browser).build()
+    made = await prepared(owner, tar())
+    assert (await put(made["image_presigned_request"], tar())).status_code == 200
+    for folder in ("kept", "pending"):
+        for path in (s3.folder / BUCKET / PREFIX / folder).rglob("*"):
+            if path.is_file():
+                path.unlink()
+    assert (await site.get("index.html")).status_code == 404
+    assert (await site.get("level.bin", range="bytes=0-3")).status_code == 404
+    code = await owner.code("complete_upload", upload_id=made["upload_id"])
+    assert code == "UPLOAD_INCOMPLETE"
+
+
+async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    bucket = Bucket(
+        BucketSettings(
+            BUCKET,
+            endpoint=s3.endpoint,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            prefix="tidied",
+        )
+    )
+    database = open_database(None, tmp_path)
+    await migrate(database, is_allowed=True)
+    desk = await Desk(database, tmp_path / "unused", bucket).open()
+    made = [await desk.prepare() for _ in range(3)]
+    async with httpx.AsyncClient() as client:
+        for one in made[:2]:
+            url = one.image_presigned_request.url
+            assert (await client.put(url, content=tar())).status_code == 200
+    assert await desk.complete(made[0]) == "OK"
+    desk.now_ms += LEFT_AFTER_MS
+    assert await desk.uploading.tidy() == 0
+    desk.now_ms += 1
+    assert await desk.uploading.tidy() == 2
+    assert await bucket.names("pending") == []
+    assert len(await bucket.names("kept")) == 1
+    assert await desk.listed() == {made[0].build_id: True}
+    assert await desk.complete(made[1]) == "UPLOAD_NOT_FOUND"
+    await desk.uploading.stop()
+    await database.close()
+    desk.blobs.close()

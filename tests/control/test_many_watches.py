@@ -1,0 +1,115 @@
+"""Many who watch the same, each with a token of their own: a change is told to all who may still see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from pyservice.control.changes import now_ms
+from pyservice.storage import groups
+from tests.control.world import Records
+from tests.household import Developer, House, HttpDoor, eventually
+from tests.small_service import HttpConnection, Response, code_of
+
+pytestmark = pytest.mark.anyio
+
+EACH = 98
+"""Watches of each of three who may go on: more than go in one message together."""
+
+
+@pytest.fixture
+async def developer(house: House) -> AsyncIterator[Developer]:
+    """Over HTTP, whose watches cost a connection each."""
+    door = HttpDoor(house.said["http"])
+    yield Developer(house, door)
+    await door.close()
+
+
+async def held(house: House) -> int:
+    """`hosting_watches_held`, by a scrape."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"http://{house.said['metrics']}/metrics")).text
+    (line,) = [one for one in text.splitlines() if one.startswith("hosting_watches_held ")]
+    return int(float(line.split()[1]))
+
+
+async def watch_all(house: House, target: str, bearers: list[str]) -> list[HttpConnection]:
+    """Connections whose watches are all blocked."""
+    host, port = house.said["http"].rsplit(":", 1)
+    before = await held(house)
+    watching: list[HttpConnection] = []
+    for start in range(0, len(bearers), 100):
+        for token in bearers[start : start + 100]:
+            connection = await HttpConnection.open((host, int(port)))
+            connection.say("GET", target, None, {"authorization": f"Bearer {token}"})
+            watching.append(connection)
+
+        async def are_held() -> bool:
+            return await held(house) >= before + len(watching)
+
+        await eventually(are_held, 30)
+    return watching
+
+
+async def answers(watching: list[HttpConnection]) -> list[Response]:
+    async with asyncio.timeout(60):
+        responses = [await connection.read() for connection in watching]
+    for connection in watching:
+        await connection.close()
+    return responses
+
+
+@pytest.mark.parametrize("slug", ["get_game", "get_games"])
+async def test_each_is_told_a_change_by_its_own_token(
+    developer: Developer, records: Records, slug: str
+) -> None:
+    house = developer.house
+    owner_id, (group_id,) = await records.identity("Many")
+    members = [owner_id]
+    for _ in range(3):
+        identity_id, _ = await records.identity()
+        async with records.database.write() as tx:
+            await groups.add_member(tx, group_id, identity_id, now_ms())
+        members.append(identity_id)
+    *staying, leaving = members
+    me = Developer(house, developer.door, (await records.cloud_token(owner_id))[0])
+    game_id = await me.game(developer_group_id=group_id)
+    fields = {"game_id": game_id} if slug == "get_game" else {}
+    index = (await me.good(slug, **fields))["watch"]["index"]
+
+    good = [(await records.cloud_token(one))[0] for one in staying for _ in range(EACH)]
+    revoked, revoked_id = await records.cloud_token(owner_id, group_id)
+    left, _ = await records.cloud_token(leaving)
+    bearers = [*good[:EACH], revoked, *good[EACH:], left]
+    path = f"/cloud/games/{game_id}" if slug == "get_game" else "/cloud/games"
+    watching = await watch_all(house, f"{path}?watch_index={index}", bearers)
+
+    await records.leave(leaving, group_id)
+    # What was believed of any token ends with it.
+    await me.good("revoke_group_token", group_id=group_id, token_id=revoked_id)
+    await me.good(
+        "create_version" if slug == "get_game" else "create_game",
+        **_change(group_id, game_id, slug),
+    )
+
+    responses = await answers(watching)
+    refused, gone = responses.pop(EACH), responses.pop()
+    assert (refused.status, code_of(refused)) == (401, "TOKEN_REVOKED")
+    if slug == "get_game":
+        assert (gone.status, code_of(gone)) == (404, "GAME_NOT_FOUND")
+    else:
+        assert (gone.status, gone.json["games"], gone.json["groups"]) == (200, [], [])
+    assert {response.status for response in responses} == {200}
+    told = await me.good(slug, **fields)
+    assert all(response.json == told for response in responses)
+    assert told["watch"]["index"] != index
+
+
+def _change(group_id: str, game_id: str, slug: str) -> dict[str, Any]:
+    if slug == "get_game":
+        return {"game_id": game_id, "display_name": "2.0.0", "config": {}}
+    return {"developer_group_id": group_id, "display_name": "Another"}

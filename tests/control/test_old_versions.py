@@ -1,0 +1,52 @@
+"""A lobby of a version that its namespace no longer runs keeps that version's rules for join (decisions 5.8): the way
+through a whole service, whose control plane sends the version that runs and no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.household import ARENA_MODES, Developer
+
+pytestmark = pytest.mark.anyio
+
+ASKS: dict[str, Any] = {
+    # Nobody is there: whoever is to be verified gets no place.
+    "actions": {
+        "join": {
+            "enabled": True,
+            "verification": {"url": "https://nobody.invalid/ask", "headers": {}},
+        }
+    }
+}
+UNVERIFIED = "MATCHMAKER_VERIFICATION_UNAVAILABLE"
+
+
+async def test_a_lobby_keeps_its_rules_for_join_over_later_versions_and_changes(
+    developer: Developer,
+) -> None:
+    game_id = await developer.arena()
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    public = await developer.public_token(game_id)
+    service = await developer.service_token(game_id)
+    mode = ARENA_MODES["arena"]
+    asking = {"matchmaker": {"game_modes": {"arena": {**mode, **ASKS}}}}
+    open_ = {"matchmaker": {"game_modes": {"arena": mode}}}
+    lobbies = []
+    for number, config in enumerate((asking, open_, asking, open_)):
+        version_id = await developer.version(game_id, config, f"2.0.{number}")
+        await developer.good("set_version", **place, version_id=version_id)
+        lobbies.append((await developer.lobby(game_id, service))["lobby_id"])
+
+    async def codes() -> list[str]:
+        door = developer.door
+        joins = [{"lobby_id": one} for one in lobbies]
+        return [(await door.call("join", join, token=public)).code for join in joins]
+
+    expected = [UNVERIFIED, "OK", UNVERIFIED, "OK"]
+    assert await codes() == expected
+    for limit in (100, 101):
+        await developer.good("set_mm_config", **place, lobby_count_max=limit, max_players=100)
+        assert await codes() == expected

@@ -1,0 +1,222 @@
+"""Namespaces that the data plane holds and no record has: nothing removes them by itself, they are told of, and who
+runs the service can remove them. With the feed of a real data plane, and beside a whole service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.control.holdings import Holdings
+from pyservice.control.orphans import Orphans
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.storage.database import open_database
+from tests.commands import refused, said, told
+from tests.control.fed import EPOCH, Fed, FedPlane, Source
+from tests.dataplane.configurations import configuration
+from tests.household import Developer, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[FedPlane]:
+    # A socket's path is short.
+    with tempfile.TemporaryDirectory() as folder:
+        made = FedPlane(Path(folder))
+        await made.start()
+        yield made
+        await made.stop()
+
+
+class Successor:
+    """A data plane that was fed from one database, which was lost, and is fed from another."""
+
+    def __init__(self, plane: FedPlane, folder: Path) -> None:
+        self.plane = plane
+        self._folder = folder
+        self._databases: list[Fed] = []
+
+    async def fed(self, epoch: int) -> Fed:
+        """From a new database that was made at this time."""
+        folder = self._folder / f"{len(self._databases)}"
+        folder.mkdir()
+        source = Source(open_database(None, folder))
+        await source.prepare()
+        made = Fed(source, self.plane)
+        self._databases.append(made)
+        await made.run_anew(epoch)
+        return made
+
+    async def close(self) -> None:
+        for one in self._databases:
+            await one.close()
+            await one.source.database.close()
+
+
+@pytest.fixture
+async def successor(plane: FedPlane, tmp_path: Path) -> AsyncIterator[Successor]:
+    made = Successor(plane, tmp_path)
+    yield made
+    await made.close()
+
+
+def orphans_beside(fed: Fed, epoch: int) -> Orphans:
+    client = fed.feeder._client
+    return Orphans(fed.source.database, epoch, client, fed.feeder.look_again)  # type: ignore[arg-type]
+
+
+async def looked(fed: Fed) -> None:
+    async with asyncio.timeout(5):
+        while not fed.feeder.is_connected:
+            await asyncio.sleep(0.005)
+
+
+# A clock that was set back does not make the new database the older one: it has other namespaces.
+@pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH, EPOCH - 1_000_000])
+async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_removed(
+    successor: Successor, epoch: int
+) -> None:
+    old = await successor.fed(EPOCH)
+    left = [await old.source.namespace(name) for name in ("prod", "staging")]
+    await asyncio.gather(*map(old.feeder.settled, left))
+    await old.end()
+
+    new = await successor.fed(epoch)
+    fresh = await new.source.namespace("fresh")
+    await new.feeder.settled(fresh)
+    assert new.feeder.orphans == 2
+    assert all(successor.plane.holds(one) is not None for one in left)
+
+    # One has the name that a new one is to have; it says so to both who may do something about it.
+    blocked = await new.source.namespace("prod")
+    with pytest.raises(ServiceError) as caught:
+        await new.feeder.settled(blocked)
+    [problem] = caught.value.errors
+    assert list(problem.path) == ["name_id", "not-allowed"]
+    assert "left of another database" in problem.message
+    assert left[0] not in problem.message
+    reason = new.feeder.problems()[blocked]
+    assert f"arena/prod ({left[0]})" in reason
+    assert "pyservice namespace orphans" in reason
+
+    orphans = orphans_beside(new, epoch)
+    found = await orphans.all()
+    assert [(one.namespace_id, one.name) for one in found] == [
+        (left[0], "arena/prod"),
+        (left[1], "arena/staging"),
+    ]
+    assert [one.namespace_id for one in await orphans.remove([left[0]])] == [left[0]]
+    assert successor.plane.holds(left[0]) is None
+    # At once, though it was refused a moment ago.
+    await new.agrees(blocked)
+    assert new.feeder.orphans == 1
+    assert [one.namespace_id for one in await orphans.remove()] == [left[1]]
+    assert await orphans.all() == []
+    assert await orphans.remove() == []
+    # And they do not come back.
+    await successor.plane.stop()
+    await successor.plane.start()
+    await new.agrees(blocked)
+    assert all(successor.plane.holds(one) is None for one in left)
+
+
+async def test_what_has_a_record_or_a_file_is_not_removed(successor: Successor) -> None:
+    fed = await successor.fed(EPOCH)
+    mine = await fed.source.namespace("prod")
+    await fed.feeder.settled(mine)
+    of_file = configuration(game={"game_id": mine, "name_id": "other", "display_name": "O"})
+    answer = await successor.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
+    assert answer.HasField("applied")
+    orphans = orphans_beside(fed, EPOCH)
+    assert await orphans.all() == []
+    for one in (mine, of_file.namespace_id):
+        with pytest.raises(ServiceError) as caught:
+            await orphans.remove([one])
+        assert caught.value.code == "NAMESPACE_NOT_FOUND"
+        assert one in caught.value.detail
+    assert await orphans.remove() == []
+    assert len(successor.plane.namespaces) == 2
+
+
+async def test_an_orphan_whose_record_comes_back_from_a_backup_is_fed_again(
+    successor: Successor,
+) -> None:
+    fed = await successor.fed(EPOCH)
+    namespace_id = await fed.source.namespace("prod")
+    await fed.source.touch(namespace_id, 5)
+    await fed.feeder.settled(namespace_id)
+    other = await successor.fed(EPOCH + 1)
+    await looked(other)
+    assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
+    await fed.run_anew(EPOCH + 1)
+    await fed.agrees(namespace_id)
+
+
+async def test_without_a_data_plane_nothing_is_known(successor: Successor) -> None:
+    fed = await successor.fed(EPOCH)
+    await successor.plane.stop()
+    for asking in (orphans_beside(fed, EPOCH).all(), orphans_beside(fed, EPOCH).remove()):
+        with pytest.raises(ServiceError) as caught:
+            await asking
+        assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
+
+
+def test_news_of_orphans_is_news_once() -> None:
+    holdings = Holdings(EPOCH)
+    one = feed_pb2.HeldConfiguration(namespace_id="one", source_epoch=1, revision=1)
+    holdings.take(feed_pb2.HeldResponse(configurations=[one]))
+    assert holdings.note_orphans([])
+    assert not holdings.note_orphans([])
+    holdings.take(feed_pb2.HeldResponse())
+    assert holdings.note_orphans([])
+    assert holdings.orphans == {}
+
+
+# Beside a whole service ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lonely(tmp_path: Path) -> Iterator[House]:
+    """A service of its own, whose database is lost."""
+    made = House(tmp_path / "house")
+    yield made
+    made.close()
+
+
+async def test_commands_list_and_remove_what_a_lost_database_left(lonely: House) -> None:
+    await asyncio.to_thread(lonely.start)
+    data_dir = lonely.data_dir
+    door = lonely.door("http")
+    game_id = await Developer(lonely, door).arena()
+    assert await told(data_dir, "namespace", "orphans") == {"orphans": []}
+    await door.close()
+    assert lonely.stop() == 0
+    for path in (data_dir / "control").glob("records.db*"):
+        path.unlink()
+    await asyncio.to_thread(lonely.start)
+
+    async def metric() -> str | None:
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"http://{lonely.said['metrics']}/metrics")).text
+        return text if "hosting_control_feed_orphans 2" in text else None
+
+    await eventually(metric)
+    listed = (await said(data_dir, "namespace", "orphans")).splitlines()
+    assert [line.split("\t")[1].split("/")[1] for line in listed] == ["prod", "staging"]
+    ids = [line.split("\t")[0] for line in listed]
+    assert "give ids of orphans, or --all" in await refused(data_dir, "namespace", "remove-orphans")
+    unknown = await refused(data_dir, "namespace", "remove-orphans", ids[0], game_id)
+    assert game_id in unknown
+    assert len((await said(data_dir, "namespace", "orphans")).splitlines()) == 2
+    assert await said(data_dir, "namespace", "remove-orphans", ids[0]) == listed[0]
+    removed = (await told(data_dir, "namespace", "remove-orphans", "--all"))["removed"]
+    assert [one["namespace_id"] for one in removed] == ids[1:]
+    assert await said(data_dir, "namespace", "orphans") == ""
+    assert lonely.stop() == 0

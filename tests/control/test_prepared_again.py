@@ -1,0 +1,164 @@
+"""A preparation that is repeated under its key (decisions 1.8, 8.8): little is kept of it, and what it answers is good
+again, of the same upload, whatever became of the first addresses. The clock is moved under the running service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select
+
+from pyservice.storage.tables import idempotent_answers
+from tests.control.files import png, put, tar, without_addresses
+from tests.control.world import Records
+from tests.faults.control.struck import StruckHouse
+from tests.faults.shim import compile_library
+from tests.household import Developer
+
+pytestmark = pytest.mark.anyio
+
+HOUR_S: Final = 3600.0
+SITE_KEPT_BYTES: Final = 256
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StruckHouse]:
+    """A service whose wall clock the tests move; its own, and of one database: addresses are the same on both."""
+    library = compile_library(tmp_path_factory.mktemp("faults"))
+    made = StruckHouse(tmp_path_factory.mktemp("moved"), library, None)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def mover(request: pytest.FixtureRequest, moved: StruckHouse) -> AsyncIterator[Developer]:
+    door = moved.door(request.param)
+    moved.shim.shift_wall_clock(0)
+    try:
+        yield Developer(moved, door)
+    finally:
+        await door.close()
+
+
+def pass_time(house: StruckHouse, seconds: float) -> None:
+    house.shim.shift_wall_clock(seconds)
+
+
+async def kept_bytes(records: Records, upload_id: str) -> int:
+    """What is remembered of the answer that has this upload."""
+    async with records.database.read() as tx:
+        rows = await tx.all(select(idempotent_answers.c.answer))
+    (kept,) = [row.answer for row in rows if upload_id.encode() in row.answer]
+    return len(kept)
+
+
+async def test_of_a_site_of_10000_files_little_is_remembered_and_all_is_answered_again(
+    owner: Developer, records: Records
+) -> None:
+    game_id, key = await owner.game(), str(uuid4())
+    files = [{"path": f"f/{number:080}", "content_length": 1} for number in range(10_000)]
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "files": files}
+    first = await owner.good("create_site", key, **fields)
+    assert await kept_bytes(records, first["upload_id"]) <= SITE_KEPT_BYTES
+    again = await owner.good("create_site", key, **fields)
+    assert without_addresses(again) == without_addresses(first)
+    assert len({one["url"] for one in again["presigned_requests"]}) == 10_000
+    assert (await put(again["presigned_requests"][-1], b"x" * 10_000)).status_code == 200
+
+
+PREPARATIONS: Final[dict[str, tuple[dict[str, Any], bytes]]] = {
+    "create_site": ({"display_name": "x", "files": [{"path": "a", "content_length": 3}]}, b"abc"),
+    "create_game_build": (
+        {"display_name": "x", "image_file": {"path": "a.tar", "content_length": len(tar())}},
+        tar(),
+    ),
+    "prepare_avatar": ({"path": "a.png", "content_length": len(png())}, png()),
+    "prepare_banner": ({"path": "a.png", "content_length": len(png())}, png()),
+    "prepare_logo": ({"path": "a.png", "content_length": len(png())}, png()),
+}
+
+
+def requests_of(answer: Any) -> list[Any]:
+    """The presigned requests, wherever the answer has them."""
+    for name in ("presigned_requests", "image_presigned_requests"):
+        if name in answer:
+            return list(answer[name])
+    return [answer.get("presigned_request") or answer["image_presigned_request"]]
+
+
+@pytest.mark.parametrize("slug", PREPARATIONS)
+async def test_a_repetition_gives_good_addresses_when_the_first_have_expired(
+    moved: StruckHouse, mover: Developer, slug: str
+) -> None:
+    fields, content = PREPARATIONS[slug]
+    fields, key = {"game_id": await mover.game(), **fields}, str(uuid4())
+    first = await mover.good(slug, key, **fields)
+    pass_time(moved, HOUR_S + 1)
+    (old,), again = requests_of(first), await mover.good(slug, key, **fields)
+    assert without_addresses(again) == without_addresses(first)
+    late = await put(old, content)
+    assert (late.status_code, late.json()["code"]) == (403, "UPLOAD_URL_INVALID")
+    assert await mover.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_INCOMPLETE"
+    assert (await put(requests_of(again)[0], content)).status_code == 200
+    await mover.good("complete_upload", upload_id=first["upload_id"])
+
+
+async def test_of_an_environment_too(moved: StruckHouse, mover: Developer) -> None:
+    """Its answer has no id of the upload: that is remembered beside it."""
+    game_id, key = await mover.game(), str(uuid4())
+    token = await mover.service_token(game_id)
+    back = Developer(moved, mover.door, token)
+    place = {"game_id": game_id, "environment_id": "prod"}
+    image = {"path": "a.tar", "content_length": len(tar())}
+    fields: dict[str, Any] = {**place, "name": "x", "image_file": image}
+    first = await back.good("prepare_build", key, **fields)
+    pass_time(moved, 2 * HOUR_S)
+    again = await back.good("prepare_build", key, **fields)
+    assert without_addresses(again) == without_addresses(first)
+    assert (await put(requests_of(again)[0], tar())).status_code == 200
+    await back.good("complete_build", **place, build_id=first["build"]["id"])
+    # Complete by now: the answer is what it was, its addresses take nothing any more.
+    last = await back.good("prepare_build", key, **fields)
+    assert without_addresses(last) == without_addresses(first)
+    refused = await put(requests_of(last)[0], tar())
+    assert (refused.status_code, refused.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
+
+
+async def test_parts_that_came_before_are_there_and_the_others_go_on(
+    moved: StruckHouse, mover: Developer
+) -> None:
+    content = tar({"level": bytes(101 << 20)})
+    image = {"path": "a.tar", "content_length": len(content)}
+    fields: dict[str, Any] = {"game_id": await mover.game(), "display_name": "x"}
+    fields |= {"image_file": image, "multipart_upload": True}
+    key = str(uuid4())
+    first = await mover.good("create_game_build", key, **fields)
+    parts = requests_of(first)
+    assert (await put(parts[0], content)).status_code == 200
+    pass_time(moved, 6 * HOUR_S + 1)
+    assert (await put(parts[1], content)).status_code == 403
+    again = await mover.good("create_game_build", key, **fields)
+    assert without_addresses(again) == without_addresses(first)
+    assert (await put(requests_of(again)[1], content)).status_code == 200
+    await mover.good("complete_upload", upload_id=first["upload_id"])
+
+
+async def test_of_what_was_deleted_the_ids_are_told_and_nothing_comes_back(
+    mover: Developer,
+) -> None:
+    fields, content = PREPARATIONS["create_game_build"]
+    game_id, key = await mover.game(), str(uuid4())
+    fields = {"game_id": game_id, **fields}
+    first = await mover.good("create_game_build", key, **fields)
+    await mover.good("delete_build", game_id=game_id, build_id=first["build_id"])
+    again = await mover.good("create_game_build", key, **fields)
+    assert without_addresses(again) == without_addresses(first)
+    assert (await put(requests_of(again)[0], content)).status_code == 200
+    assert await mover.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_NOT_FOUND"
+    assert (await mover.good("list_game_builds", game_id=game_id))["builds"] == []

@@ -1,0 +1,75 @@
+"""Shared reads: all who ask in one turn have one read, nobody is told what was read before they asked."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from pyservice.control.shared import Shared
+
+pytestmark = pytest.mark.anyio
+
+
+class Reader:
+    """Reads a number that grows."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.reads: list[str] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def read(self, key: str) -> list[int]:
+        self.reads.append(key)
+        number = self.number
+        await self.go_on.wait()
+        if key == "bad":
+            raise ValueError(number)
+        return [number]
+
+
+async def test_who_asks_for_the_same_at_once_has_the_same_result() -> None:
+    reader, shared = Reader(), Shared[str, list[int]]()
+    keys = ["a", "b", "a", "a", "b"]
+    results = await asyncio.gather(*(shared.get(key, partial(reader.read, key)) for key in keys))
+    assert reader.reads == ["a", "b"]
+    assert results == [[0]] * 5
+    assert results[0] is results[2] is results[3]
+    assert results[0] is not results[1]
+
+
+async def test_who_asks_while_it_is_read_has_it_read_anew() -> None:
+    reader, shared = Reader(), Shared[str, list[int]]()
+    reader.go_on.clear()
+    first = asyncio.create_task(shared.get("a", lambda: reader.read("a")))
+    while not reader.reads:
+        await asyncio.sleep(0)
+    reader.number = 1
+    second = asyncio.create_task(shared.get("a", lambda: reader.read("a")))
+    await asyncio.sleep(0)
+    reader.go_on.set()
+    assert (await first, await second) == ([0], [1])
+
+
+async def test_who_goes_away_takes_nothing_from_the_others() -> None:
+    reader, shared = Reader(), Shared[str, list[int]]()
+    reader.go_on.clear()
+    several = [asyncio.create_task(shared.get("a", lambda: reader.read("a"))) for _ in range(3)]
+    while not reader.reads:
+        await asyncio.sleep(0)
+    several[0].cancel()
+    reader.go_on.set()
+    results = await asyncio.gather(*several, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1:] == [[0], [0]]
+    assert reader.reads == ["a"]
+
+
+async def test_a_failure_is_told_to_all_and_is_not_kept() -> None:
+    reader, shared = Reader(), Shared[str, list[int]]()
+    several = [shared.get("bad", lambda: reader.read("bad")) for _ in range(2)]
+    results = await asyncio.gather(*several, return_exceptions=True)
+    assert [type(result) for result in results] == [ValueError, ValueError]
+    assert await shared.get("good", lambda: reader.read("good")) == [0]

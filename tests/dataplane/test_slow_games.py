@@ -1,0 +1,244 @@
+"""A game whose own servers are slow, or have names that nobody answers for, costs the other games nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.outbound import Answer, Outbound
+from pyservice.errors import ServiceError
+from pyservice.hosts import anywhere
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.configurations import OTHER_NAMESPACE_ID, configuration, version
+from tests.dataplane.gated_scene import GatedScene, gated_scene
+from tests.dataplane.other_server import OtherServer, hold, other_server
+from tests.dataplane.scene import MODES, PORTS
+
+pytestmark = pytest.mark.anyio
+
+SLOW_GAME = {
+    "game_id": "0192f000-0000-7000-8000-0000000000a2",
+    "name_id": "slow",
+    "display_name": "Slow",
+}
+JOINS = 560
+PRESENT_MAX = 512
+AT_ONE_HOST = 56
+
+
+class Slow:
+    """Another game in the scene, with one lobby that wants a verification."""
+
+    def __init__(self, scene: GatedScene) -> None:
+        self._scene = scene
+        self.lobby_id = ""
+
+    def ask(self, url: str) -> None:
+        join = {"enabled": True, "verification": {"url": url}}
+        mode = {**MODES["duel"], "max_players": 200, "actions": {"join": join}}
+        self._scene.namespaces.put(
+            configuration(
+                namespace_id=OTHER_NAMESPACE_ID,
+                game=SLOW_GAME,
+                versions=[version(duel=mode)],
+                matchmaker={"lobby_count_max": 9, "max_players": 10_000},
+            )
+        )
+
+    def _caller(self, kind: TokenKind = TokenKind.PUBLIC) -> Caller:
+        call = Call(ray_id="0" * 32, address=bytes([10, 0, 1, 1]))
+        namespace = raw_id(OTHER_NAMESPACE_ID)
+        return Caller(kind, namespace, b"", namespace + call.address, call)
+
+    async def attach(self) -> None:
+        request = pb.AttachLobbyRequest(
+            game_id="slow",
+            namespace_id="prod",
+            game_mode="duel",
+            ports={name: pb.AttachedPort(**port) for name, port in PORTS.items()},
+        )
+        made = await self._scene.fleet.attach(request, self._caller(TokenKind.ENVIRONMENT))
+        await self._scene.fleet.ready(pb.LobbyReadyRequest(), self._scene.server(made.lobby_id))
+        self.lobby_id = made.lobby_id
+
+    async def join(self) -> str:
+        """The code of a join, OK for one that got in."""
+        request = pb.JoinLobbyRequest(lobby_id=self.lobby_id)
+        try:
+            await self._scene.matchmaker.join(request, self._caller())
+        except ServiceError as error:
+            return error.code
+        return "OK"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[OtherServer]:
+    async with other_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def scene(engine: Engine) -> AsyncIterator[GatedScene]:
+    async with gated_scene(engine, timeout_ms=60_000) as scene:
+        yield scene
+
+
+async def good_joins(scene: GatedScene, count: int) -> None:
+    """One after the other, each verified by a server of the good game, which it must have reached."""
+    async with other_server() as game:
+        scene.ask(duel_join=game.url())
+        for _ in range(count):
+            made = await scene.attach()
+            await asyncio.wait_for(scene.join(made.lobby_id), 20)
+        assert len(game.seen) == count
+
+
+async def test_a_slow_verification_keeps_no_other_game_waiting(scene: GatedScene) -> None:
+    slow = Slow(scene)
+    async with other_server() as server:
+        free = hold(server)
+        slow.ask(server.url())
+        await slow.attach()
+        joins = [asyncio.create_task(slow.join()) for _ in range(JOINS)]
+        try:
+            async with asyncio.timeout(20):
+                while server.now < AT_ONE_HOST or sum(join.done() for join in joins) < 48:
+                    await asyncio.sleep(0.01)
+            await good_joins(scene, 20)
+            # All of them came in while everything of the slow game hung.
+            assert sum(not join.done() for join in joins) == PRESENT_MAX
+            told = {join.result() for join in joins if join.done()}
+            assert told == {"MATCHMAKER_VERIFICATION_UNAVAILABLE"}
+            assert server.most == AT_ONE_HOST
+        finally:
+            free.set()
+            codes = await asyncio.gather(*joins)
+        assert codes.count("OK") == 200
+        assert server.most == AT_ONE_HOST
+
+
+async def test_names_that_nobody_answers_for_keep_no_other_game_waiting(
+    scene: GatedScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, asked = threading.Event(), []
+
+    def look_up(host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
+        asked.append(host)
+        if host.endswith(".hole.example"):
+            answered.wait(60)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    slow, joins = Slow(scene), list[asyncio.Task[str]]()
+    slow.ask("http://nobody.hole.example/")
+    await slow.attach()
+    try:
+        for number in range(80):
+            slow.ask(f"http://n{number}.hole.example/")
+            joins.append(asyncio.create_task(slow.join()))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            while sum(join.done() for join in joins) < 72:
+                await asyncio.sleep(0.01)
+        assert len(asked) == 8
+        async with other_server() as game:
+            scene.ask(duel_join=game.url(host="good.example"))
+            made = await scene.attach()
+            await asyncio.wait_for(scene.join(made.lobby_id), 20)
+            assert len(game.seen) == 1
+    finally:
+        answered.set()
+        codes = await asyncio.gather(*joins)
+    assert set(codes) == {"MATCHMAKER_VERIFICATION_UNAVAILABLE"}
+
+
+async def test_a_slow_captcha_provider_is_asked_for_every_game_in_turn(engine: Engine) -> None:
+    rule = {
+        "captcha_a": {"secret_key": "s", "site_key": "k"},
+        "requests_before_reverify": 0,
+        "verification_ttl": 1,
+    }
+    async with other_server() as provider:
+        free = hold(provider)
+        async with gated_scene(engine, 60_000, captcha_a=provider.url()) as scene:
+            scene.ask(rule)
+            proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="x"))
+            many = [
+                asyncio.create_task(scene.find("duel", scene.client(n % 250), captcha=proof))
+                for n in range(100)
+            ]
+            async with asyncio.timeout(20):
+                while provider.now < AT_ONE_HOST:
+                    await asyncio.sleep(0.01)
+            provider.answers(200, b'{"success": true}')
+            scene.namespaces.put(
+                configuration(
+                    namespace_id=OTHER_NAMESPACE_ID,
+                    game=SLOW_GAME,
+                    versions=[version(level={"captcha": rule}, **MODES)],
+                )
+            )
+            call = Call(ray_id="0" * 32, address=bytes([10, 0, 1, 1]))
+            namespace = raw_id(OTHER_NAMESPACE_ID)
+            caller = Caller(TokenKind.PUBLIC, namespace, b"", namespace, call)
+            with pytest.raises(ServiceError, match="NO_AVAILABLE_LOBBIES"):
+                # Human, and nothing to find.
+                await asyncio.wait_for(scene.find("duel", caller, captcha=proof), 20)
+            assert (namespace, call.address) in scene.standings.passed
+            assert provider.now == AT_ONE_HOST
+            free.set()
+            await asyncio.gather(*many, return_exceptions=True)
+
+
+async def test_a_tenant_whose_servers_are_slow_leaves_the_others_their_connections(
+    server: OtherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
+    free = hold(server)
+    outbound = Outbound(anywhere, timeout_ms=60_000)
+
+    def post(url: str, tenant: bytes) -> Coroutine[Any, Any, Answer]:
+        return outbound.post(url, b"{}", {}, "0" * 32, tenant=tenant)
+
+    slow = [
+        asyncio.create_task(post(server.url(host=f"slow{number}.example"), b"slow"))
+        for number in range(10)
+        for _ in range(60)
+    ]
+    try:
+        # What is more than may wait is refused before anything is answered.
+        async with asyncio.timeout(20):
+            while sum(task.done() for task in slow) < 600 - 512:
+                await asyncio.sleep(0.01)
+        refused = {str(task.exception()) for task in slow if task.done()}
+        assert refused == {"too many requests of this game wait already"}
+        async with asyncio.timeout(20):
+            while server.now < 128:
+                await asyncio.sleep(0.01)
+        async with other_server() as good:
+            for _ in range(20):
+                url = good.url(host="good.example")
+                assert (await post(url, b"good")).status == 200
+            # A host that both ask has turns left for those who are not slow.
+            server.answers(200)
+            url = server.url(host="slow0.example")
+            assert (await post(url, b"good")).status == 200
+        assert server.most <= 129
+        assert sum(not task.done() for task in slow) == 512
+        free.set()
+        answers = [answer.status for answer in await asyncio.gather(*slow[:512])]
+        assert answers == [200] * 512
+        assert server.most <= 129
+    finally:
+        free.set()
+        await asyncio.gather(*slow, return_exceptions=True)
+        await outbound.close()

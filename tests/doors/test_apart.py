@@ -1,0 +1,61 @@
+"""Large requests are read in a thread: the loop goes on, and those who sent them come in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pyservice.doors.apart import Apart
+from pyservice.errors import ServiceError
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_loop_goes_on_while_a_large_request_is_read() -> None:
+    go_on = threading.Event()
+    reading = asyncio.create_task(Apart().run(b"a", lambda: go_on.wait(20)))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
+    assert await reading is True
+
+
+async def test_what_is_raised_there_is_raised_here() -> None:
+    def refuse() -> None:
+        raise ServiceError("BODY_INVALID")
+
+    with pytest.raises(ServiceError, match="BODY_INVALID"):
+        await Apart().run(b"a", refuse)
+
+
+async def test_one_with_many_keeps_another_waiting_for_one_at_most() -> None:
+    apart, order, go_on = Apart(), list[str](), threading.Event()
+
+    def work(name: str) -> Callable[[], None]:
+        def read() -> None:
+            go_on.wait(20)
+            order.append(name)
+
+        return read
+
+    tasks = [asyncio.create_task(apart.run(b"many", work(f"many {n}"))) for n in range(5)]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(apart.run(b"one", work("one"))))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*tasks)
+    assert order == ["many 0", "many 1", "one", "many 2", "many 3", "many 4"]
+
+
+async def test_too_many_of_one_are_refused_and_others_are_read() -> None:
+    apart, go_on = Apart(), threading.Event()
+    tasks = [asyncio.create_task(apart.run(b"many", lambda: go_on.wait(20))) for _ in range(33)]
+    await asyncio.sleep(0)
+    with pytest.raises(ServiceError, match="OVERLOADED"):
+        await tasks[-1]
+    other = asyncio.create_task(apart.run(b"other", lambda: "read"))
+    go_on.set()
+    assert await other == "read"
+    await asyncio.gather(*tasks[:-1])

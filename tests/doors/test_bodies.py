@@ -1,0 +1,67 @@
+"""The budget of bodies: what is counted, whose share it is, and that all of it comes back."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyservice.doors.bodies import SMALL_BYTES, BodyBudget
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import DoorMetrics
+
+LARGE = SMALL_BYTES + 1
+TOTAL = 64 * SMALL_BYTES
+
+
+def budget(total_bytes: int = TOTAL, largest_bytes: int = LARGE) -> BodyBudget:
+    return BodyBudget(total_bytes, largest_bytes, DoorMetrics("http"))
+
+
+def test_a_budget_smaller_than_one_body_has_room_for_one() -> None:
+    tight = budget(1, 10 * LARGE)
+    tight.loan(b"a").grow_to(10 * LARGE)
+    with pytest.raises(ServiceError, match="OVERLOADED"):
+        tight.loan(b"b").grow_to(LARGE)
+
+
+def test_a_refused_loan_keeps_what_it_had() -> None:
+    one = budget()
+    loan = one.loan(b"a")
+    loan.grow_to(LARGE)
+    with pytest.raises(ServiceError, match="OVERLOADED"):
+        loan.grow_to(TOTAL)
+    assert one.held_bytes == LARGE
+    loan.give_back()
+    loan.give_back()
+    assert one.held_bytes == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20), st.integers(0, 3 * LARGE) | st.none()),
+        max_size=200,
+    )
+)
+def test_what_is_held_is_bounded_and_comes_back(steps: list[tuple[int, int | None]]) -> None:
+    """Loans grow and end in any order, those of few addresses among many."""
+    tight = budget(8 * LARGE)
+    loans = [tight.loan(bytes([number % 6])) for number in range(21)]
+    sizes = [0] * len(loans)
+    for number, size in steps:
+        if size is None:
+            loans[number].give_back()
+            sizes[number] = 0
+            continue
+        with suppress(ServiceError):
+            loans[number].grow_to(size)
+            sizes[number] = max(sizes[number], size)
+        assert tight.held_bytes == sum(sizes)
+        for source in range(6):
+            assert sum(sizes[source::6]) <= LARGE * 3 // 2
+        assert tight.held_bytes <= 8 * LARGE * 3 // 2
+    for loan in loans:
+        loan.give_back()
+    assert tight.held_bytes == 0

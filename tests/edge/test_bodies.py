@@ -1,0 +1,405 @@
+"""Bodies that come and never end, and how much of them the door holds: tokens first, a budget, a share for each
+address, and all of it given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from pyservice.doors import KIB, MIB, DoorSettings
+from pyservice.observability.metrics import RequestMetrics
+from tests.small_service import (
+    CONNECTED,
+    GOOD,
+    HttpConnection,
+    HttpDoor,
+    SmallService,
+    code_of,
+    is_closed,
+    open_door,
+)
+from tests.two_doors import VALIDATE, Doors, open_doors, until
+
+pytestmark = pytest.mark.anyio
+
+CONNECTED_PATH = "/matchmaker/players/connected"
+JOIN = "/matchmaker/lobbies/join"
+TOKEN = {"authorization": "Bearer cloud_a"}
+LARGE = 900 * KIB
+BUDGET = DoorSettings(bodies_limit_bytes=8 * MIB, receive_timeout_ms=30_000)
+"""8 MiB in all, and 1 MiB for one address: room for the largest body."""
+SHARE = MIB
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production, and the one that tools bring."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path, settings=BUDGET) as opened:
+        yield opened
+
+
+Client = Callable[..., Awaitable[HttpConnection]]
+
+
+@pytest.fixture
+async def client(doors: Doors) -> AsyncIterator[Client]:
+    """Opens a connection from 127.0.0.`number`."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(number: int = 1) -> HttpConnection:
+            local = (f"127.0.0.{number}", 0)
+            streams = await asyncio.open_connection(*doors.http.address, local_addr=local)
+            connection = HttpConnection(*streams)
+            stack.push_async_callback(cut, connection)
+            return connection
+
+        yield opened
+
+
+async def cut(connection: HttpConnection) -> None:
+    connection.writer.transport.abort()
+    await connection.close()
+
+
+def held(doors: Doors) -> int:
+    return doors.metrics.http.body_bytes
+
+
+async def begin(connection: HttpConnection, sent: int, of: int) -> None:
+    """Most of a body; the rest does not come."""
+    connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(of)})
+    connection.writer.write(b" " * sent)
+    await connection.writer.drain()
+
+
+def body_of(size: int) -> bytes:
+    text = b'{"display_name":"%b"}'
+    return text % (b"x" * (size - len(text) + 2))
+
+
+# The budget
+
+
+async def test_many_bodies_that_do_not_end_hold_no_more_than_the_budget(
+    doors: Doors, client: Client
+) -> None:
+    peak = 0
+
+    async def hostile(number: int) -> str:
+        nonlocal peak
+        connection = await client(2 + number % 20)
+        connection.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(MIB)})
+        # Who was refused some seconds ago is cut off, which is as good.
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            for _ in range(LARGE // (20 * KIB)):
+                connection.writer.write(b" " * 20 * KIB)
+                await connection.writer.drain()
+                peak = max(peak, held(doors))
+                await asyncio.sleep(0)
+            reading = asyncio.ensure_future(connection.read())
+            done, _ = await asyncio.wait({reading}, timeout=0.2 if number >= 100 else 0)
+            if not done:
+                reading.cancel()
+                return ""
+            response = reading.result()
+            assert response.headers["retry-after"]
+            return code_of(response)
+        return ""
+
+    codes = await asyncio.gather(*(hostile(number) for number in range(200)))
+    assert set(codes) == {"", "OVERLOADED"}
+    assert 7 * MIB < peak <= 12 * MIB
+    assert held(doors) <= 12 * MIB
+    # Small requests are answered meanwhile, whole or in pieces, also from an address that has used its share.
+    for number in (2, 99):
+        good = await client(number)
+        assert (await good.ask("POST", CONNECTED_PATH, b'{"player_token":"x"}', GOOD)).status == 200
+
+
+async def test_one_address_has_a_share_and_the_others_have_room(
+    doors: Doors, client: Client
+) -> None:
+    first, second = await client(2), await client(2)
+    await begin(first, LARGE, MIB)
+    await until(lambda: held(doors) == LARGE)
+    await begin(second, LARGE, MIB)
+    response = await second.read()
+    assert (response.status, code_of(response)) == (503, "OVERLOADED")
+    assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
+    assert "address" in response.json["detail"]
+    assert await is_closed(second)
+    assert held(doors) == LARGE
+    other = await client(3)
+    assert (await other.ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
+    first.writer.write(b" " * (MIB - LARGE))
+    assert code_of(await first.read()) == "BODY_INVALID"
+    assert held(doors) == 0
+
+
+async def test_small_bodies_have_room_where_large_ones_have_none(
+    doors: Doors, client: Client
+) -> None:
+    for number in range(2, 11):
+        await begin(await client(number), MIB - 1, MIB)
+    await until(lambda: held(doors) >= 8 * (MIB - 1))
+    refused = await (await client(20)).ask("POST", VALIDATE, body_of(LARGE), TOKEN)
+    assert code_of(refused) == "OVERLOADED"
+    slow = await client(20)
+    body = body_of(60 * KIB)
+    slow.say("POST", VALIDATE, None, {**TOKEN, "content-length": str(len(body))})
+    before = held(doors)
+    slow.writer.write(body[:1000])
+    await until(lambda: held(doors) == before + 1000)
+    slow.writer.write(body[1000:])
+    assert (await slow.read()).status == 200
+    assert held(doors) == before
+
+
+async def test_small_bodies_that_do_not_end_are_bounded_too(doors: Doors, client: Client) -> None:
+    codes = []
+    for _ in range(40):
+        connection = await client(2)
+        before = held(doors)
+        connection.say("POST", JOIN, None, {**GOOD, "content-length": "60000"})
+        connection.writer.write(b" " * 59_999)
+        await until(lambda before=before: held(doors) != before or before > SHARE)  # type: ignore[misc]
+        if before + 59_999 > SHARE * 3 // 2:
+            codes.append(code_of(await connection.read()))
+    assert codes == ["OVERLOADED"] * (40 - SHARE * 3 // 2 // 59_999)
+    assert held(doors) <= SHARE * 3 // 2
+
+
+async def test_a_large_body_counts_until_its_answer(doors: Doors, client: Client) -> None:
+    doors.control.is_slow = True
+    connection = await client()
+    body = body_of(LARGE)
+    connection.say("POST", "/cloud/groups", body, TOKEN)
+    await until(doors.control.begun.is_set)
+    assert held(doors) == len(body)
+    # What is pipelined behind it counts as well.
+    connection.say("POST", VALIDATE, body_of(100 * KIB), TOKEN)
+    await until(lambda: held(doors) == len(body) + 100 * KIB)
+    doors.control.go_on.set()
+    assert [(await connection.read()).status for _ in range(2)] == [200, 200]
+    assert held(doors) == 0
+
+
+async def test_the_metric_tells_what_is_held(doors: Doors, client: Client) -> None:
+    await begin(await client(), 300 * KIB, MIB)
+    await until(lambda: held(doors) == 300 * KIB)
+    line = f'hosting_request_bodies_bytes{{door="http"}} {300.0 * KIB}'
+    assert line.encode() in doors.metrics.render()
+
+
+# Given back on every way out
+
+
+def chunked(*rest: bytes) -> bytes:
+    """A request whose first chunk is large, and what follows it."""
+    head = f"POST {VALIDATE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer cloud_a\r\n"
+    body = b"%x\r\n%b\r\n" % (300 * KIB, b" " * 300 * KIB)
+    return f"{head}transfer-encoding: chunked\r\n\r\n".encode() + body + b"".join(rest)
+
+
+def sized(size: int, sent: int, *fields: str) -> bytes:
+    head = f"POST {VALIDATE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer cloud_a\r\n"
+    lines = "".join(f"{field}\r\n" for field in fields)
+    return f"{head}{lines}content-length: {size}\r\n\r\n".encode() + b" " * sent
+
+
+HOSTILE = {
+    "leaves": (sized(MIB, LARGE), ""),
+    "says too much": (chunked(b"%x\r\n" % MIB, b" " * MIB), "BODY_TOO_LARGE"),
+    "breaks the framing": (chunked(b"nonsense\r\n"), "HEADER_INVALID"),
+    "ends in a trailer": (chunked(b"0\r\nx: ", b"t" * 300 * KIB), "BODY_TOO_LARGE"),
+    "extends a chunk": (chunked(b"1;", b"e" * 300 * KIB), "BODY_TOO_LARGE"),
+    "offers an upgrade": (sized(MIB, LARGE, "connection: upgrade", "upgrade: h2c"), ""),
+    "asks before it sends": (sized(MIB, LARGE, "expect: 100-continue"), ""),
+    "sends no JSON": (sized(LARGE, LARGE), "BODY_INVALID"),
+    "sends another type": (sized(LARGE, LARGE, "content-type: text/plain"), ""),
+    "closes": (sized(LARGE, LARGE, "connection: close"), "BODY_INVALID"),
+    "pipelines": (b"".join([sized(300 * KIB, 300 * KIB)] * 3), "BODY_INVALID"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_nothing_is_held_after_a_client_that(doors: Doors, client: Client, kind: str) -> None:
+    request, code = HOSTILE[kind]
+    connection = await client()
+    connection.writer.write(request)
+    if code:
+        assert code_of(await connection.read()) == code
+        if code != "BODY_INVALID":
+            # Not even while the client may still read why.
+            assert held(doors) == 0
+    else:
+        await until(lambda: held(doors) > 0 or doors.control.calls != [])
+    connection.writer.transport.abort()
+    await until(lambda: held(doors) == 0)
+    again = await client()
+    assert (await again.ask("POST", VALIDATE, body_of(LARGE), TOKEN)).status == 200
+    await until(lambda: held(doors) == 0)
+
+
+async def test_nothing_is_held_after_a_client_that_was_too_slow(tmp_path: Path) -> None:
+    settings = DoorSettings(receive_timeout_ms=200)
+    async with open_doors(tmp_path, settings=settings) as doors:
+        connection = await HttpConnection.open(doors.http.address)
+        await begin(connection, LARGE, MIB)
+        assert code_of(await connection.read()) == "REQUEST_TIMEOUT"
+        assert held(doors) == 0
+        await connection.close()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_nothing_is_held_after_a_client_that_left_or_a_door_that_stopped(
+    doors: Doors, client: Client, is_whole: bool
+) -> None:
+    doors.control.is_slow = True
+    for end in ("client", "door"):
+        doors.control.begun.clear()
+        connection = await client()
+        size = str(LARGE if is_whole else MIB)
+        connection.say("POST", "/cloud/groups", None, {**TOKEN, "content-length": size})
+        connection.writer.write(body_of(LARGE))
+        await until(lambda: held(doors) == LARGE)
+        if end == "client":
+            connection.writer.transport.abort()
+        else:
+            await doors.server.stop(0.0)
+        await until(lambda: held(doors) == 0)
+
+
+# A token first
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, "TOKEN_MISSING"),
+        ({"authorization": "Basic YTpi"}, "TOKEN_INVALID"),
+        ({"authorization": "Bearer nonsense"}, "TOKEN_INVALID"),
+        ({"authorization": "Bearer cloud_" + "a" * 200}, "TOKEN_INVALID"),
+    ],
+)
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_who_shows_no_token_sends_no_large_body(
+    doors: Doors, client: Client, headers: dict[str, str], code: str, is_chunked: bool
+) -> None:
+    connection = await client()
+    framing = {"transfer-encoding": "chunked"} if is_chunked else {"content-length": str(MIB)}
+    connection.say("POST", VALIDATE, None, {**headers, **framing, "expect": "100-continue"})
+    if is_chunked:
+        assert (await connection.read()).status == 100
+        connection.writer.write(b"%x\r\n" % MIB + b" " * (64 * KIB + 1))
+    response = await connection.read()
+    assert (response.status, code_of(response)) == (401, code)
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert held(doors) == 0
+    # Whoever sends on all the same can read that, and is cut off.
+    for _ in range(5):
+        connection.writer.write(b" " * 20 * KIB)
+        await connection.writer.drain()
+    assert await is_closed(connection)
+    assert doors.control.calls == []
+    counted = doors.metrics.http.meters["validate_game"].codes
+    assert counted[code] == 1
+
+
+async def test_a_small_body_is_received_before_its_token_is_looked_at(
+    doors: Doors, client: Client
+) -> None:
+    connection = await client()
+    for size in (100, 64 * KIB):
+        response = await connection.ask("POST", VALIDATE, body_of(size), {})
+        assert code_of(response) == "TOKEN_MISSING"
+        assert "connection" not in response.headers
+
+
+async def test_what_takes_no_token_takes_large_bodies_without_one(
+    doors: Doors, client: Client
+) -> None:
+    # The small service wants a token all the same: that it is asked for one shows that the body came.
+    connection = await client()
+    padded = b'{"lobby_id":"x"}' + b" " * LARGE
+    connection.say("POST", JOIN, None, {"content-length": str(len(padded) + 1)})
+    connection.writer.write(padded)
+    await until(lambda: held(doors) == len(padded))
+    connection.writer.write(b" ")
+    assert code_of(await connection.read()) == "TOKEN_MISSING"
+    assert held(doors) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("POST", "/nowhere", 404), ("DELETE", VALIDATE, 405)]
+)
+async def test_a_large_body_for_what_is_not_there_is_not_received(
+    doors: Doors, client: Client, method: str, path: str, status: int
+) -> None:
+    connection = await client()
+    connection.say(method, path, None, {**TOKEN, "content-length": str(LARGE)})
+    response = await connection.read()
+    assert (response.status, response.headers["connection"]) == (status, "close")
+
+
+async def test_shares_are_of_clients_and_not_of_their_proxy(tmp_path: Path) -> None:
+    settings = DoorSettings(
+        bodies_limit_bytes=8 * MIB, trusted_proxies=("127.0.0.0/8",), body_limit_bytes=MIB
+    )
+    async with open_doors(tmp_path, settings=settings) as doors:
+        connections = [await HttpConnection.open(doors.http.address) for _ in range(4)]
+        for number, connection in enumerate(connections):
+            forwarded = {**TOKEN, "x-forwarded-for": f"192.0.2.{number // 2}"}
+            connection.say("POST", VALIDATE, None, {**forwarded, "content-length": str(MIB)})
+            connection.writer.write(b" " * LARGE)
+            await connection.writer.drain()
+            if number % 2:
+                assert code_of(await connection.read()) == "OVERLOADED"
+            else:
+                await until(lambda n=number: held(doors) == LARGE * (1 + n // 2))  # type: ignore[misc]
+        for connection in connections:
+            await connection.close()
+
+
+# Other servers
+
+
+async def test_other_servers_have_the_same_budget() -> None:
+    service, metrics = SmallService(), RequestMetrics()
+    settings = DoorSettings(bodies_limit_bytes=8 * MIB)
+    async with open_door("asgi", service, settings, metrics) as door:
+        assert isinstance(door, HttpDoor)
+        first, second = [await HttpConnection.open(door.address) for _ in range(2)]
+        for connection in (first, second):
+            connection.say("POST", JOIN, None, {**GOOD, "content-length": str(MIB)})
+        first.writer.write(b" " * LARGE)
+        await until(lambda: metrics.http.body_bytes == LARGE)
+        second.writer.write(b" " * LARGE)
+        refused = await second.read()
+        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        assert metrics.http.body_bytes == LARGE
+        assert (await door.call("PlayerConnected", CONNECTED)).code == "OK"
+        await first.close()
+        await until(lambda: metrics.http.body_bytes == 0)
+        await second.close()
+        # What is too large, broken, or without a token leaves nothing behind either.
+        for path, body, headers, code in (
+            (JOIN, b" " * LARGE, GOOD, "BODY_INVALID"),
+            (JOIN, b" " * (MIB + 1), GOOD, "BODY_TOO_LARGE"),
+            ("/matchmaker/lobbies/ready", b" " * LARGE, {}, "TOKEN_MISSING"),
+            ("/nowhere", b" " * LARGE, GOOD, "NOT_FOUND"),
+        ):
+            connection = await HttpConnection.open(door.address)
+            assert code_of(await connection.ask("POST", path, body, headers)) == code
+            await until(lambda: metrics.http.body_bytes == 0)
+            await connection.close()

@@ -1,0 +1,107 @@
+"""While a door reads a large request, it answers the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pyservice.edge import endpoint
+from pyservice.pb.hosting.v1 import games_pb2
+from pyservice.rpc import server
+from tests.small_service import CONNECTED, GOOD, HttpConnection, code_of
+from tests.two_doors import BILLING, GAMES, VALIDATE, open_doors, until
+
+pytestmark = pytest.mark.anyio
+
+CLOUD = {"authorization": "Bearer cloud_a"}
+UNKNOWN = b'{"display_name":"a"' + b"".join(b',"%x":1' % number for number in range(60_000)) + b"}"
+LONG = "x" * 600_000
+
+
+class Stopped:
+    """Judging waits, whoever asks for it, until it is let go on or the request is small."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, module: Any, slug: str = "validate_game"
+    ) -> None:
+        self._slug = slug
+        self.go_on = threading.Event()
+        self.threads: list[str] = []
+        self._judge = module.refuse_invalid
+        monkeypatch.setattr(module, "refuse_invalid", self._refuse_invalid)
+
+    def _refuse_invalid(self, method: Any, message: Any, *unread: Any) -> None:
+        if method.slug == self._slug:
+            self.threads.append(threading.current_thread().name)
+            self.go_on.wait(20)
+        self._judge(method, message, *unread)
+
+
+async def test_a_large_body_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(UNKNOWN) > 256 * 1024
+    stopped = Stopped(monkeypatch, endpoint)
+    async with open_doors(tmp_path) as doors:
+        large = await HttpConnection.open(doors.http.address)
+        large.say("POST", VALIDATE, UNKNOWN, CLOUD)
+        try:
+            await until(lambda: bool(stopped.threads))
+            small = await HttpConnection.open(doors.http.address)
+            assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
+            await small.close()
+        finally:
+            stopped.go_on.set()
+        refused = await large.read()
+        assert (refused.status, code_of(refused)) == (400, "BODY_INVALID")
+        errors = refused.json["errors"]
+        assert errors[0]["path"] == ["0", "unknown-field"]
+        assert errors[-1]["message"] == f"and {60_000 - len(errors) + 1} more problems"
+        assert stopped.threads == ["large request_0"]
+        await large.close()
+
+
+async def test_a_large_body_of_the_matchmaker_keeps_no_player_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = Stopped(monkeypatch, endpoint, "find")
+    async with open_doors(tmp_path) as doors:
+        large = await HttpConnection.open(doors.http.address)
+        large.say("POST", "/matchmaker/lobbies/find", UNKNOWN, GOOD)
+        try:
+            await until(lambda: bool(stopped.threads))
+            assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+        finally:
+            stopped.go_on.set()
+        refused = await large.read()
+        # Names that nobody knows are ignored here.
+        assert [error["path"] for error in refused.json["errors"]] == [["game_modes", "required"]]
+        assert stopped.threads == ["large request_0"]
+        await large.close()
+
+
+async def test_a_large_message_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = Stopped(monkeypatch, server)
+    async with open_doors(tmp_path) as doors:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        call = doors.grpc.channel.unary_unary(f"/{GAMES}/ValidateGame")
+        metadata = (("authorization", CLOUD["authorization"]),)
+        data = games_pb2.ValidateGameRequest(display_name=LONG).SerializeToString()
+        large = asyncio.ensure_future(call(data, metadata=metadata, timeout=30))
+        try:
+            await until(lambda: bool(stopped.threads))
+            small = await HttpConnection.open(doors.http.address)
+            assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
+            await small.close()
+        finally:
+            stopped.go_on.set()
+        answer = games_pb2.ValidateGameResponse.FromString(await large)
+        assert answer.errors[0].path == [str(len(LONG))]
+        assert stopped.threads == ["large request_0"]

@@ -1,0 +1,146 @@
+"""Connections to PostgreSQL that break: idle ones, in the middle of a change, and after the commit was sent. Nobody is
+given a broken one, and what may have been committed is taken for committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from pyservice.storage import postgres_connections
+from pyservice.storage.database import Database, open_database
+from tests.databases import Databases
+from tests.databases import databases as databases
+from tests.faults.cut import Way, way_to
+from tests.storage.notes import (
+    at_once,
+    both,
+    code_of,
+    codes,
+    count_up,
+    in_use,
+    number,
+    prepare,
+    read_once,
+    write_once,
+)
+
+pytestmark = pytest.mark.anyio
+
+COMMIT = b"COMMIT\0"
+
+
+@pytest.fixture
+async def way(databases: Databases) -> AsyncIterator[Way]:
+    url = databases.url("postgresql")
+    assert url is not None
+    async with way_to(url) as made:
+        yield made
+
+
+@pytest.fixture
+async def database(way: Way, tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(way.url, tmp_path)
+    await prepare(made)
+    yield made
+    assert in_use(made) == 0
+    await made.close()
+
+
+async def test_connections_that_broke_while_they_were_idle_are_not_noticed_by_anybody(
+    database: Database, way: Way
+) -> None:
+    for _ in range(3):
+        await at_once(database, "read", 8, number)
+        way.cut()
+        assert await codes(database) == {"OK"}
+
+
+async def test_connections_on_which_nothing_is_heard_any_more_cost_one_caller_a_wait(
+    database: Database, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "ANSWER_TIMEOUT_S", 2.0)
+    await at_once(database, "read", 8, number)
+    way.silence()
+    assert await code_of(lambda: write_once(database)) == "CONTROL_PLANE_UNAVAILABLE"
+    for _ in range(8):
+        assert await codes(database) == {"OK"}
+
+
+async def test_a_change_whose_connection_breaks_is_not_made(database: Database, way: Way) -> None:
+    async def interrupted() -> None:
+        async with database.write() as tx:
+            await count_up(tx, "a")
+            way.cut()
+            await count_up(tx, "b")
+
+    assert await code_of(interrupted) == "CONTROL_PLANE_UNAVAILABLE"
+    async with database.read() as tx:
+        assert await both(tx) == (0, 0)
+
+
+async def test_a_commit_whose_answer_is_lost_is_told_as_unknown_and_its_news_are_spread(
+    database: Database, way: Way
+) -> None:
+    called: list[str] = []
+
+    async def change() -> None:
+        async with database.write() as tx:
+            await count_up(tx, "a")
+            tx.afterwards(lambda: called.append("afterwards"))
+
+    await write_once(database)
+    way.cut_at = COMMIT
+    assert await code_of(change) == "CONTROL_PLANE_UNAVAILABLE"
+    way.cut_at = None
+    assert (way.cuts, called) == (1, ["afterwards"])
+    async with database.read() as tx:
+        assert await number(tx) == 2
+
+
+async def test_a_read_that_is_cut_off_is_told_and_the_next_one_goes(
+    database: Database, way: Way
+) -> None:
+    await read_once(database)
+    way.cut_at = b"REPEATABLE READ"
+    # All that are tried are cut, the new one too.
+    assert await code_of(lambda: read_once(database)) == "CONTROL_PLANE_UNAVAILABLE"
+    way.cut_at = None
+    assert await codes(database) == {"OK"}
+
+
+async def test_a_statement_that_nobody_waits_for_ends_on_the_server_too(
+    database: Database, way: Way
+) -> None:
+    async def wait_long() -> None:
+        async with database.write() as tx:
+            await count_up(tx)
+            await tx.first(text("SELECT pg_sleep(60)"))
+
+    async def is_asleep() -> bool:
+        asked = (
+            "query = 'SELECT pg_sleep(60)' AND state = 'active' AND datname = current_database()"
+        )
+        async with database.read() as tx:
+            row = await tx.first(text(f"SELECT count(*) FROM pg_stat_activity WHERE {asked}"))
+        assert row is not None
+        return bool(row[0])
+
+    task = asyncio.create_task(wait_long())
+    async with asyncio.timeout(10):
+        while not await is_asleep():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        while await is_asleep():
+            await asyncio.sleep(0.01)
+    # The row that it had changed is nobody's any more.
+    async with asyncio.timeout(5):
+        await write_once(database)
+    async with database.read() as tx:
+        assert await number(tx) == 1

@@ -1,0 +1,193 @@
+"""Who asks for a change and goes away before it is answered: the change is made, and whoever watches hears of it all
+the same. The disk is held between the change and its answer, so that the caller goes at that very moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pyservice.cli.asking import control_socket
+from pyservice.control.changes import now_ms
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
+from pyservice.rpc import InternalClient
+from tests.control.files import png, put
+from tests.faults.control.struck import LOG, StruckHouse
+from tests.household import Developer, Door, GrpcDoor, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+WAKES_S: Final = 10.0
+"""A watch that nobody wakes answers after 40 s."""
+READS: Final = 5
+_ADMIN: Final = "hosting.internal.v1.ControlAdmin"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, shim_library: Path) -> Iterator[StruckHouse]:
+    made = StruckHouse(tmp_path_factory.mktemp("house"), shim_library, None)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@dataclass
+class Watched:
+    """A change, and the read that tells of it; `index` is what its watch begins with."""
+
+    change: Callable[[], Awaitable[Any]]
+    read: Callable[..., Awaitable[Any]]
+    is_there: Callable[[Any], bool]
+
+
+class Scene:
+    """Somebody who watches at the public door, and callers who go."""
+
+    def __init__(self, house: StruckHouse, caller: Door) -> None:
+        self.house = house
+        self.developer = Developer(house, house.door("http"))
+        self.caller = Developer(house, caller)
+        self.admin = InternalClient(control_socket(house.data_dir))
+
+    async def close(self) -> None:
+        for door in (self.developer.door, self.caller.door, self.admin):
+            await door.close()
+
+    async def picture(self, kind: str) -> Watched:
+        place = {"game_id": await self.developer.game()}
+        made = await self.developer.good(
+            f"prepare_{kind}", **place, path="x.png", content_length=len(png())
+        )
+        assert (await put(made["presigned_request"], png())).status_code == 200
+        upload_id = made["upload_id"]
+        return Watched(
+            lambda: self.caller.good(f"complete_{kind}", **place, upload_id=upload_id),
+            lambda **more: self.developer.good("get_game", **place, **more),
+            lambda body: f"{kind}_url" in body["game"],
+        )
+
+    async def by_its_upload(self) -> Watched:
+        watched = await self.picture("logo")
+        place = {"game_id": await self.developer.game()}
+        made = await self.developer.good(
+            "prepare_logo", **place, path="x.png", content_length=len(png())
+        )
+        assert (await put(made["presigned_request"], png())).status_code == 200
+        watched.change = lambda: self.caller.good("complete_upload", upload_id=made["upload_id"])
+        watched.read = lambda **more: self.developer.good("get_game", **place, **more)
+        return watched
+
+    async def device_link(self) -> Watched:
+        game_id = await self.developer.game()
+        link = (await self.developer.good("prepare_device_link"))["device_link_token"]
+        fields = {"device_link_token": link}
+        return Watched(
+            lambda: self.caller.good("complete_device_link", **fields, game_id=game_id),
+            lambda **more: self.developer.good("get_device_link", **fields, **more),
+            lambda body: "cloud_token" in body,
+        )
+
+    async def billing(self) -> Watched:
+        group_id, time_ms = self.house.group_id, now_ms()
+        request = admin.RecordBillingRequest(
+            group_id=group_id, event=admin.BILLING_EVENT_PAYMENT_FAILED, ts_ms=time_ms
+        )
+        return Watched(
+            lambda: self.admin.call(f"{_ADMIN}.RecordBilling", request, 60),
+            lambda **more: self.developer.good("get_billing", group_id=group_id, **more),
+            lambda body: "payment_failed_ts" in body["group"],
+        )
+
+    async def member(self) -> Watched:
+        person = await self.admin.call(
+            f"{_ADMIN}.CreateIdentity", admin.CreateIdentityRequest(display_name="Somebody")
+        )
+        identity_id = person.identity_id
+        token = await self.admin.call(
+            f"{_ADMIN}.CreateCloudToken",
+            admin.CreateCloudTokenRequest(all_groups=True, identity_id=identity_id),
+        )
+        them = Developer(self.house, self.developer.door, token.token)
+        request = admin.AddMemberRequest(group_id=self.house.group_id, identity_id=identity_id)
+        return Watched(
+            lambda: self.admin.call(f"{_ADMIN}.AddMember", request, 60),
+            lambda **more: them.good("get_games", **more),
+            lambda body: bool(body["groups"]),
+        )
+
+    async def group(self) -> Watched:
+        request = admin.AdminCreateGroupRequest(display_name="Group")
+        before = len((await self.developer.good("get_games"))["groups"])
+        return Watched(
+            lambda: self.admin.call(f"{_ADMIN}.AdminCreateGroup", request, 60),
+            lambda **more: self.developer.good("get_games", **more),
+            lambda body: len(body["groups"]) > before,
+        )
+
+    async def ask_and_go(self, watched: Watched) -> None:
+        """The caller goes while what it changed is on its way to the disk."""
+        with self.house.shim.stalled("fdatasync fsync", LOG) as rule:
+            asking = asyncio.ensure_future(watched.change())
+
+            async def is_on_its_way() -> bool:
+                return rule.waiting > 0
+
+            await eventually(is_on_its_way)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            # The plane hears of it before it answers what is asked after it.
+            for _ in range(READS):
+                await watched.read()
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def scene(request: pytest.FixtureRequest, house: StruckHouse) -> AsyncIterator[Scene]:
+    made = Scene(house, house.door(request.param))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def inside(house: StruckHouse) -> AsyncIterator[Scene]:
+    """The caller asks the control plane itself, as commands do."""
+    made = Scene(house, GrpcDoor(f"unix:{control_socket(house.data_dir)}"))
+    yield made
+    await made.close()
+
+
+async def wakes(scene: Scene, watched: Watched) -> None:
+    before = await watched.read()
+    assert not watched.is_there(before)
+    index = before["watch"]["index"]
+    waiting = asyncio.ensure_future(watched.read(watch_index=index))
+    await scene.ask_and_go(watched)
+    after = await asyncio.wait_for(waiting, WAKES_S)
+    assert watched.is_there(after), after
+
+
+@pytest.mark.parametrize("kind", ["banner", "logo"])
+async def test_a_picture_of_a_game_is_seen_by_who_watches_it(scene: Scene, kind: str) -> None:
+    await wakes(scene, await scene.picture(kind))
+
+
+async def test_so_is_one_that_is_completed_as_an_upload(inside: Scene) -> None:
+    await wakes(inside, await inside.by_its_upload())
+
+
+async def test_a_device_gets_its_token(scene: Scene) -> None:
+    await wakes(scene, await scene.device_link())
+
+
+@pytest.mark.parametrize("what", ["billing", "member", "group"])
+async def test_what_a_command_changes_is_seen_although_it_was_broken_off(
+    inside: Scene, what: str
+) -> None:
+    await wakes(inside, await getattr(inside, what)())

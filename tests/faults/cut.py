@@ -1,0 +1,93 @@
+"""A way to a PostgreSQL server that can be cut: at once, or after a request has reached the server and before its
+answer comes back; or on which nothing is heard any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+_CHUNK = 1 << 16
+_SOCKET = ".s.PGSQL.5432"
+
+
+class Way:
+    """A unix socket that leads to the server's."""
+
+    def __init__(self, server_url: str) -> None:
+        parts = urlsplit(server_url)
+        [folder] = parse_qs(parts.query)["host"]
+        self._server_path = Path(folder) / _SOCKET
+        self._folder = Path(tempfile.mkdtemp(prefix="hosting-way-"))
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}?host={self._folder}"
+        self.cut_at: bytes | None = None
+        """What a client says to be cut off: the server hears it, and its answer is never told."""
+        self.cuts = 0
+        self._open: set[asyncio.StreamWriter] = set()
+        self._unheard: set[asyncio.StreamWriter] = set()
+        self._listener: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        self._listener = await asyncio.start_unix_server(self._lead, str(self._folder / _SOCKET))
+
+    async def close(self) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+        shutil.rmtree(self._folder)
+
+    def cut(self) -> None:
+        """Cuts off everybody who is connected."""
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    def silence(self) -> None:
+        """Nothing of those who are connected gets through any more, and nobody tells them."""
+        self._unheard |= self._open
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        from_server, to_server = await asyncio.open_unix_connection(str(self._server_path))
+        answers = asyncio.create_task(self._pass(from_server, writer))
+        try:
+            while said := await reader.read(_CHUNK):
+                if writer in self._unheard:
+                    continue
+                if self.cut_at is not None and self.cut_at in said:
+                    answers.cancel()
+                    await asyncio.wait({answers})
+                    to_server.write(said)
+                    # It has done it when it answers.
+                    await from_server.read(_CHUNK)
+                    self.cuts += 1
+                    return
+                to_server.write(said)
+        except OSError:
+            pass
+        finally:
+            self._open.discard(writer)
+            answers.cancel()
+            writer.transport.abort()
+            to_server.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while said := await reader.read(_CHUNK):
+                writer.write(said)
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def way_to(server_url: str) -> AsyncIterator[Way]:
+    """A way that is open within the block."""
+    way = Way(server_url)
+    await way.open()
+    try:
+        yield way
+    finally:
+        await way.close()

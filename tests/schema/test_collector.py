@@ -1,0 +1,61 @@
+"""Large requests are read without the garbage collector, which afterwards goes on as it did."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from pyservice.schema import jsontext
+from pyservice.schema.collector import LARGE_BYTES, uncollected
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """As it was, whatever a test did."""
+    yield
+    gc.enable()
+
+
+def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+        with uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(KeyError), uncollected():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_process_without_collector_gets_none() -> None:
+    gc.disable()
+    with uncollected():
+        pass
+    assert not gc.isenabled()
+
+
+def test_a_text_of_many_lists_causes_no_collection_for_each_few_hundred_of_them() -> None:
+    collections: list[object] = []
+
+    def note(phase: str, _: object) -> None:
+        if phase == "start":
+            collections.append(phase)
+
+    text = b'{"a":[' + b",".join([b"[]"] * 100_000) + b"]}"
+    assert len(text) > LARGE_BYTES
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        value = jsontext.parse(text)
+        assert jsontext.member_texts(text)["a"] == text[5:-1]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(value["a"]) == 100_000
+    # One may be due each time when it is let go on; there were hundreds.
+    assert len(collections) <= 6
+    with pytest.raises(jsontext.JsonRefused):
+        jsontext.parse(text[:-1])
+    assert gc.isenabled()

@@ -1,0 +1,150 @@
+"""Whose turn it is: bounds that hold whatever happens, and an order in which nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from pyservice.turns import Bounds, Crowded, Turns
+
+pytestmark = pytest.mark.anyio
+
+BOUNDS = Bounds(per_host=4, per_tenant_at_host=3, per_tenant=5, waiting_per_tenant=12)
+
+
+class Crowd:
+    """Requests that keep their turn until they are told to go on."""
+
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self.turns = Turns(bounds)
+        self.order: list[tuple[bytes, str]] = []
+        self.running: dict[asyncio.Event, tuple[bytes, str]] = {}
+
+    async def _ask(self, tenant: bytes, host: str) -> None:
+        async with self.turns.one(tenant, host):
+            done = asyncio.Event()
+            self.order.append((tenant, host))
+            self.running[done] = (tenant, host)
+            try:
+                await done.wait()
+            finally:
+                del self.running[done]
+
+    async def come(self, tenant: bytes, host: str, count: int = 1) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self._ask(tenant, host)) for _ in range(count)]
+        await settled()
+        return tasks
+
+    async def go(self, tenant: bytes) -> None:
+        """The tenant's request that runs longest is answered."""
+        next(done for done, (who, _) in self.running.items() if who == tenant).set()
+        await settled()
+
+    def count(self, tenant: bytes, host: str | None = None) -> int:
+        return sum(who == tenant and host in (None, where) for who, where in self.running.values())
+
+
+async def settled() -> None:
+    """Everything that can go on has gone on."""
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def test_one_tenant_never_takes_the_last_turns_of_a_host() -> None:
+    crowd = Crowd()
+    slow = await crowd.come(b"slow", "host", 10)
+    assert crowd.count(b"slow") == 3
+    good = await crowd.come(b"good", "host")
+    assert crowd.count(b"good") == 1
+    await cancel(slow + good)
+
+
+async def test_a_tenant_has_its_share_of_all_and_other_hosts_wait_for_it_too() -> None:
+    crowd = Crowd()
+    tasks = [task for host in "abcd" for task in await crowd.come(b"slow", host, 2)]
+    assert crowd.count(b"slow") == 5
+    assert crowd.count(b"slow", "c") == 1
+    tasks += await crowd.come(b"good", "d", 3)
+    assert crowd.count(b"good", "d") == 3
+    # One turn that ends at one host lets it go on at another.
+    await crowd.go(b"slow")
+    assert crowd.count(b"slow", "a") == 1
+    assert crowd.count(b"slow", "c") == 2
+    await cancel(tasks)
+
+
+async def test_tenants_that_wait_get_their_turns_one_after_the_other() -> None:
+    crowd = Crowd(Bounds(per_host=1, per_tenant_at_host=1, per_tenant=9, waiting_per_tenant=99))
+    tasks = await crowd.come(b"many", "host", 4)
+    tasks += await crowd.come(b"few", "host", 2)
+    tasks += await crowd.come(b"one", "host", 1)
+    for _ in range(7):
+        await crowd.go(crowd.order[-1][0])
+    names = [tenant for tenant, _ in crowd.order]
+    assert names == [b"many", b"many", b"few", b"one", b"many", b"few", b"many"]
+    assert all(task.done() and task.exception() is None for task in tasks)
+    assert len(crowd.turns) == 0
+
+
+async def test_more_than_may_wait_is_refused_at_once_and_only_this_tenants() -> None:
+    crowd = Crowd()
+    tasks = await crowd.come(b"slow", "host", 14)
+    refused = [task for task in tasks if task.done()]
+    assert [type(task.exception()) for task in refused] == [Crowded, Crowded]
+    tasks += await crowd.come(b"good", "host", 5)
+    assert len([task for task in tasks if task.done()]) == 2
+    await cancel(tasks)
+
+
+async def test_whoever_goes_away_takes_no_turn_along() -> None:
+    crowd = Crowd(Bounds(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99))
+    tasks = await crowd.come(b"a", "host", 3)
+    # The first hands its turn to the second at the moment at which that goes away.
+    next(iter(crowd.running)).set()
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await settled()
+    assert crowd.count(b"a") == 1
+    await cancel(tasks)
+    assert len(crowd.turns) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_bounds_hold_and_everybody_has_a_turn_in_any_order_of_events(seed: int) -> None:
+    chance = random.Random(seed)
+    crowd = Crowd()
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(300):
+        match chance.randrange(5):
+            case 0 | 1:
+                tenant, host = chance.choice([b"a", b"b", b"c"]), chance.choice("xyz")
+                tasks.append(asyncio.create_task(crowd._ask(tenant, host)))
+            case 2 | 3 if crowd.running:
+                chance.choice(list(crowd.running)).set()
+            case _ if tasks:
+                chance.choice(tasks).cancel()
+        for _ in range(chance.randrange(3)):
+            await asyncio.sleep(0)
+        places = list(crowd.running.values())
+        for host in "xyz":
+            assert sum(where == host for _, where in places) <= 4
+            assert all(crowd.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
+        assert all(crowd.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
+    async with asyncio.timeout(20):
+        while not all(task.done() for task in tasks):
+            for done in tuple(crowd.running):
+                done.set()
+            await asyncio.sleep(0)
+    await settled()
+    assert {
+        type(error) for task in tasks if not task.cancelled() and (error := task.exception())
+    } <= {Crowded}
+    assert len(crowd.turns) == 0
+
+
+async def cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,117 @@
+"""Watches: many that wake at one time are woken a few in a turn of the loop, each once, and none is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pyservice.calls import Park
+from pyservice.watch import WOKEN_A_TURN, Change, Changes, Parked, Waiters
+
+pytestmark = pytest.mark.anyio
+
+COUNT = 3 * WOKEN_A_TURN + 1
+NEWS = Changes("r", 2, (Change("a", 2),), is_complete=True)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Request(Parked):
+    """A parked request that writes down how it was woken."""
+
+    def __init__(self, woken: list[tuple[Request, bool]]) -> None:
+        super().__init__()
+        self._woken = woken
+
+    def woken(self, *, is_over: bool) -> None:
+        self._woken.append((self, is_over))
+
+
+class Crowd:
+    """Requests that are held for the same topic."""
+
+    def __init__(self, waiters: Waiters) -> None:
+        self.woken: list[tuple[Request, bool]] = []
+        self.requests = [Request(self.woken) for _ in range(COUNT)]
+        for request in self.requests:
+            waiters.hold(request, Park(("a",), 1, "r"))
+
+    async def all_woken(self) -> list[int]:
+        """How many were woken after each turn, until nothing more happens."""
+        counts = [len(self.woken)]
+        while True:
+            await asyncio.sleep(0)
+            if len(self.woken) == counts[-1]:
+                return counts
+            counts.append(len(self.woken))
+
+
+async def test_they_are_woken_a_few_in_a_turn_in_their_order() -> None:
+    waiters = Waiters()
+    crowd = Crowd(waiters)
+    waiters.take("r", NEWS)
+    counts = await crowd.all_woken()
+    assert counts == [WOKEN_A_TURN, 2 * WOKEN_A_TURN, 3 * WOKEN_A_TURN, COUNT]
+    assert crowd.woken == [(request, False) for request in crowd.requests]
+    assert len(waiters) == 0
+
+
+async def test_those_whose_time_is_over_together_as_well() -> None:
+    waiters = Waiters(hold_ms=50)
+    crowd = Crowd(waiters)
+    before = 0
+    async with asyncio.timeout(20):
+        while len(waiters):
+            await asyncio.sleep(0)
+            assert len(crowd.woken) - before <= WOKEN_A_TURN
+            before = len(crowd.woken)
+    assert sorted(map(id, crowd.requests)) == sorted(id(request) for request, _ in crowd.woken)
+    assert all(is_over for _, is_over in crowd.woken)
+
+
+async def test_who_leaves_before_it_is_woken_is_not_woken() -> None:
+    waiters = Waiters()
+    crowd = Crowd(waiters)
+    waiters.take("r", NEWS)
+    for request in crowd.requests[WOKEN_A_TURN:]:
+        waiters.drop(request)
+    await crowd.all_woken()
+    assert len(crowd.woken) == WOKEN_A_TURN
+    assert len(waiters) == 0
+
+
+async def test_more_news_meanwhile_wake_nobody_twice() -> None:
+    waiters = Waiters()
+    crowd = Crowd(waiters)
+    waiters.take("r", NEWS)
+    waiters.take("r", Changes("r", 3, (Change("a", 3),), is_complete=True))
+    await crowd.all_woken()
+    assert len(crowd.woken) == COUNT
+
+
+async def test_who_is_held_anew_meanwhile_waits_for_what_comes_next() -> None:
+    waiters = Waiters()
+    crowd = Crowd(waiters)
+    waiters.take("r", NEWS)
+    again = crowd.woken[0][0]
+    waiters.hold(again, Park(("a",), 2, "r"))
+    await crowd.all_woken()
+    assert len(crowd.woken) == COUNT
+    assert len(waiters) == 1
+    waiters.take("r", Changes("r", 3, (Change("a", 3),), is_complete=True))
+    assert crowd.woken[-1] == (again, False)
+
+
+async def test_another_run_meanwhile_wakes_the_rest_once() -> None:
+    waiters = Waiters()
+    crowd = Crowd(waiters)
+    waiters.take("r", NEWS)
+    late = Request(crowd.woken)
+    waiters.hold(late, Park(("a",), 7, "other"))
+    await crowd.all_woken()
+    assert len(crowd.woken) == COUNT
+    assert len(waiters) == 1
