@@ -63,13 +63,14 @@ class Cdn:
         signer: UrlSigner,
         domain: str | None,
         trusted_proxies: Iterable[str | Network] = (),
+        credentials: Credentials | None = None,
     ) -> None:
         """`trusted_proxies` are believed about a client's address (decisions 1.10)."""
         self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
         self._domain = domain.lower() if domain else None
         self._compressor = Compressor()
-        self._credentials = Credentials()
+        self._credentials = credentials or Credentials()
         self._files = Files(objects, self._compressor)
         self._signed = SignedObjects(objects, signer, self._files)
         self.counts = CdnCounts()

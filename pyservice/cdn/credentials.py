@@ -12,8 +12,10 @@ import hmac
 import secrets
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
@@ -29,6 +31,7 @@ WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
 """Wrong passwords from one client address at one site."""
 
 _WAITING_MAX: Final = 64
+"""For a thread, and of one source for its turn."""
 _REMEMBERED_MAX: Final = 1024
 
 
@@ -44,15 +47,28 @@ class TooOften(Exception):
         self.wait_s = wait_s
 
 
+@dataclass(slots=True)
+class _Line:
+    """Those of one source who are checked or wait for that, in the order in which they came."""
+
+    present: int = 0
+    under_way: int = 0
+    first: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of whoever is next."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Credentials:
     """Checks Basic credentials. Good ones are remembered by a keyed hash, never as they are."""
 
-    def __init__(self, threads: int = 2) -> None:
+    def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="bcrypt")
         self._waiting = 0
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._clock_s = clock_s
         self._wrong = Buckets(WRONG_RATE)
+        self._lines: dict[bytes, _Line] = {}
         self._running: dict[bytes, asyncio.Task[bool]] = {}
         self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(4))
 
@@ -81,9 +97,6 @@ class Credentials:
         key = self._fingerprint(source, fingerprint)
         running = self._running.get(key)
         if running is None:
-            wait_s = self._wrong.take(source, monotonic())
-            if wait_s:
-                raise TooOften(wait_s)
             running = asyncio.ensure_future(self._decide(password, expected, users, source))
             self._running[key] = running
             running.add_done_callback(lambda done: self._ended(key, done))
@@ -103,14 +116,42 @@ class Credentials:
     async def _decide(
         self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: bytes
     ) -> bool:
-        """Checks a password that counts as wrong until it is not. Raises Busy."""
+        """Checks a password in its source's turn. Raises Busy, TooOften."""
         is_wrong = False
-        try:
-            is_wrong = not await self._check(password, self._comparisons(expected, users))
-        finally:
-            if not is_wrong:
-                self._wrong.put_back(source)
+        async with self._turn(source):
+            try:
+                is_wrong = not await self._check(password, self._comparisons(expected, users))
+            finally:
+                if not is_wrong:
+                    self._wrong.put_back(source)
         return not is_wrong and expected is not None
+
+    @asynccontextmanager
+    async def _turn(self, source: bytes) -> AsyncIterator[None]:
+        """Within it one more password counts as wrong. Whoever there is no room for waits while others of the source
+        may turn out to be right, and is refused when none is under way. Raises Busy, TooOften.
+        """
+        line = self._lines.setdefault(source, _Line())
+        if line.present - line.under_way >= _WAITING_MAX:
+            raise Busy
+        line.present += 1
+        try:
+            async with line.first:
+                while wait_s := self._wrong.take(source, self._clock_s()):
+                    if not line.under_way:
+                        raise TooOften(wait_s)
+                    line.ended.clear()
+                    await line.ended.wait()
+                line.under_way += 1
+            try:
+                yield
+            finally:
+                line.under_way -= 1
+                line.ended.set()
+        finally:
+            line.present -= 1
+            if not line.present:
+                del self._lines[source]
 
     def _comparisons(self, expected: bytes | None, users: Mapping[str, bytes]) -> list[bytes]:
         """Hashes to compare with, until one is right: 2^cost of the dearest hash there is, whoever is

@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from pyservice.cdn.app import Cdn
+from pyservice.cdn.credentials import Credentials
 from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.sites import Site
@@ -65,6 +66,7 @@ async def running_listener(
     domain: str | None = None,
     reserve_bytes: int = 0,
     trusted_proxies: tuple[str, ...] = (),
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[Listener]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
@@ -76,7 +78,7 @@ async def running_listener(
     objects = Objects(blobs, signer, url)
     uploads = Uploads(blobs, signer, objects.counts)
     sites = GivenSites()
-    cdn = Cdn(sites, objects, signer, domain, trusted_proxies)
+    cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials)
     server = CdnServer(cdn, bound, uploads)
     await server.start()
     try:

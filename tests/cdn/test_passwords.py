@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import bcrypt
 import httpx
 import pytest
 
-from pyservice.cdn.credentials import Credentials
+from pyservice.cdn.credentials import Busy, Credentials, TooOften
 from pyservice.cdn.sites import Site
 from pyservice.control.passwords import ROUNDS
 from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
@@ -144,12 +145,46 @@ async def test_good_passwords_are_not_counted_however_many_come_at_once(
     # The same one for all that is on a page, and then many people behind one address.
     page = [ask(listener, here, "user-0", "0") for _ in range(40)]
     assert await asyncio.gather(*page) == [200] * 40
-    for number in range(30):
-        assert await ask(listener, here, f"user-{number}", str(number)) == 200
+    people = [ask(listener, here, f"user-{number}", str(number)) for number in range(30)]
+    assert await asyncio.gather(*people) == [200] * 30
+
+
+async def outcomes(checker: Credentials, users: int, wrong: int) -> Counter[bool | str]:
+    """Of so many, each with a password of their own, asked for at once behind one address; the first are wrong."""
+    hashes = {f"user-{n}": bcrypt.hashpw(b"%d" % n, bcrypt.gensalt(4)) for n in range(users)}
+
+    async def outcome(number: int) -> bool | str:
+        password = "wrong" if number < wrong else str(number)
+        header = httpx.BasicAuth(f"user-{number}", password)._auth_header.encode()
+        try:
+            return await checker.are_good(header, hashes, b"here")
+        except (Busy, TooOften) as error:
+            return type(error).__name__
+
+    return Counter(await asyncio.gather(*map(outcome, range(users))))
+
+
+async def test_who_is_right_waits_for_those_who_may_be_wrong_and_is_not_counted() -> None:
+    checker = Credentials(clock_s=lambda: 0.0)
+    # One wrong one is left, which each of the others may have been in its turn.
+    assert await outcomes(checker, users=40, wrong=9) == {False: 9, True: 31}
+    assert await outcomes(checker, users=40, wrong=1) == {False: 1, True: 39}
+    assert await outcomes(checker, users=40, wrong=40) == {"TooOften": 40}
+    checker.close()
+
+
+async def test_of_one_source_only_so_many_wait_for_their_turn() -> None:
+    checker = Credentials(clock_s=lambda: 0.0)
+    assert await outcomes(checker, users=90, wrong=0) == {True: 74, "Busy": 16}
+    assert await outcomes(checker, users=74, wrong=0) == {True: 74}
+    checker.close()
 
 
 async def test_guesses_through_a_proxy_are_counted_against_who_sent_them(tmp_path: Path) -> None:
-    async with running_listener(tmp_path, trusted_proxies=("127.0.0.0/8",)) as listener:
+    checker = Credentials(clock_s=lambda: 0.0)
+    async with running_listener(
+        tmp_path, trusted_proxies=("127.0.0.0/8",), credentials=checker
+    ) as listener:
         guessed_site(listener)
         first, second = "X-Forwarded-For: 192.0.2.1", "X-Forwarded-For: 192.0.2.2"
         for number in range(10):

@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same with rate limits that nobody keeps for long."""
     folder: Path = tmp_path_factory.mktemp("strict")
-    limits = {"client": GENERAL_LIMIT, "operator": GENERAL_LIMIT}
+    limits = dict.fromkeys(("client", "operator", "anonymous"), GENERAL_LIMIT)
     with open_world(folder, **limits) as opened:
         yield opened
 

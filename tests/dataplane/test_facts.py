@@ -191,7 +191,7 @@ async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> Non
     tasks = [asyncio.create_task(read_on()), asyncio.create_task(count_on())]
     began_s = time.monotonic()
     changes = 0
-    while time.monotonic() - began_s < 0.6:
+    while time.monotonic() - began_s < 0.6 or min(answers.values()) < 3:
         await scene.connected(lobby_id, token)
         await scene.disconnected(lobby_id, token, hold_ms=60_000)
         token = (await scene.join(lobby_id, rejoin_token=token)).player.token

@@ -365,20 +365,3 @@ async def test_large_messages_are_judged_and_resolved_beside_the_loop(
     assert threading.get_ident() not in threads.values()
     assert (await plane.take(**at(3))).HasField("applied")
     assert set(threads.values()) == {threading.get_ident()}
-
-
-async def test_the_loop_turns_while_a_large_message_is_taken(plane: Plane) -> None:
-    fed = at(1, large(500_000))
-    turns = 0
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0.001)
-
-    turning = asyncio.create_task(turn())
-    await asyncio.sleep(0)
-    assert (await plane.take(**fed)).HasField("applied")
-    turning.cancel()
-    assert turns > 3

@@ -205,7 +205,7 @@ async def test_an_operation_past_its_deadline_is_given_up(
     door: GrpcDoor, service: SmallService, metrics: RequestMetrics
 ) -> None:
     data = pb.JoinLobbyRequest(lobby_id=LOBBY_ID).SerializeToString()
-    failure = await failure_of(door, "JoinLobby", data, timeout=0.2)
+    failure = await failure_of(door, "JoinLobby", data, timeout=1.0)
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await asyncio.wait_for(service.left.wait(), 5)
     codes = metrics.grpc.meters["join"].codes
