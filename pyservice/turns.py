@@ -62,6 +62,14 @@ class Turns:
     @asynccontextmanager
     async def one(self, tenant: bytes, host: str) -> AsyncIterator[None]:
         """Within it is the tenant's turn at the host. Raises Crowded, at once."""
+        await self.enter(tenant, host)
+        try:
+            yield
+        finally:
+            self.leave(tenant, host)
+
+    async def enter(self, tenant: bytes, host: str) -> None:
+        """Waits for the tenant's turn at the host; whoever has it calls `leave`. Raises Crowded, at once."""
         known = self._tenants.setdefault(tenant, _Tenant())
         if known.present >= self._bounds.waiting_per_tenant:
             raise Crowded
@@ -72,16 +80,25 @@ class Turns:
                 await self._wait(tenant, host)
             else:
                 self._take(tenant, place)
-            try:
-                yield
-            finally:
-                self._leave(tenant, host)
-        finally:
-            known.present -= 1
-            if not known.present:
-                del self._tenants[tenant]
-            if not (place.running or place.waiting):
-                self._hosts.pop(host, None)
+        except BaseException:
+            self._gone(tenant, host)
+            raise
+
+    def leave(self, tenant: bytes, host: str) -> None:
+        """The turn is over."""
+        self._leave(tenant, host)
+        self._gone(tenant, host)
+
+    def _gone(self, tenant: bytes, host: str) -> None:
+        """One of the tenant less; what nobody asks for is forgotten."""
+        known = self._tenants[tenant]
+        known.present -= 1
+        if not known.present:
+            del self._tenants[tenant]
+        # Whoever is cancelled may come here after the last one of the host has gone.
+        place = self._hosts.get(host)
+        if place is not None and not (place.running or place.waiting):
+            del self._hosts[host]
 
     def _is_free(self, tenant: bytes, place: _Host) -> bool:
         bounds = self._bounds

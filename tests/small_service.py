@@ -34,7 +34,7 @@ from pyservice.schema.methods import METHODS
 
 MATCHMAKER = "hosting.v1.Matchmaker"
 LOBBY_ID = "00000000-0000-4000-8000-000000000000"
-GOOD = {"authorization": "Bearer good"}
+GOOD = {"authorization": "Bearer pub_good"}
 CONNECTED = {"player_token": "some token"}
 FIND = {"game_modes": ["duel"]}
 JOIN = {"lobby_id": LOBBY_ID}
@@ -69,13 +69,13 @@ class SmallService:
         }
 
     def authorize(self, call: Call) -> Caller:
-        """`Bearer good` is a game client, `Bearer env-<n>` one of several back ends."""
+        """`Bearer pub_good` is a game client, `Bearer env_<n>` one of several back ends."""
         if call.authorization is None:
             raise ServiceError("TOKEN_MISSING")
         token = call.authorization.removeprefix("Bearer ")
-        if token != "good" and not token.startswith("env-"):
+        if token != "pub_good" and not token.startswith("env_"):
             raise ServiceError("TOKEN_INVALID")
-        kind = TokenKind.PUBLIC if token == "good" else TokenKind.ENVIRONMENT
+        kind = TokenKind.PUBLIC if token == "pub_good" else TokenKind.ENVIRONMENT
         return Caller(kind, b"n" * 16, b"", token.encode(), call)
 
     async def connected(self, message: pb.PlayerConnectedRequest, caller: Caller) -> Message:

@@ -38,7 +38,7 @@ from tests.small_service import GrpcDoor, HttpDoor, SmallService, listener
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
 OTHER_GROUP = "00000000-0000-4000-8000-00000000000b"
-CLOUD = {"authorization": "Bearer cloud"}
+CLOUD = {"authorization": "Bearer cloud_c"}
 BILLING = f"/cloud/groups/{GROUP}/billing"
 VALIDATE = "/cloud/games/validate"
 GROUPS = "hosting.v1.Groups"

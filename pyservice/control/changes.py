@@ -88,8 +88,7 @@ class Changes:
 
     async def forget_old(self) -> int:
         """Drops answers that need not be remembered any more; how many."""
-        async with self._database.write() as tx:
-            return await numbers.forget_before(tx, self._now_ms() - REMEMBERED_MS)
+        return await numbers.forget_before(self._database, self._now_ms() - REMEMBERED_MS)
 
     async def _change(self, change: Callable[[Transaction], Awaitable[Answer]]) -> Answer:
         async def attempt() -> Answer:

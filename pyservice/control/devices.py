@@ -38,6 +38,8 @@ Make = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
 """Links that were not completed, and remembered answers of calls without a token: whoever likes can make them."""
+_PORTIONS_AT_ONCE: Final = 10
+"""More than are made meanwhile, and not so many that a caller waits long for what others left."""
 _KEY_FILE: Final = "link.key"
 _KEY_BYTES: Final = 32
 _KIND: Final = "link_"
@@ -134,11 +136,11 @@ class Devices:
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
-            await self._prune(tx, now)
             await devices.add(tx, device_link_id, now, now + LIVES_MS)
             # The token is a secret and not remembered: it is made again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
+        await self._prune()
         row = await self._made(request, caller, change)
         if row is None:
             # The answer was remembered for longer than its link is kept: there is nothing to repeat.
@@ -161,15 +163,18 @@ class Devices:
         async with self._database.read() as tx:
             return await devices.find(tx, answer.device_link_id)
 
-    async def _prune(self, tx: Transaction, now_ms: int) -> None:
+    async def _prune(self) -> None:
         """Now and then: what ended long ago goes, and the oldest of what is too many."""
+        now = self._now_ms()
         self._unpruned += 1
-        if now_ms < self._prune_ms and self._unpruned <= self._kept_max // 100:
+        if now < self._prune_ms and self._unpruned <= self._kept_max // 100:
             return
-        await devices.forget_before(tx, now_ms - _REMEMBERED_MS)
-        await devices.forget_uncompleted_beyond(tx, self._kept_max)
-        await numbers.forget_of_anonymous_beyond(tx, self._kept_max)
-        self._prune_ms, self._unpruned = now_ms + _PRUNE_EVERY_MS, 0
+        # Before anything is waited for: nobody else does it meanwhile.
+        self._prune_ms, self._unpruned = now + _PRUNE_EVERY_MS, 0
+        most = _PORTIONS_AT_ONCE
+        await devices.forget_before(self._database, now - _REMEMBERED_MS, most)
+        await devices.forget_uncompleted_beyond(self._database, self._kept_max, most)
+        await numbers.forget_of_anonymous_beyond(self._database, self._kept_max, most)
 
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller

@@ -1,5 +1,6 @@
 """Names of other servers to addresses, in threads of their own: bounded in time and number, and in number
-for each tenant, so that one whose names nobody answers for leaves the others theirs.
+for each tenant, so that one whose names nobody answers for leaves the others theirs. Who comes when all places are
+taken waits in turn, as long as it has time.
 
 The event loop's executor has no part in it. Which addresses may be asked is `outbound`'s.
 """
@@ -10,23 +11,19 @@ import asyncio
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from pyservice.turns import Bounds, Crowded, Turns
 
 AT_ONCE: Final = 64
 PER_TENANT: Final = AT_ONCE // 8
 TIMEOUT_MS: Final = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    tenant: bytes
-    answer: asyncio.Future[list[str]]
+_WAITING_PER_TENANT: Final = 512
 
 
 class Lookups:
-    """Looks names up. A name is looked up once for all who wait for it; nobody waits for the threads
-    at the end. Belongs to one event loop.
+    """Looks names up. One that is being looked up is looked up once for all who ask for it; nobody
+    waits for the threads at the end. Belongs to one event loop.
     """
 
     def __init__(
@@ -36,10 +33,9 @@ class Lookups:
         per_tenant: int = PER_TENANT,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
-        self._at_once = at_once
-        self._per_tenant = per_tenant
+        self._turns = Turns(Bounds(at_once, per_tenant, per_tenant, _WAITING_PER_TENANT))
         self._timeout_s = timeout_ms / 1000
-        self._running: dict[str, _Lookup] = {}
+        self._running: dict[str, asyncio.Future[list[str]]] = {}
         """By name, until the thread has ended: one that nobody waits for any more still counts."""
 
     def __len__(self) -> int:
@@ -48,25 +44,31 @@ class Lookups:
 
     async def addresses(self, host: str, tenant: bytes) -> list[str]:
         """All addresses of a name, at least one. Raises OSError: it has none, that is not known in
-        time, or too many names are looked up, in all or for this tenant.
+        time, which counts waiting for its turn, or too much of this tenant waits already.
         """
-        found = self._running.get(host) or self._start(host, tenant)
-        return await asyncio.shield(found.answer)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = self._running.get(host) or await self._begun(host, tenant)
+                return await asyncio.shield(found)
+        except TimeoutError:
+            raise OSError(f"the name was not resolved within {self._timeout_s:g} s") from None
+        except Crowded:
+            raise OSError("too many names of this tenant wait to be looked up") from None
 
-    def _start(self, host: str, tenant: bytes) -> _Lookup:
-        if len(self._running) >= self._at_once:
-            raise OSError("too many names are looked up already")
-        if sum(one.tenant == tenant for one in self._running.values()) >= self._per_tenant:
-            raise OSError("too many names of this game are looked up already")
+    async def _begun(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
+        """What will be known of a name, in the tenant's turn."""
+        await self._turns.enter(tenant, "")
+        if host in self._running:
+            # Somebody else's turn came first.
+            self._turns.leave(tenant, "")
+            return self._running[host]
         loop = asyncio.get_running_loop()
-        made = _Lookup(tenant, loop.create_future())
-        late = OSError(f"the name was not resolved within {self._timeout_s:g} s")
-        timer = loop.call_later(self._timeout_s, _settle, made.answer, None, late)
+        found: asyncio.Future[list[str]] = loop.create_future()
 
         def end(addresses: list[str] | None, error: OSError | None) -> None:
-            timer.cancel()
             del self._running[host]
-            _settle(made.answer, addresses, error)
+            self._turns.leave(tenant, "")
+            _settle(found, addresses, error)
 
         def look_up() -> None:
             addresses, failure = _look_up(host)
@@ -74,12 +76,12 @@ class Lookups:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, addresses, failure)
 
-        self._running[host] = made
+        self._running[host] = found
         try:
             threading.Thread(target=look_up, name="lookup", daemon=True).start()
         except RuntimeError:
             end(None, OSError("no thread can be started to resolve the name"))
-        return made
+        return found
 
 
 def _look_up(host: str) -> tuple[list[str] | None, OSError | None]:
@@ -93,8 +95,6 @@ def _look_up(host: str) -> tuple[list[str] | None, OSError | None]:
 def _settle(
     answer: asyncio.Future[list[str]], addresses: list[str] | None, error: OSError | None
 ) -> None:
-    if answer.done():
-        return
     if addresses:
         answer.set_result(addresses)
     else:

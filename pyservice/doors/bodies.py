@@ -1,5 +1,5 @@
 """How much memory bodies of requests may take while nobody knows yet what they are worth: a budget of the whole door,
-and a share of it for each client address.
+and where half of it is held a share for each client address.
 
 Pure: knows numbers, no socket. What is counted when, and how a refusal is told, is the door's.
 """
@@ -14,7 +14,7 @@ from pyservice.observability.metrics import DoorMetrics
 SMALL_BYTES: Final = 64 * 1024
 """Bodies up to this size may use half as much again as the budget: large ones never keep them out."""
 _SHARES: Final = 8
-"""One client address has this part of the budget."""
+"""One client address has this part of the budget, once half of it is held: many clients may share an address."""
 
 
 class BodyBudget:
@@ -41,7 +41,7 @@ class BodyBudget:
         held = self._held.get(source, 0) + more_bytes
         total, share = self._metrics.body_bytes + more_bytes, self._share_bytes
         reserve = share // 2 if is_small else 0
-        if held > share + reserve:
+        if held > share + reserve and total > self._total_bytes // 2:
             raise ServiceError("OVERLOADED", _ADDRESS_DETAIL)
         if total > self._total_bytes + (self._total_bytes // 2 if is_small else 0):
             raise ServiceError("OVERLOADED")

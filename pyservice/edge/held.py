@@ -110,7 +110,7 @@ class Held(Parked):
         self._requests.send(self, is_over=is_over)
 
     def hurry(self) -> None:
-        """Take what there is: the door is being closed."""
+        """Take what there is: the door is being closed, or the client wants something else."""
         self._requests.waiters.drop(self)
         self.woken(is_over=True)
 

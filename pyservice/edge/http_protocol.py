@@ -341,6 +341,9 @@ class HttpProtocol(Connection):
             self._is_reading_paused = bool(waiting)
             if waiting:
                 self.transport.pause_reading()
+                if self._held is not None:
+                    # Nobody would see its client leave now.
+                    self._held.hurry()
             else:
                 self.transport.resume_reading()
         if self._current is None and self._stage == Stage.IDLE and not self._is_write_paused:
@@ -378,7 +381,7 @@ class HttpProtocol(Connection):
         if self._loans.answering and self._current is not None:
             self._loans.end(self._current)
         held.begin(self._on_held)
-        if self._is_stopping:
+        if self._is_stopping or self._waiting:
             held.hurry()
 
     def _on_held(self, answer: Answer) -> None:

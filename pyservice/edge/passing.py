@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Final
 
 from pyservice.doors.addresses import Address
-from pyservice.doors.shares import Shares
+from pyservice.doors.shares import WAIT_MS, Shares
 from pyservice.edge import relayed
 from pyservice.edge.exchanges import Answer, Request
 from pyservice.edge.held import Held, HeldRequests, Sender
@@ -27,7 +27,7 @@ from pyservice.watch import Waiters
 
 AT_ONCE: Final = 512
 """Requests of clients that are with the other side at one time, of which a token or an address has a
-share (`doors.shares`); one more is OVERLOADED."""
+share (`doors.shares`); one more waits for a moment, and is OVERLOADED then."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 
 _REPEAT: Final = (
@@ -62,10 +62,11 @@ class Passing:
         rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
+        wait_ms: int = WAIT_MS,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._upstream = Upstream(socket_path, answer_timeout_ms)
-        self._shares = Shares(at_once)
+        self._shares = Shares(at_once, wait_ms)
         self._is_away = False
         self.rays = rays or Rays("edge", queued_max=0)
         self.held = HeldRequests(self._ask, waiters, self.rays)
@@ -75,7 +76,7 @@ class Passing:
     ) -> Reply:
         """Pass a client's request on, in a place of its token's and address's share. Raises ServiceError."""
         header = wish.authorization
-        with self._shares.place(header.decode("latin-1") if header else None, client):
+        async with self._shares.place(header.decode("latin-1") if header else None, client):
             return await self._ask(head, body, is_safe=is_safe)
 
     async def _ask(self, head: bytes, body: bytes = b"", *, is_safe: bool = True) -> Reply:

@@ -14,7 +14,7 @@ import httptools
 
 from pyservice.edge.exchanges import STATUS_LINES, Headers
 
-_IDLE_MAX: Final = 64
+_IDLE_MAX: Final = 128
 # Shorter than the other side keeps a connection: what was sent on one that it closes just then would
 # have an unknown end.
 _IDLE_MAX_S: Final = 20.0

@@ -17,7 +17,7 @@ import grpc
 from pyservice.calls import Park
 from pyservice.doors import behind
 from pyservice.doors.addresses import Address
-from pyservice.doors.shares import Shares
+from pyservice.doors.shares import WAIT_MS, Shares
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
@@ -26,7 +26,7 @@ from pyservice.watch import Waiters
 
 AT_ONCE: Final = 512
 """Calls that are with the other side at one time, of which a token or an address has a share
-(`doors.shares`); one more is OVERLOADED. Waiting ones are not."""
+(`doors.shares`); one more waits for a moment, and is OVERLOADED then. Parked ones are not with it."""
 ANSWER_TIMEOUT_MS: Final = 60_000
 _WOKEN_AT_ONCE: Final = 32
 """Parked calls that are sent again at one time; the others wait for their turn."""
@@ -79,13 +79,14 @@ class RpcPassing:
         rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
+        wait_ms: int = WAIT_MS,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
     ) -> None:
         self._channel = grpc.aio.insecure_channel(unix_address(socket_path), options=_OPTIONS)
         self._waiters = waiters
         self._rays = rays or Rays("rpc", queued_max=0)
         self._answer_timeout_s = answer_timeout_ms / 1000
-        self._shares = Shares(at_once)
+        self._shares = Shares(at_once, wait_ms)
         self._woken = asyncio.Semaphore(_WOKEN_AT_ONCE)
 
     async def answer(self, asked: Asked, time_left_s: float | None) -> bytes:
@@ -96,7 +97,7 @@ class RpcPassing:
         loop = asyncio.get_running_loop()
         deadline = None if time_left_s is None else loop.time() + time_left_s
         metadata = _metadata(asked, self._rays.pass_on(asked.trace))
-        with self._shares.place(asked.fields.get("authorization"), asked.client):
+        async with self._shares.place(asked.fields.get("authorization"), asked.client):
             answer = await self._ask(asked, metadata, deadline)
         until = 0.0
         while isinstance(answer, Park):

@@ -94,7 +94,7 @@ class RpcServer:
         def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
             service, _, name = method.name.rpartition(".")
             if self._reading is not None:
-                handler = self._reading.first(handler, is_told=True)
+                handler = self._reading.first(handler, is_told=True, needs_token=method.needs_token)
             services.setdefault(service, {})[rpc_name or name] = handler
 
         for name, operation in operations.items():

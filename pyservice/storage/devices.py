@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import func, insert, select, update
 
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage import portions
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.tables import device_links
+
+_NUMBER = device_links.c.uncompleted_number
+_ADD = insert(device_links).values(uncompleted_number=portions.next_number(_NUMBER))
+_GREATEST = select(func.max(_NUMBER).label("number"))
+_FORGET_UNCOMPLETED = portions.portion(device_links.c.device_link_id, _NUMBER)
+_FORGET_ENDED = portions.portion(device_links.c.device_link_id, device_links.c.expires_ms)
 
 
 async def add(tx: Transaction, device_link_id: str, now_ms: int, expires_ms: int) -> None:
     await tx.run(
-        insert(device_links),
-        {"device_link_id": device_link_id, "create_ms": now_ms, "expires_ms": expires_ms},
+        _ADD, {"device_link_id": device_link_id, "create_ms": now_ms, "expires_ms": expires_ms}
     )
 
 
@@ -30,29 +36,24 @@ async def complete(
         .where(
             device_links.c.device_link_id == device_link_id, device_links.c.complete_ms.is_(None)
         )
-        .values(complete_ms=now_ms, game_id=game_id, token_id=token_id)
+        .values(
+            complete_ms=now_ms, game_id=game_id, token_id=token_id, uncompleted_number=None
+        )
     )
     return await tx.run(statement) > 0
 
 
-async def forget_uncompleted_beyond(tx: Transaction, kept: int) -> int:
-    """Drops what was not completed but the newest so many; how many."""
-    uncompleted = device_links.c.complete_ms.is_(None)
-    newest_first = (
-        select(device_links.c.device_link_id)
-        .where(uncompleted)
-        # Ids of records are made in the order of time.
-        .order_by(device_links.c.device_link_id.desc())
-    )
-    first_to_go = await tx.first(newest_first.offset(kept).limit(1))
-    if first_to_go is None:
+async def forget_uncompleted_beyond(database: Database, kept: int, most: int | None = None) -> int:
+    """Drops of the last so many that were made none, of those before them what was not completed, in at most so many
+    portions; how many.
+    """
+    async with database.read() as tx:
+        greatest = await tx.first(_GREATEST)
+    if greatest is None or greatest.number is None:
         return 0
-    statement = delete(device_links).where(
-        uncompleted, device_links.c.device_link_id <= first_to_go.device_link_id
-    )
-    return await tx.run(statement)
+    return await portions.forget(database, _FORGET_UNCOMPLETED, greatest.number - kept, most)
 
 
-async def forget_before(tx: Transaction, before_ms: int) -> int:
-    """Drops links that ended before; how many."""
-    return await tx.run(delete(device_links).where(device_links.c.expires_ms < before_ms))
+async def forget_before(database: Database, before_ms: int, most: int | None = None) -> int:
+    """Drops links that ended before, in at most so many portions; how many."""
+    return await portions.forget(database, _FORGET_ENDED, before_ms - 1, most)

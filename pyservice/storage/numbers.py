@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import and_, bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage import portions
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.tables import idempotent_answers, service_state
 
 SOURCE_EPOCH = "source_epoch"
@@ -15,13 +16,17 @@ FACTS_LSN = "facts_lsn"
 """Up to where they are."""
 
 ANONYMOUS = b"anonymous/"
-"""How keys of callers without a token begin: what whoever likes can add to can be told apart, and bounded."""
-ANONYMOUS_END = b"anonymous0"
+"""How keys of callers without a token begin: what whoever likes can add to is numbered, and bounded."""
 
 _REMEMBERED = select(idempotent_answers).where(
     idempotent_answers.c.caller_key == bindparam("caller_key")
 )
+_NUMBER = idempotent_answers.c.anonymous_number
 _REMEMBER = insert(idempotent_answers)
+_REMEMBER_ANONYMOUS = _REMEMBER.values(anonymous_number=portions.next_number(_NUMBER))
+_GREATEST = select(func.max(_NUMBER).label("number"))
+_FORGET_ANONYMOUS = portions.portion(idempotent_answers.c.caller_key, _NUMBER)
+_FORGET_OLD = portions.portion(idempotent_answers.c.caller_key, idempotent_answers.c.create_ms)
 
 
 async def get_text(tx: Transaction, name: str) -> str | None:
@@ -63,26 +68,26 @@ async def remember(
         "answer": answer,
         "create_ms": now_ms,
     }
-    await tx.run(_REMEMBER, values)
+    await tx.run(
+        _REMEMBER_ANONYMOUS if caller_key.startswith(ANONYMOUS) else _REMEMBER, values
+    )
 
 
 async def forget(tx: Transaction, caller_key: bytes) -> None:
     await tx.run(delete(idempotent_answers).where(idempotent_answers.c.caller_key == caller_key))
 
 
-async def forget_of_anonymous_beyond(tx: Transaction, kept: int) -> int:
-    """Drops answers of callers without a token but the newest so many; how many."""
-    key, made = idempotent_answers.c.caller_key, idempotent_answers.c.create_ms
-    theirs = and_(key >= ANONYMOUS, key < ANONYMOUS_END)
-    newest_first = select(made).where(theirs).order_by(made.desc())
-    first_to_go = await tx.first(newest_first.offset(kept).limit(1))
-    if first_to_go is None:
+async def forget_of_anonymous_beyond(
+    database: Database, kept: int, most: int | None = None
+) -> int:
+    """Drops answers of callers without a token but the newest so many, in at most so many portions; how many."""
+    async with database.read() as tx:
+        greatest = await tx.first(_GREATEST)
+    if greatest is None or greatest.number is None:
         return 0
-    return await tx.run(delete(idempotent_answers).where(theirs, made <= first_to_go.create_ms))
+    return await portions.forget(database, _FORGET_ANONYMOUS, greatest.number - kept, most)
 
 
-async def forget_before(tx: Transaction, before_ms: int) -> int:
+async def forget_before(database: Database, before_ms: int) -> int:
     """Drops what is older; how many."""
-    return await tx.run(
-        delete(idempotent_answers).where(idempotent_answers.c.create_ms < before_ms)
-    )
+    return await portions.forget(database, _FORGET_OLD, before_ms - 1)

@@ -285,8 +285,10 @@ device_links: Final = Table(
     _ms("complete_ms", nullable=True),
     _id("game_id", nullable=True),
     _id("token_id", nullable=True),
+    Column("uncompleted_number", BigInteger, nullable=True, index=True),
     Index("ix_device_links_expires_ms", "expires_ms"),
 )
+"""`uncompleted_number` grows with each that is made; a completed one has none."""
 
 idempotent_answers: Final = Table(
     "idempotent_answers",
@@ -294,9 +296,12 @@ idempotent_answers: Final = Table(
     Column("caller_key", LargeBinary, primary_key=True),
     Column("message_hash", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
+    Column("anonymous_number", BigInteger, nullable=True, index=True),
     _ms("create_ms", index=True),
 )
-"""`caller_key` is the hash of caller and key; `message_hash` of operation and message (decisions 1.8)."""
+"""`caller_key` is the hash of caller and key; `message_hash` of operation and message (decisions 1.8).
+`anonymous_number` grows with each answer to a caller without a token; the others have none.
+"""
 
 rays: Final = Table(
     "rays",

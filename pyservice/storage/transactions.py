@@ -8,11 +8,15 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Executable, Row
 
+from pyservice.observability.logging import get_logger
+
 Record = Row[Any]
 """A row; its columns are attributes. What PostgreSQL gives looks the same (`postgres_connections`)."""
 
 Values = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 Result = TypeVar("Result")
+
+_log = get_logger("storage")
 
 
 class Transaction(Protocol):
@@ -46,7 +50,10 @@ class Afterwards:
 
     def call_afterwards(self, _: object = None) -> None:
         for call in self._calls:
-            call()
+            try:
+                call()
+            except Exception:  # the others are told of the change all the same
+                _log.exception("what follows a change failed")
 
 
 async def finish(work: Awaitable[Result]) -> Result:

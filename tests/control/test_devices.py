@@ -19,8 +19,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage import devices as links
-from pyservice.storage import numbers
-from pyservice.storage.database import Transaction, open_database
+from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answers, metadata
 from pyservice.watch import Topics
@@ -236,7 +235,7 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     ]
     # It is looked at now and then.
     most = kept + kept // 100 + 1
-    theirs = idempotent_answers.c.caller_key.between(numbers.ANONYMOUS, numbers.ANONYMOUS_END)
+    theirs = idempotent_answers.c.anonymous_number.is_not(None)
     async with database.read() as tx:
         counted = select(func.count().label("number"))
         waiting = await tx.first(
@@ -259,6 +258,41 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     last = caller(2 * kept - 1)
     twice = [await made.prepare(pb.PrepareDeviceLinkRequest(), last) for _ in range(2)]
     assert twice[0] == twice[1] != answers[-1]
+
+
+async def test_of_many_who_make_links_at_once_one_drops_what_is_too_much(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[int] = []
+    forget = links.forget_uncompleted_beyond
+
+    async def noted(database: Database, kept: int, most: int | None = None) -> int:
+        dropped.append(kept)
+        return await forget(database, kept, most)
+
+    monkeypatch.setattr(links, "forget_uncompleted_beyond", noted)
+    made = Devices(
+        records.database,
+        Changes(records.database),
+        RecordIds(),
+        Topics(),
+        LinkKey.load_or_create(tmp_path),
+        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+        lambda: 4_000_000_000_000,
+        kept_max=5_000,
+    )
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
+    caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+
+    async def make(times: int) -> None:
+        await asyncio.gather(
+            *(made.prepare(pb.PrepareDeviceLinkRequest(), caller) for _ in range(times))
+        )
+
+    await make(30)
+    assert dropped == [5_000]
+    await make(30)
+    assert dropped == [5_000] * 2
 
 
 async def _same(_: Transaction) -> pb.GetDeviceLinkResponse:

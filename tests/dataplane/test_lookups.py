@@ -52,48 +52,78 @@ def ask(lookups: Lookups, tenant: bytes, names: list[str]) -> list[asyncio.Task[
 
 
 async def test_names_that_nobody_answers_for_leave_others_their_lookups(holes: Holes) -> None:
-    lookups = Lookups()
+    lookups = Lookups(timeout_ms=20_000)
     asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(20)])
-    async with asyncio.timeout(20):
-        # Those over the share are refused while the others still wait.
-        done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        while len(done) < 12:
-            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            done |= more
-    assert {str(task.exception()) for task in done} == {
-        "too many names of this game are looked up already"
-    }
-    assert (len(lookups), len(waiting)) == (8, 8)
     assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
-    assert not any(task.done() for task in waiting)
+    assert len(lookups) == 8
+    assert not any(task.done() for task in asked)
+    # Those over the share wait for their turn, as does one that would be answered.
+    later = ask(lookups, b"slow", ["good.example"])
     holes.free.set()
-    assert await asyncio.gather(*waiting) == [["127.0.0.1"]] * 8
+    assert await asyncio.gather(*asked, *later) == [["127.0.0.1"]] * 21
     await until_none(lookups)
     assert await lookups.addresses("hole1.example", b"slow") == ["127.0.0.1"]
 
 
+async def test_when_all_places_are_taken_whoever_is_below_the_share_has_the_next(
+    holes: Holes,
+) -> None:
+    lookups = Lookups(timeout_ms=20_000)
+    asked = [
+        task
+        for tenant in range(8)
+        for task in ask(
+            lookups, b"slow %d" % tenant, [f"hole-{tenant}-{n}.example" for n in range(10)]
+        )
+    ]
+    await asyncio.sleep(0)
+    assert len(lookups) == 64
+    other = asyncio.create_task(lookups.addresses("good.example", b"good"))
+    await asyncio.sleep(0)
+    assert len(lookups) == 64
+    holes.free.set()
+    assert await other == ["127.0.0.1"]
+    assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 80
+    await until_none(lookups)
+    assert len(lookups._turns) == 0
+
+
+async def test_so_many_of_one_tenant_wait_and_not_more(holes: Holes) -> None:
+    lookups = Lookups(timeout_ms=20_000)
+    asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(512)])
+    await asyncio.sleep(0)
+    with pytest.raises(OSError, match="wait to be looked up"):
+        await lookups.addresses("good.example", b"slow")
+    assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
+    for task in asked:
+        task.cancel()
+    holes.free.set()
+    await until_none(lookups)
+
+
 async def test_a_lookup_is_given_up_in_time_and_counts_until_it_has_ended(holes: Holes) -> None:
     lookups = Lookups(per_tenant=1, timeout_ms=50)
-    for _ in range(2):
+    # The second waits for the same thread, the third for a place.
+    for name in ("hole.example", "hole.example", "good.example"):
         with pytest.raises(OSError, match=r"not resolved within 0\.05 s"):
-            await lookups.addresses("hole.example", b"slow")
+            await lookups.addresses(name, b"slow")
     assert holes.asked == ["hole.example"]
-    with pytest.raises(OSError, match="of this game"):
-        await lookups.addresses("good.example", b"slow")
     holes.free.set()
     await until_none(lookups)
     assert await lookups.addresses("good.example", b"slow") == ["127.0.0.1"]
+    assert len(lookups._turns) == 0
 
 
-async def test_there_is_a_bound_for_all_together(holes: Holes) -> None:
-    lookups = Lookups(at_once=3, per_tenant=2)
+async def test_a_name_that_is_being_looked_up_is_nobodys_alone(holes: Holes) -> None:
+    lookups = Lookups(at_once=3, per_tenant=2, timeout_ms=20_000)
     asked = ask(lookups, b"a", ["hole1", "hole2"]) + ask(lookups, b"b", ["hole3", "hole4"])
-    with pytest.raises(OSError, match="too many names are looked up already"):
-        await asked[3]
-    # A name that is being looked up is nobody's alone.
-    shared = asyncio.create_task(lookups.addresses("hole1", b"c"))
+    asked += ask(lookups, b"c", ["hole1", "hole4"])
+    await asyncio.sleep(0)
+    assert len(lookups) == 3
     holes.free.set()
-    assert await asyncio.gather(*asked[:3], shared) == [["127.0.0.1"]] * 4
+    assert await asyncio.gather(*asked) == [["127.0.0.1"]] * 6
+    # Two waited for one and the same: it may have ended before the other's turn came.
+    assert sorted(set(holes.asked)) == ["hole1", "hole2", "hole3", "hole4"]
 
 
 async def test_who_goes_away_leaves_the_lookup_to_the_others(holes: Holes) -> None:

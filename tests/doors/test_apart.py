@@ -59,3 +59,40 @@ async def test_too_many_of_one_are_refused_and_others_are_read() -> None:
     go_on.set()
     assert await other == "read"
     await asyncio.gather(*tasks[:-1])
+
+
+async def test_who_goes_away_keeps_the_turn_until_the_thread_is_done_with_it() -> None:
+    apart, go_on, read = Apart(), threading.Event(), list[str]()
+    first = asyncio.create_task(apart.run(b"gone", lambda: go_on.wait(20)))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(apart.run(b"gone", lambda: read.append("gone")))
+    other = asyncio.create_task(apart.run(b"other", lambda: read.append("other")))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        for task in (first, waiting):
+            task.cancel()
+            await asyncio.sleep(0)
+    # Who waited has left the line, and nothing is handed to the thread behind what it still reads.
+    assert (waiting.cancelled(), first.done(), other.done()) == (True, False, False)
+    assert apart._thread._work_queue.qsize() == 0
+    go_on.set()
+    await asyncio.gather(first, other, return_exceptions=True)
+    assert first.cancelled()
+    assert read == ["other"]
+    assert len(apart._turns) == 0
+
+
+async def test_what_is_raised_after_its_sender_went_away_troubles_nobody() -> None:
+    apart, go_on = Apart(), threading.Event()
+
+    def refuse() -> None:
+        go_on.wait(20)
+        raise ServiceError("BODY_INVALID")
+
+    reading = asyncio.create_task(apart.run(b"a", refuse))
+    await asyncio.sleep(0)
+    reading.cancel()
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await apart.run(b"a", lambda: "read") == "read"

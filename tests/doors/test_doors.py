@@ -187,7 +187,7 @@ async def slow_door(
         yield opened
 
 
-def from_address(address: str, token: str = "good") -> dict[str, str]:
+def from_address(address: str, token: str = "pub_good") -> dict[str, str]:
     return {"authorization": f"Bearer {token}", "x-forwarded-for": address}
 
 
@@ -216,17 +216,17 @@ async def test_client_addresses_count_each_for_itself(slow_door: Door) -> None:
 async def test_a_back_end_counts_by_its_token_alone(slow_door: Door) -> None:
     addresses = ("203.0.113.1", "203.0.113.2", "203.0.113.3")
     codes = [
-        (await slow_door.call("ListLobbies", {}, from_address(address, "env-1"))).code
+        (await slow_door.call("ListLobbies", {}, from_address(address, "env_1"))).code
         for address in addresses
     ]
     assert codes == ["OK", "OK", "RATE_LIMITED"]
-    other = await slow_door.call("ListLobbies", {}, from_address("203.0.113.1", "env-2"))
+    other = await slow_door.call("ListLobbies", {}, from_address("203.0.113.1", "env_2"))
     assert other.code == "OK"
 
 
 async def test_attach_counts_per_token_and_lobby_operations_do_not_count(slow_door: Door) -> None:
     attach = {"game_id": "arena", "namespace_id": "prod", "game_mode": "duel"}
-    env = {"authorization": "Bearer env-1"}
+    env = {"authorization": "Bearer env_1"}
     codes = [(await slow_door.call("AttachLobby", attach, env)).code for _ in range(4)]
     assert codes == ["OK", "OK", "OK", "RATE_LIMITED"]
     codes = [(await slow_door.call("PlayerConnected", CONNECTED)).code for _ in range(10)]

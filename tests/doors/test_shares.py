@@ -1,8 +1,9 @@
-"""Places with the other side: a share for each token and each address, none of which is lost."""
+"""Places with the other side: a share for each token and each address, and a line for who finds none."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+import asyncio
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from ipaddress import ip_address
 
 import pytest
@@ -10,81 +11,225 @@ import pytest
 from pyservice.doors.shares import Shares
 from pyservice.errors import ServiceError
 
+pytestmark = pytest.mark.anyio
+
 
 def place(
     shares: Shares, token: str | None, address: str = "192.0.2.1"
-) -> AbstractContextManager[None]:
+) -> AbstractAsyncContextManager[None]:
     return shares.place(token if token is None else f"Bearer {token}", ip_address(address))
 
 
-def refusal(shares: Shares, token: str | None, address: str = "192.0.2.1") -> str:
-    with pytest.raises(ServiceError) as caught, place(shares, token, address):
-        pass
+async def refusal(shares: Shares, token: str | None, address: str = "192.0.2.1") -> str:
+    with pytest.raises(ServiceError) as caught:
+        async with place(shares, token, address):
+            pass
     assert caught.value.code == "OVERLOADED"
     return caught.value.detail
 
 
-def test_a_token_has_a_quarter_and_others_go_on() -> None:
-    shares = Shares(8)
-    with ExitStack() as stack:
+def impatient(at_once: int) -> Shares:
+    return Shares(at_once, wait_ms=10)
+
+
+async def settled() -> None:
+    """Everything that can go on has gone on."""
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+class Crowd:
+    """Requests that keep their place until they are told to go on."""
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares = shares
+        self.order: list[str] = []
+        self.running: dict[str, list[asyncio.Event]] = {}
+
+    async def _ask(self, token: str, address: str) -> None:
+        async with place(self.shares, token, address):
+            done = asyncio.Event()
+            self.order.append(token)
+            self.running.setdefault(token, []).append(done)
+            await done.wait()
+
+    async def come(
+        self, token: str, count: int = 1, address: str = "192.0.2.1"
+    ) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self._ask(token, address)) for _ in range(count)]
+        await settled()
+        return tasks
+
+    async def go(self, token: str) -> None:
+        """The token's request that runs longest is answered."""
+        self.running[token].pop(0).set()
+        await settled()
+
+
+# Shares
+
+
+async def test_a_token_has_a_quarter_and_others_go_on() -> None:
+    shares = impatient(8)
+    async with AsyncExitStack() as stack:
         for number in range(2):
             # From wherever its requests come.
-            stack.enter_context(place(shares, "cloud_a", f"192.0.2.{number}"))
-        assert "2 requests of this token" in refusal(shares, "cloud_a", "192.0.2.9")
-        with place(shares, "cloud_b"):
+            await stack.enter_async_context(place(shares, "cloud_a", f"192.0.2.{number}"))
+        assert "2 requests of this token are" in await refusal(shares, "cloud_a", "192.0.2.9")
+        async with place(shares, "cloud_b"):
             assert len(shares) == 3
     assert len(shares) == 0
-    with place(shares, "cloud_a"):
+    async with place(shares, "cloud_a"):
         pass
 
 
 @pytest.mark.parametrize(
     "header", ["Bearer cloud_a", "bearer cloud_a", "BEARER   cloud_a ", "bEaReR cloud_a  "]
 )
-def test_a_header_written_in_another_way_is_the_same_token(header: str) -> None:
-    shares = Shares(4)
-    with (
-        place(shares, "cloud_a"),
-        pytest.raises(ServiceError),
-        shares.place(header, ip_address("192.0.2.2")),
-    ):
-        pass
+async def test_a_header_written_in_another_way_is_the_same_token(header: str) -> None:
+    shares = impatient(4)
+    async with place(shares, "cloud_a"):
+        with pytest.raises(ServiceError):
+            async with shares.place(header, ip_address("192.0.2.2")):
+                pass
 
 
-def test_an_address_has_half_however_many_tokens_it_sends() -> None:
-    shares = Shares(8)
-    with ExitStack() as stack:
+async def test_an_address_has_half_however_many_tokens_it_sends() -> None:
+    shares = impatient(8)
+    async with AsyncExitStack() as stack:
         for number in range(4):
-            stack.enter_context(place(shares, f"cloud_{number}"))
-        assert "4 requests of this client address" in refusal(shares, "cloud_x")
-        stack.enter_context(place(shares, "cloud_0", "192.0.2.2"))
+            await stack.enter_async_context(place(shares, f"cloud_{number}"))
+        assert "4 requests of this client address are" in await refusal(shares, "cloud_x")
+        await stack.enter_async_context(place(shares, "cloud_0", "192.0.2.2"))
 
 
 @pytest.mark.parametrize("nothing", [None, "nonsense", "cloud_", ""])
-def test_who_has_no_token_counts_by_address(nothing: str | None) -> None:
-    shares = Shares(8)
-    with place(shares, nothing), place(shares, None):
-        assert refusal(shares, nothing)
-        with place(shares, nothing, "192.0.2.2"), place(shares, "cloud_a"):
+async def test_who_has_no_token_counts_by_address(nothing: str | None) -> None:
+    shares = impatient(8)
+    async with place(shares, nothing), place(shares, None):
+        told = await refusal(shares, nothing)
+        assert told.startswith("2 requests without a token from your address are being worked on.")
+        async with place(shares, nothing, "192.0.2.2"), place(shares, "cloud_a"):
             pass
 
 
-def test_addresses_of_one_ipv6_network_are_one() -> None:
-    shares = Shares(4)
-    with place(shares, None, "2001:db8::1"):
-        assert refusal(shares, None, "2001:db8::ffff:1")
+async def test_addresses_of_one_ipv6_network_are_one() -> None:
+    shares = impatient(4)
+    async with place(shares, None, "2001:db8::1"):
+        assert await refusal(shares, None, "2001:db8::ffff:1")
 
 
-def test_all_together_have_no_more_than_there_are() -> None:
-    shares = Shares(4)
-    with ExitStack() as stack:
+async def test_all_together_have_no_more_than_there_are() -> None:
+    shares = impatient(4)
+    async with AsyncExitStack() as stack:
         for number in range(4):
-            stack.enter_context(place(shares, f"cloud_{number}", f"192.0.2.{number}"))
-        assert "4 requests of all clients" in refusal(shares, "cloud_9", "192.0.2.9")
+            await stack.enter_async_context(place(shares, f"cloud_{number}", f"192.0.2.{number}"))
+        assert "4 requests of all clients are" in await refusal(shares, "cloud_9", "192.0.2.9")
 
 
-def test_a_request_that_fails_gives_its_place_back() -> None:
-    shares = Shares(4)
-    with pytest.raises(KeyError), place(shares, "cloud_a"):
-        raise KeyError
+async def test_a_request_that_fails_gives_its_place_back() -> None:
+    shares = impatient(4)
+    with pytest.raises(KeyError):
+        async with place(shares, "cloud_a"):
+            raise KeyError
     assert len(shares) == 0
+
+
+# Waiting
+
+
+async def test_more_than_a_share_at_once_are_all_served() -> None:
+    shares = Shares(8, wait_ms=60_000)
+    crowd = Crowd(shares)
+    tasks = await crowd.come("cloud_a", 6)
+    assert (len(shares), shares.waiting) == (2, 4)
+    for left in (3, 2, 1, 0, 0, 0):
+        await crowd.go("cloud_a")
+        assert shares.waiting == left
+    await asyncio.gather(*tasks)
+    assert (len(shares), shares.waiting) == (0, 0)
+
+
+async def test_no_more_than_twice_the_share_wait_and_the_next_one_is_told_at_once() -> None:
+    shares = Shares(8, wait_ms=60_000)
+    crowd = Crowd(shares)
+    tasks = await crowd.come("cloud_a", 6)
+    assert "2 requests of this token are" in await refusal(shares, "cloud_a")
+    # Of an address, with however many tokens.
+    for number in range(20):
+        tasks += await crowd.come(f"cloud_{number}", 3, "192.0.2.2")
+    assert shares.waiting == 4 + 8
+    assert sum(task.done() for task in tasks) == 60 - 4 - 8
+    # And of all.
+    tasks += [
+        task for number in range(9) for task in await crowd.come("cloud_z", 2, f"10.0.0.{number}")
+    ]
+    assert shares.waiting <= 16
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (len(shares), shares.waiting) == (0, 0)
+
+
+async def test_tokens_are_served_in_turn() -> None:
+    shares = Shares(4, wait_ms=60_000)
+    crowd = Crowd(shares)
+    tasks = [
+        task
+        for number in range(4)
+        for task in await crowd.come(f"cloud_x{number}", 1, f"10.0.0.{number}")
+    ]
+    tasks += await crowd.come("cloud_a", 2) + await crowd.come("cloud_b", 2)
+    tasks += await crowd.come("cloud_c", 1, "192.0.2.2")
+    crowd.order.clear()
+    for number in range(3):
+        await crowd.go(f"cloud_x{number}")
+    # The address of the first two has half of all.
+    assert crowd.order == ["cloud_a", "cloud_b", "cloud_c"]
+    await crowd.go("cloud_x3")
+    assert crowd.order == ["cloud_a", "cloud_b", "cloud_c"]
+    await crowd.go("cloud_b")
+    await crowd.go("cloud_a")
+    assert crowd.order == ["cloud_a", "cloud_b", "cloud_c", "cloud_b", "cloud_a"]
+    for token in ("cloud_a", "cloud_b", "cloud_c"):
+        await crowd.go(token)
+    await asyncio.gather(*tasks)
+
+
+async def test_who_waits_too_long_is_told_so() -> None:
+    shares = impatient(4)
+    crowd = Crowd(shares)
+    [first, *others] = await crowd.come("cloud_a", 3)
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert [getattr(answer, "code", "") for answer in answers] == ["OVERLOADED"] * 2
+    assert (len(shares), shares.waiting) == (1, 0)
+    await crowd.go("cloud_a")
+    await first
+
+
+async def test_who_goes_away_leaves_the_line() -> None:
+    shares = Shares(4, wait_ms=60_000)
+    crowd = Crowd(shares)
+    [first, second, third] = await crowd.come("cloud_a", 3)
+    second.cancel()
+    # In the same moment the place is free, which the next one gets.
+    crowd.running["cloud_a"].pop(0).set()
+    await settled()
+    assert (len(shares), shares.waiting, crowd.order) == (1, 0, ["cloud_a"] * 2)
+    await crowd.go("cloud_a")
+    await asyncio.gather(first, third)
+    assert second.cancelled()
+
+
+async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None:
+    shares = Shares(4, wait_ms=60_000)
+    crowd = Crowd(shares)
+    [first, second, third] = await crowd.come("cloud_a", 3)
+    crowd.running["cloud_a"].pop(0).set()
+    first.add_done_callback(lambda _: second.cancel())
+    await settled()
+    await settled()
+    assert (len(shares), shares.waiting) == (1, 0)
+    await crowd.go("cloud_a")
+    await asyncio.gather(third, return_exceptions=True)
+    assert (len(shares), shares.waiting) == (0, 0)

@@ -124,8 +124,8 @@ async def test_what_is_not_json_is_refused(connection: HttpConnection, media_typ
 
 async def test_two_tokens_are_none(connection: HttpConnection, service: SmallService) -> None:
     connection.writer.write(
-        f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer good\r\n"
-        f"Authorization: Bearer good\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
+        f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n"
+        f"Authorization: Bearer pub_good\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
         + BODY
     )
     assert code_of(await connection.read()) == "TOKEN_INVALID"
@@ -176,7 +176,7 @@ async def test_the_operation_is_told_the_path_before_the_body(
     connection: HttpConnection, service: SmallService
 ) -> None:
     body = b'{"game_mode":"duel"}'
-    response = await connection.ask("POST", ATTACH_PATH, body, {"authorization": "Bearer env-1"})
+    response = await connection.ask("POST", ATTACH_PATH, body, {"authorization": "Bearer env_1"})
     assert response.status == 200
     assert service.calls[0].path == {"game_id": "arena", "namespace_id": "prod"}
 

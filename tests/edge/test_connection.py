@@ -94,7 +94,7 @@ async def test_without_keep_alive_there_is_time_for_the_first_request(connect: C
     connection.writer.write(f"POST {CONNECTED_PATH} HTTP/1.1\r\n".encode())
     await connection.writer.drain()
     await asyncio.sleep(0)
-    fields = f"authorization: Bearer good\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    fields = f"authorization: Bearer pub_good\r\ncontent-length: {len(BODY)}\r\n\r\n"
     connection.writer.write(fields.encode() + BODY)
     assert (await connection.read()).status == 200
 

@@ -149,7 +149,7 @@ async def test_equal_requests_are_asked_for_once_and_each_has_its_own_ray_id(
 
 async def test_equal_requests_that_fail_tell_each_its_own_ray_id(doors: Doors) -> None:
     watching = await watch_many(doors, await read_index(doors), 10)
-    doors.control.revoked.add("cloud")
+    doors.control.revoked.add("cloud_c")
     doors.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), 5) for one in watching]
     assert {(response.status, code_of(response)) for response in responses} == {

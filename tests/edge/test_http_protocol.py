@@ -54,7 +54,7 @@ async def test_many_requests_use_one_connection(connect: Connect) -> None:
 async def test_a_request_may_come_byte_by_byte(connect: Connect) -> None:
     connection = await connect()
     request = (
-        f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer good\r\n"
+        f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n"
         f"content-length: {len(BODY)}\r\n\r\n"
     ).encode() + BODY
     for byte in request:
@@ -77,7 +77,7 @@ async def test_trailers_are_not_headers(connect: Connect) -> None:
     connection = await connect()
     connection.say("POST", CONNECTED_PATH, None, {"transfer-encoding": "chunked"})
     connection.writer.write(b"%x\r\n%b\r\n" % (len(BODY), BODY))
-    connection.writer.write(b"0\r\nauthorization: Bearer good\r\n\r\n")
+    connection.writer.write(b"0\r\nauthorization: Bearer pub_good\r\n\r\n")
     assert code_of(await connection.read()) == "TOKEN_MISSING"
 
 
@@ -134,7 +134,7 @@ async def test_http_1_0_is_answered_and_closed(connect: Connect) -> None:
     connection = await connect()
     connection.writer.write(
         f"POST {CONNECTED_PATH} HTTP/1.0\r\nconnection: keep-alive\r\n"
-        f"authorization: Bearer good\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
+        f"authorization: Bearer pub_good\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
         + BODY
     )
     response = await connection.read()
@@ -172,7 +172,7 @@ async def test_the_whole_url_may_be_the_target(connect: Connect) -> None:
     [
         b"NONSENSE\r\n\r\n",
         b"GET /matchmaker/regions\r\n\r\n",
-        b"GET /matchmaker/regions\r\nauthorization: Bearer good\r\n\r\n",
+        b"GET /matchmaker/regions\r\nauthorization: Bearer pub_good\r\n\r\n",
         b"GET / HTTP/0.9\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
         b"POST /\r\ncontent-length: 9000000\r\n\r\n",

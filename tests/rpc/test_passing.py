@@ -24,7 +24,7 @@ from tests.two_doors import GAMES, GROUP, GROUPS, Doors, SmallControl, open_door
 
 pytestmark = pytest.mark.anyio
 
-CLOUD = (("authorization", "Bearer cloud"),)
+CLOUD = (("authorization", "Bearer cloud_c"),)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 

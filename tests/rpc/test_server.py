@@ -23,7 +23,7 @@ from tests.small_service import CONNECTED, LOBBY_ID, MATCHMAKER, GrpcDoor, Small
 
 pytestmark = pytest.mark.anyio
 
-AUTHORIZED = (("authorization", "Bearer good"),)
+AUTHORIZED = (("authorization", "Bearer pub_good"),)
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 

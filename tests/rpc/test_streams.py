@@ -38,7 +38,7 @@ class Counter:
             self._changed.notify_all()
 
     def authorize(self, call: Call) -> Caller:
-        if call.authorization != "Bearer good":
+        if call.authorization != "Bearer pub_good":
             raise ServiceError("TOKEN_INVALID")
         return Caller(TokenKind.CHANNEL, b"", b"", b"", call)
 
@@ -73,7 +73,7 @@ async def channel(counter: Counter) -> AsyncIterator[grpc.aio.Channel]:
 
 
 def _stream(
-    channel: grpc.aio.Channel, token: str = "good", watch_index: str | None = None
+    channel: grpc.aio.Channel, token: str = "pub_good", watch_index: str | None = None
 ) -> grpc.aio.UnaryStreamCall[Any, pb.StreamLiveEventsResponse]:
     method = channel.unary_stream(
         "/hosting.v1.Events/StreamLiveEvents",

@@ -357,3 +357,18 @@ async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_n
             )
         assert idle is not None
         assert idle[0] == 0
+
+
+async def test_what_follows_a_change_and_fails_keeps_nothing_else_from_following(
+    database: Database,
+) -> None:
+    called = []
+
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    async with database.write() as tx:
+        await count_up(tx, "a")
+        for call in (lambda: called.append("before"), fail, lambda: called.append("after")):
+            tx.afterwards(call)
+    assert called == ["before", "after"]

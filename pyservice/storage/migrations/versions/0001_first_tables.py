@@ -16,16 +16,30 @@ def upgrade() -> None:
         sa.Column("complete_ms", sa.BigInteger(), nullable=True),
         sa.Column("game_id", sa.String(length=36), nullable=True),
         sa.Column("token_id", sa.String(length=36), nullable=True),
+        sa.Column("uncompleted_number", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("device_link_id", name=op.f("pk_device_links")),
     )
     op.create_index("ix_device_links_expires_ms", "device_links", ["expires_ms"], unique=False)
+    op.create_index(
+        op.f("ix_device_links_uncompleted_number"),
+        "device_links",
+        ["uncompleted_number"],
+        unique=False,
+    )
     op.create_table(
         "idempotent_answers",
         sa.Column("caller_key", sa.LargeBinary(), nullable=False),
         sa.Column("message_hash", sa.LargeBinary(), nullable=False),
         sa.Column("answer", sa.LargeBinary(), nullable=False),
+        sa.Column("anonymous_number", sa.BigInteger(), nullable=True),
         sa.Column("create_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("caller_key", name=op.f("pk_idempotent_answers")),
+    )
+    op.create_index(
+        op.f("ix_idempotent_answers_anonymous_number"),
+        "idempotent_answers",
+        ["anonymous_number"],
+        unique=False,
     )
     op.create_index(
         op.f("ix_idempotent_answers_create_ms"), "idempotent_answers", ["create_ms"], unique=False
