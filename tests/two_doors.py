@@ -178,6 +178,7 @@ async def open_doors(
     *,
     hold_ms: int = 40_000,
     at_once: int = 256,
+    wait_ms: int = 2_000,
     answer_timeout_ms: int = 60_000,
     settings: DoorSettings | None = None,
     limits: Limits | None = None,
@@ -197,7 +198,11 @@ async def open_doors(
         client = await stack.enter_async_context(InternalClient(behind.grpc_path))
         poll = asyncio.create_task(ChangesPoll(client, waiters).run())
         stack.push_async_callback(_end, poll)
-        bounds: dict[str, Any] = {"at_once": at_once, "answer_timeout_ms": answer_timeout_ms}
+        bounds: dict[str, Any] = {
+            "at_once": at_once,
+            "wait_ms": wait_ms,
+            "answer_timeout_ms": answer_timeout_ms,
+        }
         passing = Passing(behind.http_path, waiters, **bounds)
         stack.push_async_callback(passing.close)
         app = create_app(own, settings, metrics, Limits(), passing=passing, passed=passed)

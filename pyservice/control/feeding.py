@@ -94,6 +94,7 @@ class Composer:
                 game_id=row.game_id,
                 name_id=row.game_name_id,
                 display_name=row.game_display_name,
+                developer_group_id=row.game_group_id,
             ),
             name_id=row.name_id,
             display_name=row.display_name,

@@ -67,9 +67,9 @@ class Captcha:
         given: pb.Captcha | None,
         ray_id: str,
         *,
-        game_id: bytes,
+        tenant: bytes,
     ) -> None:
-        """Returns when a human asks; a provider is asked on account of the game. Raises
+        """Returns when a human asks; a provider is asked on account of the tenant. Raises
         CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE when the provider gives no
         answer, STORAGE_FULL.
         """
@@ -96,12 +96,12 @@ class Captcha:
         }
         if provider == "captcha_a":
             form["sitekey"] = keys[provider].site_key
-        if not await self._passes(provider, form, ray_id, game_id):
+        if not await self._passes(provider, form, ray_id, tenant):
             raise ServiceError("CAPTCHA_FAILED")
         await self._standings.note_human(namespace_id, address, None)
 
     async def _passes(
-        self, provider: Provider, form: Mapping[str, str], ray_id: str, game_id: bytes
+        self, provider: Provider, form: Mapping[str, str], ray_id: str, tenant: bytes
     ) -> bool:
         endpoint = self._endpoints.get(provider)
         try:
@@ -109,7 +109,7 @@ class Captcha:
                 raise Unanswered(f"captcha.{provider}_url is not set")
             content = urlencode(form).encode()
             answer = await self._outbound.post(
-                endpoint, content, _FORM, ray_id, _BODY_LIMIT, tenant=game_id
+                endpoint, content, _FORM, ray_id, _BODY_LIMIT, tenant=tenant
             )
             if not 200 <= answer.status < 300:
                 raise Unanswered(f"status {answer.status}")

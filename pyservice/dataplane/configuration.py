@@ -108,6 +108,8 @@ class ResolvedNamespace:
 
     namespace_id: bytes
     game_id: bytes
+    tenant: bytes
+    """On whose account other servers are asked: the developer group's, where it was told, else the game's."""
     game_name: str
     name: str
     version_id: bytes
@@ -145,6 +147,7 @@ def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
     return ResolvedNamespace(
         namespace_id=raw_id(configuration.namespace_id),
         game_id=raw_id(configuration.game.game_id),
+        tenant=raw_id(configuration.game.developer_group_id or configuration.game.game_id),
         game_name=configuration.game.name_id,
         name=configuration.name_id,
         version_id=raw_id(current),

@@ -155,7 +155,7 @@ class Entrance:
         address = _address(request, caller)
         question = Question(
             kind=kind,
-            game_id=self._namespaces.resolved(caller.namespace_id).game_id,
+            tenant=self._namespaces.resolved(caller.namespace_id).tenant,
             namespace_id=caller.namespace_id,
             party_size=request.party_size or 1,
             verification_data=(
@@ -226,7 +226,7 @@ class _Visit:
             self.question.address or "",
             self._proof,
             self.question.ray_id,
-            game_id=self.question.game_id,
+            tenant=self.question.tenant,
         )
         self._passed.add(rule)
 

@@ -106,7 +106,7 @@ class Outbound:
                 _asking.set(tenant)
                 return await self._exchange(target, content, headers, trace, body_limit)
         except Crowded:
-            raise Unanswered("too many requests of this game wait already") from None
+            raise Unanswered("too many requests of this tenant wait already") from None
         except TimeoutError:
             raise Unanswered(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:

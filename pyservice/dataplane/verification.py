@@ -33,7 +33,7 @@ class Question:
     """What the game's server is told besides the game mode. JSON texts are handed on as they are."""
 
     kind: Kind
-    game_id: bytes
+    tenant: bytes
     """On whose account is asked; not told."""
     namespace_id: bytes
     party_size: int
@@ -67,7 +67,7 @@ class Verification:
                 body_of(mode, question),
                 {**dict(rule.headers), **_JSON},
                 question.ray_id,
-                tenant=question.game_id,
+                tenant=question.tenant,
             )
             if 200 <= answer.status < 300:
                 return True

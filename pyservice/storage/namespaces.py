@@ -74,6 +74,7 @@ _WITH_GAMES = (
         namespaces,
         games.c.name_id.label("game_name_id"),
         games.c.display_name.label("game_display_name"),
+        games.c.group_id.label("game_group_id"),
     )
     .join(games, games.c.game_id == namespaces.c.game_id)
     .where(namespaces.c.namespace_id.in_(_IDS))

@@ -39,6 +39,25 @@ def test_a_refused_loan_keeps_what_it_had() -> None:
     assert one.held_bytes == 0
 
 
+def test_an_address_has_up_to_half_while_the_other_half_is_free_and_then_its_share() -> None:
+    one = budget()
+    loans = [one.loan(b"a") for _ in range(40)]
+    for loan in loans[:31]:
+        loan.grow_to(LARGE)
+    with pytest.raises(ServiceError, match="OVERLOADED"):
+        loans[31].grow_to(LARGE)
+    assert one.held_bytes == 31 * LARGE <= TOTAL // 2
+    # Others have their eighth of what is left.
+    others = [one.loan(b"b") for _ in range(7)]
+    for loan in others:
+        loan.grow_to(LARGE)
+    with pytest.raises(ServiceError, match="OVERLOADED"):
+        one.loan(b"b").grow_to(LARGE)
+    for loan in (*loans[:31], *others):
+        loan.give_back()
+    assert one.held_bytes == 0
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 20), st.integers(0, 3 * LARGE) | st.none()),
@@ -60,7 +79,7 @@ def test_what_is_held_is_bounded_and_comes_back(steps: list[tuple[int, int | Non
             sizes[number] = max(sizes[number], size)
         assert tight.held_bytes == sum(sizes)
         for source in range(6):
-            assert sum(sizes[source::6]) <= LARGE * 3 // 2
+            assert sum(sizes[source::6]) <= 4 * LARGE
         assert tight.held_bytes <= 8 * LARGE * 3 // 2
     for loan in loans:
         loan.give_back()

@@ -224,12 +224,12 @@ async def test_who_goes_away_leaves_the_line() -> None:
 async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None:
     shares = Shares(4, wait_ms=60_000)
     crowd = Crowd(shares)
-    [first, second, third] = await crowd.come("cloud_a", 3)
-    crowd.running["cloud_a"].pop(0).set()
-    first.add_done_callback(lambda _: second.cancel())
+    async with place(shares, "cloud_a"):
+        [gone, next_one] = await crowd.come("cloud_a", 2)
+    assert (len(shares), shares.waiting, crowd.order) == (1, 1, [])
+    gone.cancel()
     await settled()
-    await settled()
-    assert (len(shares), shares.waiting) == (1, 0)
+    assert (len(shares), shares.waiting, crowd.order) == (1, 0, ["cloud_a"])
     await crowd.go("cloud_a")
-    await asyncio.gather(third, return_exceptions=True)
-    assert (len(shares), shares.waiting) == (0, 0)
+    await next_one
+    assert (gone.cancelled(), len(shares)) == (True, 0)

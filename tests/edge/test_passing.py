@@ -275,7 +275,7 @@ async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -
 
 async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
     settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
-    async with open_doors(tmp_path, at_once=8, settings=settings) as doors:
+    async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
 
         def bearer(token: str, host: int) -> dict[str, str]:
@@ -310,7 +310,7 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
 
 async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Path) -> None:
     settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
-    async with open_doors(tmp_path, at_once=8, settings=settings) as doors:
+    async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
 
         def bearer(token: int, host: str) -> dict[str, str]:
@@ -326,6 +326,25 @@ async def test_one_address_with_many_tokens_leaves_places_to_others(tmp_path: Pa
         doors.control.go_on.set()
         for connection in slow:
             assert (await connection.read()).status == 200
+            await connection.close()
+
+
+async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
+        doors.control.is_slow = True
+        connections = [await HttpConnection.open(doors.http.address) for _ in range(6)]
+        for connection in connections:
+            connection.say("POST", "/cloud/groups", NAME, CLOUD)
+        await until(lambda: doors.control.waiting == 2)
+        *served, gone = connections
+        await until(lambda: doors.metrics.http.in_flight == 6)
+        # Who leaves the line is not asked for.
+        await gone.close()
+        await until(lambda: doors.metrics.http.in_flight == 5)
+        doors.control.go_on.set()
+        assert [(await connection.read()).status for connection in served] == [200] * 5
+        assert len(doors.control.calls) == 5
+        for connection in served:
             await connection.close()
 
 

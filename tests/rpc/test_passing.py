@@ -226,7 +226,7 @@ async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
 
 async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None:
     settings = DoorSettings(trusted_proxies=("127.0.0.0/8",))
-    async with open_doors(tmp_path, at_once=8, settings=settings) as doors:
+    async with open_doors(tmp_path, at_once=8, wait_ms=50, settings=settings) as doors:
         doors.control.is_slow = True
 
         def bearer(token: str, host: int) -> Metadata:
@@ -252,6 +252,18 @@ async def test_more_than_there_is_room_for_are_sent_away(tmp_path: Path) -> None
         doors.control.go_on.set()
         await asyncio.gather(*slow)
         await billing(doors, metadata=bearer("a", 9))
+
+
+async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path: Path) -> None:
+    async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
+        doors.control.is_slow = True
+        calls = [create_group(doors) for _ in range(6)]
+        await until(lambda: doors.control.waiting == 2 and doors.metrics.grpc.in_flight == 6)
+        calls.pop().cancel()
+        await until(lambda: doors.metrics.grpc.in_flight == 5)
+        doors.control.go_on.set()
+        await asyncio.gather(*calls)
+        assert len(doors.control.calls) == 5
 
 
 def _is_creating(doors: Doors, number: int) -> bool:

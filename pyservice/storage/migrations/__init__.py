@@ -67,14 +67,13 @@ def current_revision(connection: Connection) -> str | None:
 
 def upgrade(connection: Connection, current: str | None, target: str) -> None:
     """Applies what is between two revisions. Raises DatabaseUnusable for one that nobody here knows."""
+    # What it says of itself, even while it is loaded, is not for operators.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported where it is needed: a start on a current database has no time for it.
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
-
-    # What it says of itself on the way is not for operators.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
     script = ScriptDirectory(str(_FOLDER))
     try:

@@ -40,14 +40,16 @@ class NamespaceConfiguration(_message.Message):
     def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., game: _Optional[_Union[GameIdentity, _Mapping]] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., current_version_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., matchmaker: _Optional[_Union[MatchmakerLimits, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., revoked_token_ids: _Optional[_Iterable[str]] = ..., environment_tokens: _Optional[_Iterable[_Union[EnvironmentToken, _Mapping]]] = ..., development_tokens: _Optional[_Iterable[_Union[DevelopmentToken, _Mapping]]] = ..., retained_versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
 
 class GameIdentity(_message.Message):
-    __slots__ = ("game_id", "name_id", "display_name")
+    __slots__ = ("game_id", "name_id", "display_name", "developer_group_id")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVELOPER_GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     name_id: str
     display_name: str
-    def __init__(self, game_id: _Optional[str] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ...) -> None: ...
+    developer_group_id: str
+    def __init__(self, game_id: _Optional[str] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., developer_group_id: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
     __slots__ = ("version_id", "display_name", "matchmaker")
