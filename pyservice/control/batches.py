@@ -52,8 +52,7 @@ class Batches(Generic[Item, Result]):
         return await future
 
     async def _run(self) -> None:
-        while self._waiting:
-            batch = self._next()
+        while batch := self._next():
             error = await self._do(batch)
             if error is None:
                 continue
@@ -67,6 +66,8 @@ class Batches(Generic[Item, Result]):
         self._working = None
 
     def _next(self) -> list[_Waiting[Item, Result]]:
+        # Who gave up meanwhile wants nothing done.
+        self._waiting = [one for one in self._waiting if not one.future.done()]
         count, size = 0, 0
         for one in self._waiting[:_AT_ONCE]:
             size += one.size

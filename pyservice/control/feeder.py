@@ -232,6 +232,7 @@ class Feeder:
                     break
             began_s = loop.time()
             try:
+                self._holdings.asking()
                 answer = await self._client.held(feed_pb2.HeldRequest())
             except (Away, ServiceError):
                 self.doubt()
@@ -267,6 +268,7 @@ class Feeder:
         pause_s = _RETRY_S
         while True:
             try:
+                self._holdings.asking()
                 answer = await self._client.held(feed_pb2.HeldRequest())
                 async with self._database.read() as tx:
                     rows = await namespaces.revisions(tx)

@@ -20,22 +20,29 @@ class Holdings:
         """`source_epoch`: of these records."""
         self._epoch = source_epoch
         self._held: dict[str, feed_pb2.HeldConfiguration] = {}
+        self._news: dict[str, feed_pb2.HeldConfiguration] = {}
+        """What was acknowledged since it was asked: the answer may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
         """Held, and of no record, when it was looked last."""
 
+    def asking(self) -> None:
+        """It is about to be asked what it holds; the next answer is to this."""
+        self._news = {}
+
     def take(self, answer: feed_pb2.HeldResponse) -> None:
         """All that it holds."""
-        self._held = {one.namespace_id: one for one in answer.configurations}
+        self._held = {one.namespace_id: one for one in answer.configurations} | self._news
 
     def acknowledged(self, message: configuration_pb2.NamespaceConfiguration) -> None:
         """It holds this one."""
-        self._held[message.namespace_id] = feed_pb2.HeldConfiguration(
+        held = self._held[message.namespace_id] = feed_pb2.HeldConfiguration(
             namespace_id=message.namespace_id,
             source_epoch=message.source_epoch,
             revision=message.revision,
             current_version_id=message.current_version_id,
             name=name_of(message),
         )
+        self._news[message.namespace_id] = held
 
     def version_id(self, namespace_id: str) -> str:
         """The version that the namespace runs, empty when it is not held."""
@@ -45,7 +52,11 @@ class Holdings:
     def is_lacking(self, answer: feed_pb2.HeldResponse) -> bool:
         """Whether it does not hold any more what it said."""
         held = {one.namespace_id: order_of(one) for one in answer.configurations}
-        return any(order_of(said) > held.get(name, (0, 0)) for name, said in self._held.items())
+        return any(
+            order_of(said) > held.get(name, (0, 0))
+            for name, said in self._held.items()
+            if name not in self._news
+        )
 
     def differing(self, rows: Sequence[Record]) -> Iterator[str]:
         """Ids of the namespaces of the records that it holds otherwise. `rows`: all, with their revisions."""

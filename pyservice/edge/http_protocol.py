@@ -44,7 +44,7 @@ class HttpProtocol(Connection):
 
     Receiving (`_stage`) and answering (`_current`) go on side by side: a pipelined request is
     received while the one before it is answered, and then waits in `_waiting` while reading is
-    paused.
+    paused. A parked one is answered then with what there is.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ _GRACE_S: Final = 2.0
 `_AT_MOST` times as many as places."""
 _AT_MOST: Final = 2
 _LOOK_S: Final = 0.1
-_PLACES_OF_LIMIT: Final = 8
+_PLACES_OF_LIMIT: Final = 4
 """Places are so many times the largest messages that the limit holds: most messages are small, but a
 place may be used for the largest one."""
 _PLACES_MIN: Final = 16

@@ -36,9 +36,7 @@ async def complete(
         .where(
             device_links.c.device_link_id == device_link_id, device_links.c.complete_ms.is_(None)
         )
-        .values(
-            complete_ms=now_ms, game_id=game_id, token_id=token_id, uncompleted_number=None
-        )
+        .values(complete_ms=now_ms, game_id=game_id, token_id=token_id, uncompleted_number=None)
     )
     return await tx.run(statement) > 0
 

@@ -68,18 +68,14 @@ async def remember(
         "answer": answer,
         "create_ms": now_ms,
     }
-    await tx.run(
-        _REMEMBER_ANONYMOUS if caller_key.startswith(ANONYMOUS) else _REMEMBER, values
-    )
+    await tx.run(_REMEMBER_ANONYMOUS if caller_key.startswith(ANONYMOUS) else _REMEMBER, values)
 
 
 async def forget(tx: Transaction, caller_key: bytes) -> None:
     await tx.run(delete(idempotent_answers).where(idempotent_answers.c.caller_key == caller_key))
 
 
-async def forget_of_anonymous_beyond(
-    database: Database, kept: int, most: int | None = None
-) -> int:
+async def forget_of_anonymous_beyond(database: Database, kept: int, most: int | None = None) -> int:
     """Drops answers of callers without a token but the newest so many, in at most so many portions; how many."""
     async with database.read() as tx:
         greatest = await tx.first(_GREATEST)

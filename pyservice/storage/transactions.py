@@ -52,7 +52,7 @@ class Afterwards:
         for call in self._calls:
             try:
                 call()
-            except Exception:  # the others are told of the change all the same
+            except Exception:  # noqa: BLE001 — the others are told of the change all the same
                 _log.exception("what follows a change failed")
 
 

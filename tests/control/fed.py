@@ -54,6 +54,9 @@ class FedPlane:
         """A namespace on which it fails as nobody foresaw."""
         self.go_on = asyncio.Event()
         self.go_on.set()
+        self.tell = asyncio.Event()
+        """Without it what it holds is looked at and not yet told."""
+        self.tell.set()
         self._server: InternalServer | None = None
 
     async def start(self) -> None:
@@ -74,6 +77,9 @@ class FedPlane:
         if self._server is not None:
             await self._server.stop(0.0)
             self._server = None
+            # What it had begun to write is written to its end, whoever asked for it: then the folder is the next one's.
+            async with self.feed._one_at_a_time:
+                pass
 
     def lose_its_disk(self) -> None:
         shutil.rmtree(self.folder / "feed")
@@ -95,7 +101,9 @@ class FedPlane:
 
     async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         self.asked += 1
-        return await self.feed.held(request)
+        answer = await self.feed.held(request)
+        await self.tell.wait()
+        return answer
 
     def holds(self, namespace_id: str) -> configuration_pb2.NamespaceConfiguration | None:
         for configuration in self.namespaces:
@@ -206,6 +214,12 @@ class Fed:
     async def close(self) -> None:
         await self.end()
         await self._client.close()
+
+    async def is_connected(self) -> None:
+        """Returns when the feeder has compared what is held with the records."""
+        async with asyncio.timeout(20):
+            while not self.feeder.is_connected:
+                await asyncio.sleep(0.005)
 
     async def is_idle(self) -> None:
         """Returns when nothing is on its way any more."""

@@ -73,3 +73,19 @@ async def test_a_failure_is_everybodys_unless_it_may_be_of_one(is_of_one: bool) 
     else:
         assert {type(one) for one in results} == {Poisoned}
         assert work.batches == [[1, -1, 2]]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_done() -> None:
+    work = Work()
+    work.go_on.clear()
+    batches = Batches(work)
+    adding = [asyncio.create_task(batches.add(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    late = [asyncio.create_task(batches.add(number)) for number in range(4, 7)]
+    await asyncio.sleep(0)
+    for task in (adding[0], late[0], late[2]):
+        task.cancel()
+    await asyncio.sleep(0)
+    work.go_on.set()
+    assert await asyncio.gather(*adding[1:], late[1]) == [2, 4, 6, 10]
+    assert work.batches == [[0, 1, 2, 3], [5]]

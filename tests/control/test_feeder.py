@@ -160,9 +160,30 @@ async def test_looking_after_an_idle_data_plane_costs_little(fed: Fed) -> None:
     assert 2 <= fed.plane.asked - asked <= 6
 
 
+async def test_what_was_acknowledged_while_it_was_asked_what_is_held_is_not_sent_again(
+    fed: Fed,
+) -> None:
+    await fed.is_connected()
+    fed.plane.tell.clear()
+    await fed.run_anew()
+    asked = fed.plane.asked
+    async with asyncio.timeout(20):
+        while fed.plane.asked == asked:
+            await asyncio.sleep(0.001)
+    names = [await fed.source.namespace(f"n{number}") for number in range(3)]
+    await asyncio.gather(*map(fed.feeder.settled, names))
+    fed.plane.tell.set()
+    await fed.is_connected()
+    await fed.is_idle()
+    assert sorted(fed.plane.taken) == sorted((name, 1) for name in names)
+
+
 async def test_a_new_control_plane_sends_only_what_differs(fed: Fed) -> None:
     names = [await fed.source.namespace(f"n{number}") for number in range(3)]
     await asyncio.gather(*map(fed.feeder.settled, names))
+    # Whatever the first one was about to send is there.
+    await fed.is_connected()
+    await fed.is_idle()
     await fed.end()
     await fed.source.touch(names[1], 9)
     fed.plane.taken.clear()

@@ -11,7 +11,7 @@ from pyservice.control.feeding import Composer
 from pyservice.control.links import Links
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
-from pyservice.storage import tokens
+from pyservice.storage import games, tokens
 from pyservice.storage.database import open_database
 from tests.control.fed import EPOCH, IDS, Source
 from tests.databases import KINDS, Databases
@@ -31,6 +31,14 @@ async def source(
     await made.prepare()
     yield made
     await made.database.close()
+
+
+async def composed(source: Source, namespace_id: str) -> pb.NamespaceConfiguration:
+    links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
+    async with source.database.read() as tx:
+        message = await Composer(EPOCH, links, lambda: NOW_MS).compose(tx, namespace_id)
+    assert message is not None
+    return message
 
 
 async def add(
@@ -62,12 +70,19 @@ async def add(
     return ids
 
 
+async def test_whose_game_it_is_is_told(source: Source) -> None:
+    namespace_id = await source.namespace()
+    message = await composed(source, namespace_id)
+    async with source.database.read() as tx:
+        game = await games.find(tx, source.game_id)
+    assert game is not None
+    assert message.game.game_id == source.game_id
+    assert message.game.developer_group_id == game.group_id
+
+
 async def told(source: Source, namespace_id: str) -> tuple[set[str], set[str], set[str]]:
     """Ids of environment tokens, of development tokens, and of revoked ones."""
-    links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
-    async with source.database.read() as tx:
-        message = await Composer(EPOCH, links, lambda: NOW_MS).compose(tx, namespace_id)
-    assert message is not None
+    message = await composed(source, namespace_id)
     return (
         {one.token_id for one in message.environment_tokens},
         {one.token_id for one in message.development_tokens},

@@ -34,11 +34,15 @@ PRESENT_MAX = 512
 AT_ONE_HOST = 56
 
 
+GROUP_ID = "0192f000-0000-7000-8000-0000000000b1"
+
+
 class Slow:
     """Another game in the scene, with one lobby that wants a verification."""
 
-    def __init__(self, scene: GatedScene) -> None:
+    def __init__(self, scene: GatedScene, game: dict[str, str] = SLOW_GAME) -> None:
         self._scene = scene
+        self._game = game
         self.lobby_id = ""
 
     def ask(self, url: str) -> None:
@@ -47,7 +51,7 @@ class Slow:
         self._scene.namespaces.put(
             configuration(
                 namespace_id=OTHER_NAMESPACE_ID,
-                game=SLOW_GAME,
+                game=self._game,
                 versions=[version(duel=mode)],
                 matchmaker={"lobby_count_max": 9, "max_players": 10_000},
             )
@@ -198,6 +202,25 @@ async def test_a_slow_captcha_provider_is_asked_for_every_game_in_turn(engine: E
             await asyncio.gather(*many, return_exceptions=True)
 
 
+@pytest.mark.parametrize("group", [None, GROUP_ID])
+async def test_what_a_game_asks_is_its_groups_where_that_was_told(
+    scene: GatedScene, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    game = SLOW_GAME if group is None else {**SLOW_GAME, "developer_group_id": group}
+    slow, tenants, real = Slow(scene, game), list[bytes](), scene.to_games.post
+
+    def noted(*words: Any, tenant: bytes) -> Coroutine[Any, Any, Answer]:
+        tenants.append(tenant)
+        return real(*words, tenant=tenant)
+
+    async with other_server() as server:
+        slow.ask(server.url())
+        await slow.attach()
+        monkeypatch.setattr(scene.to_games, "post", noted)
+        assert await slow.join() == "OK"
+    assert tenants == [raw_id(group or SLOW_GAME["game_id"])]
+
+
 async def test_a_tenant_whose_servers_are_slow_leaves_the_others_their_connections(
     server: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +243,7 @@ async def test_a_tenant_whose_servers_are_slow_leaves_the_others_their_connectio
             while sum(task.done() for task in slow) < 600 - 512:
                 await asyncio.sleep(0.01)
         refused = {str(task.exception()) for task in slow if task.done()}
-        assert refused == {"too many requests of this game wait already"}
+        assert refused == {"too many requests of this tenant wait already"}
         async with asyncio.timeout(20):
             while server.now < 128:
                 await asyncio.sleep(0.01)

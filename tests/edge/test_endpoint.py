@@ -69,7 +69,7 @@ class SlowService(SmallService):
 
 
 CLOUD = {"authorization": "Bearer cloud_good"}
-GOOD = {"authorization": "Bearer good"}
+GOOD = {"authorization": "Bearer pub_good"}
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.two_doors import (
     CLOUD,
     GROUP,
     OTHER_GROUP,
+    VALIDATE,
     Doors,
     SmallControl,
     open_doors,
@@ -210,14 +211,32 @@ async def test_a_client_may_go_away_while_its_request_is_sent_again(doors: Doors
     assert len(doors.waiters) == 0
 
 
-async def test_requests_behind_a_parked_one_wait_for_their_turn(doors: Doors) -> None:
-    connection = await watch(doors, await read_index(doors))
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_who_asks_behind_a_parked_request_gets_both_answers_now(
+    doors: Doors, is_parked: bool
+) -> None:
+    """A door that reads no further would not see that its client leaves."""
+    index = await read_index(doors)
+    connection = await watch(doors, index)
+    if is_parked:
+        await until(lambda: len(doors.waiters) == 1)
+    connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
     connection.say("GET", "/nowhere")
-    await until(lambda: len(doors.waiters) == 1)
-    doors.control.pay(GROUP, "now")
-    assert (await asyncio.wait_for(connection.read(), 5)).status == 200
+    first = await asyncio.wait_for(connection.read(), 5)
+    assert (first.status, first.json["watch"]["index"]) == (200, index)
+    assert code_of(await connection.read()) == "BODY_INVALID"
     assert code_of(await connection.read()) == "NOT_FOUND"
     await connection.close()
+
+
+async def test_who_asks_behind_a_parked_request_and_leaves_is_forgotten(doors: Doors) -> None:
+    connection = await watch(doors, await read_index(doors))
+    await until(lambda: len(doors.waiters) == 1)
+    connection.say("POST", VALIDATE, b" " * 300_000, {"authorization": "Bearer cloud_a"})
+    await connection.writer.drain()
+    await connection.close()
+    await until(lambda: doors.metrics.http.in_flight == 0 and not doors.metrics.http.body_bytes)
+    assert len(doors.waiters) == 0
 
 
 async def test_a_door_that_stops_answers_what_is_parked_with_what_there_is(doors: Doors) -> None:

@@ -215,7 +215,7 @@ async def test_what_is_not_an_operation_is_read_alike(stage: Stage, raw: Open, p
 
 
 async def test_a_stream_keeps_no_large_message(stage: Stage) -> None:
-    watching = stage.door.channel.unary_stream("/grpc.health.v1.Health/Watch")
+    watching: Any = stage.door.channel.unary_stream("/grpc.health.v1.Health/Watch")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await watching(message_of(100 * KIB)[5:]).read()
     assert "at most 65536 bytes, not 102400" in (raised.value.details() or "")

@@ -1,0 +1,60 @@
+"""The budget of bodies under an ASGI server that is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pyservice.doors import MIB, DoorSettings
+from pyservice.observability.metrics import RequestMetrics
+from tests.edge.test_bodies import HALF, JOIN, LARGE
+from tests.small_service import (
+    CONNECTED,
+    GOOD,
+    HttpConnection,
+    HttpDoor,
+    SmallService,
+    code_of,
+    open_door,
+)
+from tests.two_doors import until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_other_servers_have_the_same_budget() -> None:
+    service, metrics = SmallService(), RequestMetrics()
+    settings = DoorSettings(bodies_limit_bytes=8 * MIB)
+    async with open_door("asgi", service, settings, metrics) as door:
+        assert isinstance(door, HttpDoor)
+        first, second, *others = [
+            HttpConnection(*await asyncio.open_connection(*door.address, local_addr=local))
+            for local in [("127.0.0.1", 0)] * 2
+            + [(f"127.0.0.{number}", 0) for number in range(2, 7)]
+        ]
+        for connection in (first, second, *others):
+            connection.say("POST", JOIN, None, {**GOOD, "content-length": str(MIB)})
+        for number, connection in enumerate((*others, first), start=1):
+            connection.writer.write(b" " * LARGE)
+            await until(lambda n=number: metrics.http.body_bytes == n * LARGE)  # type: ignore[misc]
+        second.writer.write(b" " * LARGE)
+        refused = await second.read()
+        assert (refused.status, code_of(refused)) == (503, "OVERLOADED")
+        assert metrics.http.body_bytes == HALF + LARGE
+        assert (await door.call("PlayerConnected", CONNECTED)).code == "OK"
+        for connection in (first, *others):
+            await connection.close()
+        await until(lambda: metrics.http.body_bytes == 0)
+        await second.close()
+        # What is too large, broken, or without a token leaves nothing behind either.
+        for path, body, headers, code in (
+            (JOIN, b" " * LARGE, GOOD, "BODY_INVALID"),
+            (JOIN, b" " * (MIB + 1), GOOD, "BODY_TOO_LARGE"),
+            ("/matchmaker/lobbies/ready", b" " * LARGE, {}, "TOKEN_MISSING"),
+            ("/nowhere", b" " * LARGE, GOOD, "NOT_FOUND"),
+        ):
+            connection = await HttpConnection.open(door.address)
+            assert code_of(await connection.ask("POST", path, body, headers)) == code
+            await until(lambda: metrics.http.body_bytes == 0)
+            await connection.close()

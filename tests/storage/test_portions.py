@@ -1,0 +1,123 @@
+"""What is too much or too old goes in portions that an index finds, however much there is of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select
+
+from pyservice.storage import devices, numbers
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.portions import PORTION
+from pyservice.storage.sqlite import SqliteDatabase
+from pyservice.storage.tables import device_links, idempotent_answers
+from tests.databases import KINDS, Databases
+from tests.databases import databases as databases
+
+pytestmark = pytest.mark.anyio
+
+NOW_MS = 1_000_000
+MANY = 2 * PORTION + 5
+
+
+@pytest.fixture(params=KINDS)
+async def database(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> AsyncIterator[Database]:
+    made = open_database(databases.url(request.param), tmp_path)
+    await migrate(made, is_allowed=True)
+    yield made
+    await made.close()
+
+
+async def make_links(database: Database, count: int) -> list[str]:
+    ids = [f"{number:036}" for number in range(count)]
+    async with database.write() as tx:
+        for one in ids:
+            await devices.add(tx, one, NOW_MS, NOW_MS + 10)
+    return ids
+
+
+async def names_of(database: Database, column: Any) -> list[Any]:
+    async with database.read() as tx:
+        return [row[0] for row in await tx.all(select(column).order_by(column))]
+
+
+async def test_of_what_was_not_completed_the_newest_are_kept(database: Database) -> None:
+    assert await devices.forget_uncompleted_beyond(database, 10) == 0
+    ids = await make_links(database, MANY)
+    async with database.write() as tx:
+        assert await devices.complete(tx, ids[1], "game", "token", NOW_MS)
+    # So many portions at most, and the rest another time.
+    assert await devices.forget_uncompleted_beyond(database, 10, most=1) == PORTION
+    assert await devices.forget_uncompleted_beyond(database, 10) == MANY - PORTION - 10 - 1
+    assert await names_of(database, device_links.c.device_link_id) == [ids[1], *ids[-10:]]
+    assert await devices.forget_uncompleted_beyond(database, 10) == 0
+
+
+async def test_links_that_ended_go_and_others_stay(database: Database) -> None:
+    ids = await make_links(database, MANY)
+    async with database.write() as tx:
+        await devices.add(tx, "later", NOW_MS, NOW_MS + 11)
+    assert await devices.forget_before(database, NOW_MS + 10) == 0
+    assert await devices.forget_before(database, NOW_MS + 11) == len(ids)
+    assert await names_of(database, device_links.c.device_link_id) == ["later"]
+
+
+async def test_of_answers_those_of_anybody_are_bounded_and_all_end(database: Database) -> None:
+    async with database.write() as tx:
+        for number in range(MANY):
+            for key in (numbers.ANONYMOUS, b"somebody/"):
+                await numbers.remember(tx, key + b"%06d" % number, b"h", b"a", NOW_MS)
+    assert await numbers.forget_of_anonymous_beyond(database, 3) == MANY - 3
+    kept = await names_of(database, idempotent_answers.c.caller_key)
+    assert kept[:4] == [*(numbers.ANONYMOUS + b"%06d" % n for n in range(MANY - 3, MANY)), kept[3]]
+    assert len(kept) == MANY + 3
+    assert await numbers.forget_before(database, NOW_MS) == 0
+    assert await numbers.forget_before(database, NOW_MS + 1) == MANY + 3
+
+
+async def test_a_portion_is_one_transaction_and_leaves_room_for_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_links(database, MANY)
+    left: list[int] = []
+    begin = database.write
+
+    def noted() -> Any:
+        left.append(0)
+        return begin()
+
+    monkeypatch.setattr(database, "write", noted)
+    assert await devices.forget_before(database, NOW_MS + 11) == MANY
+    assert len(left) == 3
+
+
+async def test_no_portion_looks_through_a_table(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "records.db")
+    await migrate(database, is_allowed=True)
+    plans = {}
+
+    def explain(connection: Connection) -> None:
+        for statement in (
+            devices._FORGET_UNCOMPLETED,
+            devices._FORGET_ENDED,
+            numbers._FORGET_ANONYMOUS,
+            numbers._FORGET_OLD,
+            devices._GREATEST,
+            numbers._GREATEST,
+        ):
+            text = str(statement.compile(connection, compile_kwargs={"literal_binds": False}))
+            rows = connection.exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {text}", (1,) * text.count("?")
+            ).all()
+            plans[text] = [row[-1] for row in rows]
+
+    await database.run_sync(explain)
+    await database.close()
+    for text, steps in plans.items():
+        assert all("SEARCH" in step or "LIST" in step for step in steps), (text, steps)
