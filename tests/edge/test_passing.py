@@ -333,9 +333,11 @@ async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path:
     async with open_doors(tmp_path, at_once=8, wait_ms=60_000) as doors:
         doors.control.is_slow = True
         connections = [await HttpConnection.open(doors.http.address) for _ in range(6)]
-        for number, connection in enumerate(connections):
-            # The first two have places before the others come.
-            await until(lambda number=number: doors.control.waiting == min(number, 2))
+        for connection in connections[:2]:
+            connection.say("POST", "/cloud/groups", NAME, CLOUD)
+        # These have their places before the others come.
+        await until(lambda: doors.control.waiting == 2)
+        for connection in connections[2:]:
             connection.say("POST", "/cloud/groups", NAME, CLOUD)
         *served, gone = connections
         await until(lambda: doors.metrics.http.in_flight == 6)
