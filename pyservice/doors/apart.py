@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from pyservice.errors import ServiceError
+from pyservice.finishing import finish
 from pyservice.turns import Bounds, Crowded, Turns
 
 T = TypeVar("T")
@@ -36,28 +37,13 @@ class Apart:
         loop = asyncio.get_running_loop()
         try:
             async with self._turns.one(whose, ""):
-                return await _to_its_end(loop.run_in_executor(self._thread, work))
+                # The turn is taken, and what is read is held, as long as the thread is at it.
+                return await finish(loop.run_in_executor(self._thread, work))
         except Crowded:
             raise ServiceError(
                 "OVERLOADED",
                 "Too many large requests of this token wait to be read. Send them one after the other.",
             ) from None
-
-
-async def _to_its_end(working: asyncio.Future[T]) -> T:
-    """Waits for what is in the thread, also when whoever sent it is gone: till then the turn is taken, and what is
-    read is held.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while not working.done():
-        try:
-            await asyncio.wait({working})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        working.exception()
-        raise cancelled
-    return working.result()
 
 
 reading: Final = Apart()

@@ -62,7 +62,7 @@ class Shares:
         # By the token itself: a header can be written in many ways.
         token = _token(authorization)
         keys = (None, f"{_NO_TOKEN}{address.hex()}" if token is None else token, address)
-        if keys in self._lines or not self._has_room(keys):
+        if keys in self._lines or self._full(self._taken, keys) is not None:
             await self._wait(keys)
         else:
             _count(self._taken, keys, 1)
@@ -129,7 +129,7 @@ class Shares:
 
     def _hand_out(self) -> None:
         for keys in tuple(self._lines):
-            if not self._has_room(keys):
+            if self._full(self._taken, keys) is not None:
                 continue
             line = self._lines[keys]
             while line[0].cancelled() and len(line) > 1:
@@ -143,15 +143,6 @@ class Shares:
             _count(self._taken, keys, 1)
             turn.set_result(None)
             return
-
-    def _has_room(self, keys: _Keys) -> bool:
-        _, whose, address = keys
-        taken = self._taken
-        return (
-            taken.get(None, 0) < self._at_once
-            and taken.get(whose, 0) < self._of_token
-            and taken.get(address, 0) < self._of_address
-        )
 
     def _refusal(self, keys: _Keys) -> ServiceError:
         # Nobody waits where there is room.

@@ -140,7 +140,9 @@ class HttpLimits(_Section):
     header_bytes: int = Field(default=32 << 10, ge=1024, le=1 << 20)
     url_bytes: int = Field(default=8 << 10, ge=256, le=1 << 20)
     bodies_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 40)
-    """All bodies together that are being received or answered; one client address has an eighth."""
+    """All bodies together that are being received or answered. One client address has half, and an eighth once half
+    is held.
+    """
     slow_client_ms: int = Field(default=15_000, ge=100, le=600_000)
     """How long a client may take to send headers and body."""
     keep_alive_ms: int = Field(default=75_000, ge=0, le=3_600_000)

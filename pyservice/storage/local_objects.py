@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from pyservice.durable import sync_folder, write_file
 from pyservice.errors import ServiceError
+from pyservice.finishing import finish
 from pyservice.storage.incoming import Incoming, is_full
 from pyservice.storage.objects import Part, Pending, Run
 from pyservice.storage.signatures import Grant, UrlSigner
@@ -152,17 +153,9 @@ class Folder:
         self, act: Callable[[], _Result], threads: ThreadPoolExecutor | None = None
     ) -> _Result:
         loop = asyncio.get_running_loop()
-        working = loop.run_in_executor(threads or self._readers, act)
         try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
             # A file that a thread is at must not be closed under it.
-            while not working.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([working])
-            if not working.cancelled():
-                working.exception()
-            raise
+            return await finish(loop.run_in_executor(threads or self._readers, act))
         except OSError as error:
             if is_full(error):
                 raise ServiceError("STORAGE_FULL") from error

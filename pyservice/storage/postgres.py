@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Connection, Executable, NullPool
 from sqlalchemy.exc import SQLAlchemyError
 
+from pyservice.finishing import finish
 from pyservice.storage.failures import DatabaseUnusable, told
 from pyservice.storage.postgres_connections import Connections, connect
 from pyservice.storage.postgres_statements import Statements
@@ -21,7 +22,6 @@ from pyservice.storage.transactions import (
     Result,
     Transaction,
     Values,
-    finish,
 )
 
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

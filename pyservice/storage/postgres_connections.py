@@ -12,8 +12,8 @@ from typing import Any, Final
 import asyncpg  # type: ignore[import-untyped]
 
 from pyservice.errors import ServiceError
+from pyservice.finishing import finish
 from pyservice.storage.failures import told
-from pyservice.storage.transactions import finish
 
 ANSWER_TIMEOUT_S: Final = 10.0
 _CONNECTIONS: Final = 16

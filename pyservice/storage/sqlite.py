@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
 
+from pyservice.finishing import finish
 from pyservice.observability.logging import get_logger
 from pyservice.storage.failures import DatabaseUnusable, away, told
 from pyservice.storage.group_commit import Group, GroupLost
@@ -23,7 +24,6 @@ from pyservice.storage.transactions import (
     Result,
     Transaction,
     Values,
-    finish,
 )
 
 _POOL_SIZE: Final = 16

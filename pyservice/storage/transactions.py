@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Executable, Row
@@ -54,22 +53,3 @@ class Afterwards:
                 call()
             except Exception:  # noqa: BLE001 — the others are told of the change all the same
                 _log.exception("what follows a change failed")
-
-
-async def finish(work: Awaitable[Result]) -> Result:
-    """Waits for work to its end, also when the caller is cancelled, however often: a commit is done or not, and nobody
-    touches its connection meanwhile.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError as error:
-        cancelled = error
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not task.cancelled():
-        task.exception()
-    raise cancelled

@@ -1,0 +1,28 @@
+"""Waits for what must not be left in the middle, whoever gives up waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def finish(work: Awaitable[Result]) -> Result:
+    """Waits for work to its end, also when the caller is cancelled, however often: then it is over, done or not, and
+    nobody touches what it was at meanwhile.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError as error:
+        cancelled = error
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not task.cancelled():
+        task.exception()
+    raise cancelled
