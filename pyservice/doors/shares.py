@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from pyservice.bearer import bearer_token
@@ -24,8 +22,24 @@ _NO_TOKEN: Final = "-"
 """Begins what stands for those without one; no token begins so."""
 
 _Key = str | bytes | None
-_Keys = tuple[None, str, bytes]
+Keys = tuple[None, str, bytes]
 """What a request counts for: all, its token, its address."""
+
+
+class Place:
+    """One request's, for `async with`."""
+
+    __slots__ = ("_keys", "_shares")
+
+    def __init__(self, shares: Shares, keys: Keys) -> None:
+        self._shares = shares
+        self._keys = keys
+
+    async def __aenter__(self) -> None:
+        await self._shares.enter(self._keys)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._shares.leave(self._keys)
 
 
 class Shares:
@@ -41,7 +55,7 @@ class Shares:
         self._wait_s = wait_ms / 1000
         self._taken: dict[_Key, int] = {}
         self._waiting: dict[_Key, int] = {}
-        self._lines: dict[_Keys, deque[asyncio.Future[None]]] = {}
+        self._lines: dict[Keys, deque[asyncio.Future[None]]] = {}
         """Who waits for the same, in the order in which lines get the next place: who got one goes to the end."""
 
     def __len__(self) -> int:
@@ -53,25 +67,25 @@ class Shares:
         """Requests without a place."""
         return self._waiting.get(None, 0)
 
-    @asynccontextmanager
-    async def place(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
-        """A place while in it, for the bearer of this header. Raises OVERLOADED, when too many wait at
-        once, else when none became free in time.
+    def place(self, authorization: str | None, client: Address) -> Place:
+        """A place while in it, for the bearer of this header. Entering raises OVERLOADED, when too many wait
+        at once, else when none became free in time.
         """
         address = pack(client)
         # By the token itself: a header can be written in many ways.
         token = _token(authorization)
-        keys = (None, f"{_NO_TOKEN}{address.hex()}" if token is None else token, address)
+        return Place(
+            self, (None, f"{_NO_TOKEN}{address.hex()}" if token is None else token, address)
+        )
+
+    async def enter(self, keys: Keys) -> None:
+        """Takes a place."""
         if keys in self._lines or self._full(self._taken, keys) is not None:
             await self._wait(keys)
         else:
             _count(self._taken, keys, 1)
-        try:
-            yield
-        finally:
-            self._leave(keys)
 
-    def _full(self, counts: dict[_Key, int], keys: _Keys, times: int = 1) -> str | None:
+    def _full(self, counts: dict[_Key, int], keys: Keys, times: int = 1) -> str | None:
         """What there is no room for; None when there is."""
         _, whose, address = keys
         of = "of this token" if whose[:1] != _NO_TOKEN else "without a token from your address"
@@ -84,7 +98,7 @@ class Shares:
                 return f"{most} requests {what}"
         return None
 
-    async def _wait(self, keys: _Keys) -> None:
+    async def _wait(self, keys: Keys) -> None:
         """Until there is a place, which is the caller's then."""
         if self._full(self._waiting, keys, _WAITING) is not None:
             raise self._refusal(keys)
@@ -97,19 +111,19 @@ class Shares:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave(keys)
+                self.leave(keys)
             else:
                 self._forget(keys, turn)
             raise
         finally:
             timer.cancel()
 
-    def _give_up(self, keys: _Keys, turn: asyncio.Future[None]) -> None:
+    def _give_up(self, keys: Keys, turn: asyncio.Future[None]) -> None:
         if not turn.done():
             self._forget(keys, turn)
             turn.set_exception(self._refusal(keys))
 
-    def _forget(self, keys: _Keys, turn: asyncio.Future[None]) -> None:
+    def _forget(self, keys: Keys, turn: asyncio.Future[None]) -> None:
         """Waits no longer."""
         line = self._lines.get(keys)
         if line is None or turn not in line:
@@ -119,7 +133,7 @@ class Shares:
             del self._lines[keys]
         _count(self._waiting, keys, -1)
 
-    def _leave(self, keys: _Keys) -> None:
+    def leave(self, keys: Keys) -> None:
         """A place is free; who may have it gets it."""
         waiting = self._waiting
         was_full = len(self) >= self._at_once
@@ -144,7 +158,7 @@ class Shares:
             turn.set_result(None)
             return
 
-    def _refusal(self, keys: _Keys) -> ServiceError:
+    def _refusal(self, keys: Keys) -> ServiceError:
         # Nobody waits where there is room.
         what = self._full(self._taken, keys) or f"{self._at_once} requests of all clients"
         return ServiceError(
@@ -153,7 +167,7 @@ class Shares:
         )
 
 
-def _count(counts: dict[_Key, int], keys: _Keys, more: int) -> None:
+def _count(counts: dict[_Key, int], keys: Keys, more: int) -> None:
     for key in keys:
         counts[key] = counts.get(key, 0) + more
         if not counts[key]:

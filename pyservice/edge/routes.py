@@ -1,39 +1,41 @@
 """Which method of the contract a request is for: derived from the HTTP annotations alone.
 
-A path is looked up whole first, then among the templates with as many segments; a path that exists
-for other HTTP methods only is METHOD_NOT_ALLOWED, any other NOT_FOUND.
+A path is looked up whole first, then segment by segment: what is fixed goes before a parameter. A path
+that exists for other HTTP methods only is METHOD_NOT_ALLOWED, any other NOT_FOUND.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import Method
 
+Tables = list[tuple[dict[str, Method], dict[str, str]]]
+"""Methods of a path by HTTP method, with the parameters of the path."""
+
 _NO_PARAMETERS: Final[dict[str, str]] = {}
 _NO_METHODS: Final[dict[str, Method]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """A path of which some segments are parameters."""
+class _Node:
+    """Paths that begin alike. `tables` are of those that end here, by the names of their parameters."""
 
-    segments: tuple[str, ...]
-    names: tuple[str, ...]
-    """Name of the parameter of each segment, empty where the segment is fixed."""
+    __slots__ = ("fixed", "parameter", "tables")
 
-    def fill(self, segments: list[str]) -> dict[str, str] | None:
-        """The parameters, None when the path is another. A parameter is never empty."""
-        found: dict[str, str] = {}
-        for name, fixed, given in zip(self.names, self.segments, segments, strict=True):
-            if name and given:
-                found[name] = given
-            elif name or fixed != given:
-                return None
-        return found
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.tables: dict[tuple[str, ...], dict[str, Method]] = {}
+
+    def below(self, segment: str) -> _Node:
+        """What goes on with this segment of a template; made when it is not there."""
+        if not segment.startswith("{"):
+            return self.fixed.setdefault(segment, _Node())
+        if self.parameter is None:
+            self.parameter = _Node()
+        return self.parameter
 
 
 class Routes:
@@ -41,8 +43,7 @@ class Routes:
 
     def __init__(self, methods: Iterable[Method]) -> None:
         self._fixed: dict[str, dict[str, Method]] = {}
-        # By number of segments: those of a path are counted once, and few templates are as long.
-        self._templates: dict[int, dict[_Template, dict[str, Method]]] = {}
+        self._root = _Node()
         for method in methods:
             table = self._table_of(method)
             if method.http_method in table:
@@ -53,10 +54,10 @@ class Routes:
         """The methods of a path by HTTP method."""
         if not method.path_fields:
             return self._fixed.setdefault(method.template, {})
-        segments = tuple(method.template.split("/"))
-        names = tuple(part[1:-1] if part.startswith("{") else "" for part in segments)
-        template = _Template(segments, names)
-        return self._templates.setdefault(len(segments), {}).setdefault(template, {})
+        node = self._root
+        for segment in method.template.split("/"):
+            node = node.below(segment)
+        return node.tables.setdefault(tuple(method.path_fields), {})
 
     def match(self, http_method: str, path: str) -> tuple[Method, dict[str, str]]:
         """The method of a request and the parameters of its path, which is percent-decoded.
@@ -78,13 +79,29 @@ class Routes:
         """The HTTP methods of a path, in the order of the alphabet; none where there is no path."""
         return tuple(sorted({verb for table, _ in self._tables(path) for verb in table}))
 
-    def _tables(self, path: str) -> list[tuple[dict[str, Method], dict[str, str]]]:
-        found: list[tuple[dict[str, Method], dict[str, str]]] = []
+    def _tables(self, path: str) -> Tables:
+        found: Tables = []
         if path in self._fixed:
             found.append((self._fixed[path], _NO_PARAMETERS))
-        segments = path.split("/")
-        for template, table in self._templates.get(len(segments), {}).items():
-            parameters = template.fill(segments)
-            if parameters is not None:
-                found.append((table, parameters))
+        _collect(self._root, path.split("/"), 0, (), found)
         return found
+
+
+def _collect(
+    node: _Node, segments: list[str], at: int, given: tuple[str, ...], found: Tables
+) -> None:
+    """Adds what a path leads to from here on. A parameter is never empty."""
+    for number in range(at, len(segments)):
+        segment = segments[number]
+        fixed, parameter = node.fixed.get(segment), node.parameter
+        if parameter is not None and segment:
+            if fixed is not None:
+                _collect(fixed, segments, number + 1, given, found)
+            given += (segment,)
+            node = parameter
+        elif fixed is not None:
+            node = fixed
+        else:
+            return
+    for names, table in node.tables.items():
+        found.append((table, dict(zip(names, given, strict=True))))

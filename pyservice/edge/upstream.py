@@ -51,6 +51,7 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._length_bytes = 0
         self._asking: asyncio.Future[Reply] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self.idle_since = 0.0
 
@@ -58,8 +59,11 @@ class _Connection(asyncio.Protocol):
     def is_usable(self) -> bool:
         return not self._transport.is_closing()
 
-    def ask(self, head: bytes, body: bytes) -> asyncio.Future[Reply]:
-        self._asking = asyncio.get_running_loop().create_future()
+    def ask(self, head: bytes, body: bytes, until_s: float) -> asyncio.Future[Reply]:
+        loop = asyncio.get_running_loop()
+        self._asking = loop.create_future()
+        # A timer of its own costs a tenth of what asyncio.timeout does.
+        self._timer = loop.call_at(until_s, self._on_timer)
         if body:
             # Two writes: a large body is not copied behind its head.
             self._transport.writelines((head, body))
@@ -69,8 +73,19 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """The other side is to see that nobody waits."""
-        self._asking = None
+        self._settle()
         self._transport.abort()
+
+    def _settle(self) -> asyncio.Future[Reply] | None:
+        """Nobody asks any more; who did."""
+        asking, self._asking = self._asking, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return asking
+
+    def _on_timer(self) -> None:
+        self._end(TimeoutError())
 
     def close(self) -> None:
         self._transport.close()
@@ -92,9 +107,12 @@ class _Connection(asyncio.Protocol):
         self._upstream.forget(self)
 
     def _fail(self, reason: str) -> None:
-        asking, self._asking = self._asking, None
+        self._end(NoAnswer(reason, was_sent=True))
+
+    def _end(self, error: Exception) -> None:
+        asking = self._settle()
         if asking is not None and not asking.done():
-            asking.set_exception(NoAnswer(reason, was_sent=True))
+            asking.set_exception(error)
         self._transport.abort()
 
     # httptools
@@ -120,10 +138,11 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return
-        if self._asking is None or status not in STATUS_LINES:
+        asking = self._asking
+        if asking is None or status not in STATUS_LINES:
             self._fail(f"an answer that nobody asked for, or of status {status}")
             return
-        asking, self._asking = self._asking, None
+        self._settle()
         pieces = self._body
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._body = []
@@ -151,27 +170,33 @@ class Upstream:
         A request that is safe to repeat and gets no answer is sent once more, on a new connection.
         Cancelling it closes the connection, by which the other side is told.
         """
-        async with asyncio.timeout(self._answer_timeout_s):
-            try:
-                return await self._ask(self._kept() or await self._connect(), head, body)
-            except NoAnswer as failure:
-                if failure.was_sent and not is_safe:
-                    raise
-            return await self._ask(await self._connect(), head, body)
-
-    async def _ask(self, connection: _Connection, head: bytes, body: bytes) -> Reply:
+        until_s = asyncio.get_running_loop().time() + self._answer_timeout_s
         try:
-            return await connection.ask(head, body)
+            connection = self._kept() or await self._connect(until_s)
+            return await self._ask(connection, head, body, until_s)
+        except NoAnswer as failure:
+            if failure.was_sent and not is_safe:
+                raise
+        return await self._ask(await self._connect(until_s), head, body, until_s)
+
+    async def _ask(
+        self, connection: _Connection, head: bytes, body: bytes, until_s: float
+    ) -> Reply:
+        try:
+            return await connection.ask(head, body, until_s)
         except asyncio.CancelledError:
             connection.abort()
             raise
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self, until_s: float) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_unix_connection(
-                lambda: _Connection(self), path=self._path
-            )
+            async with asyncio.timeout_at(until_s):
+                _, connection = await loop.create_unix_connection(
+                    lambda: _Connection(self), path=self._path
+                )
+        except TimeoutError:
+            raise
         except OSError as error:
             raise NoAnswer(f"cannot connect: {error}", was_sent=False) from None
         self._all.add(connection)

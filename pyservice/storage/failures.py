@@ -37,7 +37,11 @@ class Told:
         if error is None:
             return
         state = _sqlstate(error)
-        if isinstance(error, IntegrityError) or state.startswith("23") or state in _COLLISIONS:
+        if (
+            isinstance(error, sqlite3.IntegrityError | IntegrityError)
+            or state.startswith("23")
+            or state in _COLLISIONS
+        ):
             raise Conflict(str(getattr(error, "orig", error))) from error
         if isinstance(error, GroupLost):
             raise away() from error
@@ -50,7 +54,9 @@ class Told:
             raise ServiceError("STORAGE_FULL") from error
         if _is_ours(error):
             return
-        if isinstance(error, DBAPIError | OSError | TimeoutError) or _is_of_driver(error):
+        if isinstance(error, DBAPIError | sqlite3.Error | OSError | TimeoutError) or _is_of_asyncpg(
+            error
+        ):
             _log.error("database away", error=f"{type(error).__name__}: {error}".split("\n")[0])
             raise away() from error
 
@@ -67,7 +73,8 @@ def away() -> ServiceError:
 
 
 def _sqlite_code(error: BaseException) -> int | None:
-    return getattr(error.orig, "sqlite_errorcode", None) if isinstance(error, DBAPIError) else None
+    said = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(said, "sqlite_errorcode", None)
 
 
 def _sqlstate(error: BaseException) -> str:
@@ -76,8 +83,7 @@ def _sqlstate(error: BaseException) -> str:
     return getattr(said, "sqlstate", None) or ""
 
 
-def _is_of_driver(error: BaseException) -> bool:
-    """An error as asyncpg raises it."""
+def _is_of_asyncpg(error: BaseException) -> bool:
     return type(error).__module__.startswith("asyncpg.")
 
 
@@ -87,5 +93,7 @@ def _is_ours(error: BaseException) -> bool:
     """
     if _sqlite_code(error) == sqlite3.SQLITE_ERROR or _sqlstate(error).startswith(("22", "42")):
         return True
-    # The driver's own word for a value that it cannot send.
-    return _is_of_driver(error) and isinstance(error, ValueError)
+    # The drivers' own words for a value that they cannot send.
+    if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
+        return True
+    return _is_of_asyncpg(error) and isinstance(error, ValueError)

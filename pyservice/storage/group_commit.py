@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import Any
-
-from sqlalchemy import Connection
 
 
 class GroupLost(Exception):
@@ -21,57 +19,45 @@ class GroupLost(Exception):
 class Group:
     """Changes until their commit. `committed` is done when they are durable; its error is everybody's."""
 
-    def __init__(self, connection: Connection) -> None:
-        """Begins the transaction. Raises SQLAlchemyError, and the driver's own errors."""
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """`connection` has begun a transaction."""
         self.connection = connection
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Members that went away do not ask what became of it.
         self.committed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.work: asyncio.Task[None] | None = None
         """Ends the group."""
-        try:
-            connection.begin()
-            self._driver: Any = connection.connection.driver_connection
-        except BaseException:
-            connection.close()
-            raise
 
     @contextlib.contextmanager
     def member(self) -> Iterator[None]:
         """One change: all of it is in the group, or nothing when it raises."""
         self._require_open()
-        self._driver.execute("SAVEPOINT member")
+        self.connection.execute("SAVEPOINT member")
         try:
             yield
         except BaseException:
-            if self._driver.in_transaction:
-                self._driver.execute("ROLLBACK TO member")
-                self._driver.execute("RELEASE member")
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK TO member")
+                self.connection.execute("RELEASE member")
             raise
         self._require_open()
-        self._driver.execute("RELEASE member")
+        self.connection.execute("RELEASE member")
 
     def _require_open(self) -> None:
-        if not self._driver.in_transaction:
+        if not self.connection.in_transaction:
             raise GroupLost("the transaction was taken back")
 
-    async def finish(self, committer: Executor) -> None:
-        """Commits, in a thread because it syncs, and tells the members."""
+    async def finish(self, committer: Executor) -> bool:
+        """Commits, in a thread because it syncs, and tells the members; whether it was committed."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(committer, self._finish)
         except Exception as error:  # noqa: BLE001 — it is told to everybody who waits for it
             self.committed.set_exception(error)
-        else:
-            self.committed.set_result(None)
+            return False
+        self.committed.set_result(None)
+        return True
 
     def _finish(self) -> None:
-        try:
-            self._require_open()
-            self.connection.commit()
-        except BaseException:
-            # Whether its transaction is open still, nobody knows.
-            self.connection.invalidate()
-            raise
-        finally:
-            self.connection.close()
+        self._require_open()
+        self.connection.execute("COMMIT")

@@ -6,8 +6,8 @@ Rows that change are locked by the statements that change them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
 from sqlalchemy import Connection, Executable, NullPool
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from pyservice.finishing import finish
 from pyservice.storage.failures import DatabaseUnusable, told
 from pyservice.storage.postgres_connections import Connections, connect
-from pyservice.storage.postgres_statements import Statements
+from pyservice.storage.postgres_statements import postgres_statements
+from pyservice.storage.statements import Statements
 from pyservice.storage.transactions import (
     Afterwards,
     Record,
@@ -27,7 +28,6 @@ from pyservice.storage.transactions import (
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """The default would show each statement another state."""
 _WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_NONE: Final[Mapping[str, Any]] = {}
 
 
 class PostgresDatabase:
@@ -38,7 +38,7 @@ class PostgresDatabase:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connections = Connections(url)
-        self._statements = Statements()
+        self._statements = postgres_statements()
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_READ)
@@ -110,9 +110,11 @@ class _PostgresTransaction(Afterwards):
             raise RuntimeError(f"a statement had failed, nothing was committed: {said}")
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
-        text, arguments = self._statements.one(statement, _one_of(values))
+        prepared = self._statements.prepared(statement, values)
         with told:
-            rows: Sequence[Record] = await self._connection.fetch(text, *arguments)
+            rows: Sequence[Record] = await self._connection.fetch(
+                prepared.text, *prepared.one(values)
+            )
             return rows
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
@@ -120,22 +122,13 @@ class _PostgresTransaction(Afterwards):
         return rows[0] if rows else None
 
     async def run(self, statement: Executable, values: Values = None) -> int:
+        prepared = self._statements.prepared(statement, values)
         if isinstance(values, list | tuple):
-            text, several = self._statements.many(statement, values)
             with told:
-                await self._connection.executemany(text, several)
-            return len(several)
-        text, arguments = self._statements.one(statement, _one_of(values))
+                await self._connection.executemany(prepared.text, prepared.many(values))
+            return len(values)
         with told:
-            said: str = await self._connection.execute(text, *arguments)
+            said: str = await self._connection.execute(prepared.text, *prepared.one(values))
         # Such as INSERT 0 1, UPDATE 3, CREATE TABLE.
         count = said.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
-
-
-def _one_of(values: Values) -> Mapping[str, Any]:
-    if values is None:
-        return _NONE
-    if isinstance(values, list | tuple):
-        raise TypeError("of several values there are no rows to give")
-    return cast(Mapping[str, Any], values)

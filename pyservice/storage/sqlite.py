@@ -1,23 +1,27 @@
-"""The records in one SQLite file. Statements run where they are called: one takes tens of microseconds, handing it to a
-thread and back takes hundreds. Only what syncs (commit) goes to a thread.
+"""The records in one SQLite file, asked through the driver with statements that SQLAlchemy compiled once.
+
+Statements run where they are called: one takes tens of microseconds, handing it to a thread and back takes hundreds.
+Only what syncs (commit) goes to a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, Executable, NullPool, create_engine, event
 
 from pyservice.finishing import finish
-from pyservice.observability.logging import get_logger
 from pyservice.storage.failures import DatabaseUnusable, away, told
 from pyservice.storage.group_commit import Group, GroupLost
+from pyservice.storage.sqlite_connections import Connections, connect
+from pyservice.storage.sqlite_statements import row_maker, sqlite_statements
+from pyservice.storage.statements import Statements
 from pyservice.storage.transactions import (
     Afterwards,
     Record,
@@ -26,10 +30,8 @@ from pyservice.storage.transactions import (
     Values,
 )
 
-_POOL_SIZE: Final = 16
-_LOCKED_TIMEOUT_S: Final = 10.0
-"""How long it waits for another process that writes."""
-_log = get_logger("storage")
+_READ: Final = "BEGIN DEFERRED"
+_WRITE: Final = "BEGIN IMMEDIATE"
 
 
 class SqliteDatabase:
@@ -39,31 +41,25 @@ class SqliteDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: tuple[int, int] | None = None
-        """Device and inode of the file that is open."""
-        self._engine = _sqlite_engine(path)
+        self._connections = Connections(path)
+        self._statements = sqlite_statements()
         self._one_writer = asyncio.Lock()
         self._group: Group | None = None
         # Its own: whatever else keeps threads busy, changes are committed.
         self._committer = ThreadPoolExecutor(1, "commit")
 
-    @contextlib.asynccontextmanager
-    async def read(self) -> AsyncIterator[Transaction]:
-        connection = self._connect("DEFERRED")
-        try:
-            yield _SqliteTransaction(connection)
-        finally:
-            connection.close()
+    def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+        return _Reading(self._connections, self._statements)
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         async with self._one_writer:
             group = self._group
             if group is None:
-                group = self._group = Group(self._connect("IMMEDIATE"))
+                group = self._group = Group(self._connections.begun(_WRITE))
                 # After all who wait for their turn by now: they are synced together, and nobody waits for company.
                 group.work = asyncio.create_task(self._commit(group))
-            tx = _SqliteTransaction(group.connection)
+            tx = _SqliteTransaction(group.connection, self._statements)
             try:
                 with group.member():
                     yield tx
@@ -82,11 +78,25 @@ class SqliteDatabase:
         """Commits the group that is open; the turn is the caller's."""
         group, self._group = self._group, None
         if group is not None:
-            await finish(group.finish(self._committer))
+            await finish(self._end(group))
+
+    async def _end(self, group: Group) -> None:
+        if await group.finish(self._committer):
+            self._connections.give_back(group.connection)
+        else:
+            self._connections.give_up(group.connection)
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def begun() -> Result:
-            with self._connect("IMMEDIATE") as connection, connection.begin():
+            # Migrations want SQLAlchemy's own connection.
+            engine = create_engine(
+                "sqlite://",
+                creator=lambda: connect(self._path),
+                poolclass=NullPool,
+                hide_parameters=True,
+            )
+            event.listen(engine, "begin", _begin)
+            with engine.begin() as connection:
                 return work(connection)
 
         async with self._one_writer:
@@ -108,75 +118,73 @@ class SqliteDatabase:
     async def close(self) -> None:
         async with self._one_writer:
             await self._commit_open()
-        await asyncio.to_thread(self._engine.dispose)
+        # The last one that is closed writes its log back, and syncs.
+        await asyncio.to_thread(self._connections.close)
         self._committer.shutdown()
 
-    def _connect(self, begin: str) -> Connection:
-        """A file that was removed or replaced could be written to as before, and nobody would ever find it again."""
-        if self._file is not None and self._file != _identity(self._path):
-            _log.error(
-                "database file gone", path=str(self._path), remedy="stop, put it back, start"
-            )
-            raise away()
-        with told:
-            connection = self._engine.connect().execution_options(sqlite_begin=begin)
-        self._file = self._file or _identity(self._path)
-        return connection
+
+def _begin(connection: Connection) -> None:
+    """Python's module begins transactions on its own terms; we begin them."""
+    connection.exec_driver_sql(_WRITE)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+class _Reading:
+    """A transaction that sees one state."""
 
+    __slots__ = ("_connection", "_connections", "_statements")
 
-def _sqlite_engine(path: Path) -> Engine:
-    engine = create_engine(
-        f"sqlite:///{path}",
-        connect_args={"check_same_thread": False, "timeout": _LOCKED_TIMEOUT_S},
-        pool_size=_POOL_SIZE,
-        max_overflow=-1,
-        hide_parameters=True,
-    )
+    def __init__(self, connections: Connections, statements: Statements) -> None:
+        self._connections = connections
+        self._statements = statements
 
-    @event.listens_for(engine, "connect")
-    def on_connect(connection: Any, _record: Any) -> None:
-        # Python's module begins transactions on its own terms; we begin them.
-        connection.isolation_level = None
-        for pragma in (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            "cache_size=-16384",
-            "wal_autocheckpoint=4000",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
+    async def __aenter__(self) -> Transaction:
+        self._connection = self._connections.begun(_READ)
+        return _SqliteTransaction(self._connection, self._statements)
 
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Connection) -> None:
-        mode = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
-        # What SQLAlchemy would do around it is worth as much as a query.
-        driver: Any = connection.connection.driver_connection
-        driver.execute(f"BEGIN {mode}")
-
-    return engine
+    async def __aexit__(self, *_: object) -> None:
+        self._connections.give_back(self._connection)
 
 
 class _SqliteTransaction(Afterwards):
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:
         super().__init__()
         self._connection = connection
+        self._statements = statements
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
+        prepared = self._statements.prepared(statement, values)
         with told:
-            return self._connection.execute(statement, values).all()
+            cursor = self._connection.execute(prepared.text, prepared.one(values))
+            found = cursor.fetchall()
+        if not found:
+            return found
+        make: Any = prepared.make_row
+        if make is None:
+            make = prepared.make_row = row_maker(prepared, _names(cursor))
+        return [make(row) for row in found]
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
+        prepared = self._statements.prepared(statement, values)
         with told:
-            return self._connection.execute(statement, values).first()
+            cursor = self._connection.execute(prepared.text, prepared.one(values))
+            found = cursor.fetchone()
+            # What is still to come is not wanted, and would be in the way of a commit.
+            cursor.close()
+        if found is None:
+            return None
+        if prepared.make_row is None:
+            prepared.make_row = row_maker(prepared, _names(cursor))
+        made: Record = prepared.make_row(found)
+        return made
 
     async def run(self, statement: Executable, values: Values = None) -> int:
+        prepared = self._statements.prepared(statement, values)
         with told:
-            return self._connection.execute(statement, values).rowcount
+            if isinstance(values, list | tuple):
+                self._connection.executemany(prepared.text, prepared.many(values))
+                return len(values)
+            return self._connection.execute(prepared.text, prepared.one(values)).rowcount
+
+
+def _names(cursor: sqlite3.Cursor) -> Iterator[str]:
+    return (column[0] for column in cursor.description)

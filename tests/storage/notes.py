@@ -48,10 +48,7 @@ async def both(tx: Transaction) -> tuple[int, int]:
 
 def in_use(database: Database) -> int:
     """Connections that somebody has."""
-    if isinstance(database, SqliteDatabase):
-        pool: Any = database._engine.pool
-        return int(pool.checkedout())
-    assert isinstance(database, PostgresDatabase)
+    assert isinstance(database, SqliteDatabase | PostgresDatabase)
     return database._connections.in_use
 
 

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
 
 from pyservice.errors import ServiceError
 from pyservice.storage.sqlite import SqliteDatabase
+from pyservice.storage.sqlite_connections import Connections
 from tests.storage.notes import both, count_up, prepare
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """The connections that transactions used."""
+    seen: list[sqlite3.Connection] = []
+    begun = Connections.begun
+
+    def begin(self: Connections, how: str) -> sqlite3.Connection:
+        seen.append(begun(self, how))
+        return seen[-1]
+
+    monkeypatch.setattr(Connections, "begun", begin)
+    return seen
 
 
 @pytest.fixture
@@ -24,18 +39,20 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
     await made.close()
 
 
-async def test_those_who_come_together_are_synced_together(database: SqliteDatabase) -> None:
-    commits: list[object] = []
-    event.listen(database._engine, "commit", commits.append)
+async def test_those_who_come_together_are_synced_together(
+    database: SqliteDatabase, opened: list[sqlite3.Connection]
+) -> None:
+    said: list[str] = []
 
     async def write() -> None:
         async with database.write() as tx:
+            opened[-1].set_trace_callback(said.append)
             await count_up(tx, "a")
 
     await asyncio.gather(*(write() for _ in range(50)))
     async with database.read() as tx:
         assert await both(tx) == (50, 0)
-    assert len(commits) <= 3
+    assert 1 <= said.count("COMMIT") <= 3
 
 
 async def test_one_that_fails_takes_nothing_of_the_others_with_it(
@@ -81,23 +98,23 @@ async def test_what_waits_for_a_commit_is_called_once_although_its_caller_is_gon
 
 
 async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    database: SqliteDatabase, opened: list[sqlite3.Connection]
 ) -> None:
-    def fail(_connection: object) -> None:
-        raise OSError("no such disk")
+    def refuse_commits(action: int, what: str | None, *_: object) -> int:
+        is_commit = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
+        return sqlite3.SQLITE_DENY if is_commit else sqlite3.SQLITE_OK
 
-    event.listen(database._engine, "commit", fail)
     called = []
 
     async def write() -> None:
         async with database.write() as tx:
             await count_up(tx, "a")
+            opened[-1].set_authorizer(refuse_commits)
             tx.afterwards(lambda: called.append("attempted"))
 
     results = await asyncio.gather(*(write() for _ in range(3)), return_exceptions=True)
     codes = [result.code for result in results if isinstance(result, ServiceError)]
     assert codes == ["CONTROL_PLANE_UNAVAILABLE"] * 3
     assert called == ["attempted"] * 3
-    event.remove(database._engine, "commit", fail)
     async with database.read() as tx:
         assert await both(tx) == (0, 0)

@@ -1,0 +1,108 @@
+"""The open connections to a SQLite file. Each is used by one transaction at a time; those that are idle are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from pyservice.observability.logging import get_logger
+from pyservice.storage.failures import away, told
+from pyservice.storage.sqlite_statements import OF_HEX
+
+_IDLE_MAX: Final = 16
+_LOCKED_TIMEOUT_S: Final = 10.0
+"""How long it waits for another process that writes."""
+_STATEMENTS_PREPARED: Final = 400
+_PRAGMAS: Final = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "cache_size=-16384",
+    "wal_autocheckpoint=4000",
+)
+_log = get_logger("storage")
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that begins and ends transactions when it is told to."""
+    connection = sqlite3.connect(
+        path,
+        timeout=_LOCKED_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_STATEMENTS_PREPARED,
+    )
+    try:
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        connection.create_function(OF_HEX, 1, bytes.fromhex, deterministic=True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Connections:
+    """Connections to one file, which has to stay where it is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that is open."""
+        self._idle: list[sqlite3.Connection] = []
+        self.in_use = 0
+
+    def begun(self, begin: str) -> sqlite3.Connection:
+        """A connection on which this statement was run. Raises what `told` makes of the driver's errors."""
+        # A file that was removed or replaced could be written to as before, and nobody would ever find it again.
+        if self._file is not None and self._file != _identity(self._path):
+            _log.error(
+                "database file gone", path=str(self._path), remedy="stop, put it back, start"
+            )
+            raise away()
+        with told:
+            connection = self._idle.pop() if self._idle else connect(self._path)
+            try:
+                connection.execute(begin)
+            except BaseException:
+                connection.close()
+                raise
+        self._file = self._file or _identity(self._path)
+        self.in_use += 1
+        return connection
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        """What is not committed is taken back."""
+        self.in_use -= 1
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+            return
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def give_up(self, connection: sqlite3.Connection) -> None:
+        """Whether its transaction is open still, nobody knows: it is not used again."""
+        self.in_use -= 1
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
+
+    def close(self) -> None:
+        """Those that are idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

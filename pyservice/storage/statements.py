@@ -1,0 +1,173 @@
+"""Statements as drivers take them: a text and its arguments in order.
+
+SQLAlchemy compiles each statement once; running one through its engine would cost six times what a driver needs.
+Values go to the driver as they are, so columns have types that it knows by itself: texts, integers, booleans, bytes.
+How the databases differ is their compilers' matter (`postgres_statements`, `sqlite_statements`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import BinaryExpression, BindParameter, Executable
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from pyservice.storage.transactions import Values
+
+_KEPT: Final = 500
+"""Shapes of statements."""
+_NONE: Final[Mapping[str, Any]] = {}
+
+Arguments = Sequence[Any]
+
+
+class Lists:
+    """Part of a compiler: lists are one argument however long they are, so that their statement is always the same and
+    stays prepared.
+    """
+
+    def visit_in_op_binary(self, binary: BinaryExpression[Any], operator: Any, **kw: Any) -> str:
+        several = self._list_of(binary)
+        if several is None:
+            return str(self._plain(binary, " IN ", **kw))
+        return self.one_of_list(binary, several, **kw)
+
+    def visit_not_in_op_binary(
+        self, binary: BinaryExpression[Any], operator: Any, **kw: Any
+    ) -> str:
+        several = self._list_of(binary)
+        if several is None:
+            return f"({self._plain(binary, ' NOT IN ', **kw)})"
+        return self.none_of_list(binary, several, **kw)
+
+    @property
+    def _plain(self) -> Any:
+        own: Any = self
+        return own._generate_generic_binary
+
+    def _list_of(self, binary: BinaryExpression[Any]) -> BindParameter[Any] | None:
+        several = binary.right
+        if not isinstance(several, BindParameter) or not several.expanding:
+            return None
+        one: BindParameter[Any] = several._clone(maintain_key=True)
+        one.expanding = False
+        return one
+
+    def one_of_list(
+        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+    ) -> str:
+        """The text of `left IN list`; `several` becomes one parameter."""
+        raise NotImplementedError
+
+    def none_of_list(
+        self, binary: BinaryExpression[Any], several: BindParameter[Any], **kw: Any
+    ) -> str:
+        """The text of `left NOT IN list`."""
+        raise NotImplementedError
+
+
+class Argument:
+    """One argument: its name among the values, or None and what it is always. `send` makes what the driver takes of it,
+    where that is not the value itself.
+    """
+
+    __slots__ = ("always", "name", "send")
+
+    def __init__(self, name: str | None, always: Any, send: Callable[[Any], Any] | None) -> None:
+        self.name = name
+        self.always = always if send is None or name is not None else send(always)
+        self.send = send if name is not None else None
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        if self.name is None:
+            return self.always
+        value = values[self.name]
+        return value if self.send is None else self.send(value)
+
+
+class Prepared:
+    """A statement of ours. `compiled` is what SQLAlchemy made of one of its shape; `make_row` is the transaction's."""
+
+    __slots__ = ("arguments", "compiled", "make_row", "text")
+
+    def __init__(self, compiled: SQLCompiler, arguments: Sequence[Argument]) -> None:
+        self.text = compiled.string
+        self.compiled = compiled
+        self.arguments = arguments
+        self.make_row: Any = None
+
+    def one(self, values: Values) -> Arguments:
+        """Its arguments. Raises TypeError for several values: there are no rows to give of those."""
+        if values is None:
+            values = _NONE
+        elif not isinstance(values, Mapping):
+            raise TypeError("of several values there are no rows to give")
+        return [argument.of(values) for argument in self.arguments]
+
+    def many(self, several: Sequence[Mapping[str, Any]]) -> list[Arguments]:
+        """The same for several values, all of the same names."""
+        return [[argument.of(values) for argument in self.arguments] for values in several]
+
+
+class Statements:
+    """What was compiled. Statements of modules are known by themselves, those made for one use by their shape."""
+
+    def __init__(self, dialect: Any) -> None:
+        """`dialect` compiles. A type of it that has `send` makes what the driver takes of a value."""
+        self._dialect = dialect
+        self._own: WeakKeyDictionary[Any, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+        self._by_shape: OrderedDict[Any, SQLCompiler] = OrderedDict()
+
+    def prepared(self, statement: Executable, values: Values) -> Prepared:
+        """The statement for values of these names."""
+        if values is None:
+            given: tuple[str, ...] = ()
+        else:
+            given = tuple(values if isinstance(values, Mapping) else values[0])
+        own = self._own.get(statement)
+        if own is None:
+            own = self._own[statement] = {}
+        prepared = own.get(given)
+        if prepared is None:
+            prepared = own[given] = self._prepare(statement, given)
+        return prepared
+
+    def _prepare(self, statement: Any, given: tuple[str, ...]) -> Prepared:
+        key = statement._generate_cache_key()
+        compiled = self._compiled(statement, key, given)
+        # What the statement has of its own; the one that was compiled may have had something else.
+        bound = compiled.construct_params(
+            dict.fromkeys(given), None if key is None else key.bindparams
+        )
+        arguments = []
+        for name in compiled.positiontup or ():
+            parameter = compiled.binds[name]
+            send = getattr(parameter.type, "send", None)
+            is_given = parameter.key in given
+            arguments.append(
+                Argument(parameter.key, None, send)
+                if is_given
+                else Argument(None, bound[name], send)
+            )
+        return Prepared(compiled, arguments)
+
+    def _compiled(self, statement: Any, key: Any, given: tuple[str, ...]) -> SQLCompiler:
+        shape = None if key is None else (key.key, given)
+        found = self._by_shape.get(shape)
+        if found is not None:
+            self._by_shape.move_to_end(shape)
+            return found
+        compiled: SQLCompiler = statement.compile(
+            dialect=self._dialect, cache_key=key, column_keys=list(given), for_executemany=True
+        )
+        unbound = compiled.post_compile_params | compiled.literal_execute_params
+        if unbound:
+            raise TypeError(f"not arguments but text: {unbound}")
+        if shape is not None:
+            self._by_shape[shape] = compiled
+            if len(self._by_shape) > _KEPT:
+                self._by_shape.popitem(last=False)
+        return compiled
