@@ -123,14 +123,14 @@ class Namespaces:
         """Contract games.namespaces.updateGameNamespaceVersion. Raises GAME_, NAMESPACE_, VERSION_NOT_FOUND,
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
-        async with self._database.read() as tx:
+        async with self._database.look() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             await _require_version(tx, row.game_id, request.version_id)
         if row.version_id != request.version_id:
             await self._feeder.check(row.namespace_id, request.version_id)
 
         async def change(tx: Transaction, row: Record) -> pb.UpdateNamespaceVersionResponse:
-            await _require_version(tx, row.game_id, request.version_id)
+            # The version is there still: none is ever removed.
             if row.version_id != request.version_id:
                 values = {"version_id": request.version_id}
                 await namespaces.change(tx, row.namespace_id, values)

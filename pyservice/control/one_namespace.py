@@ -64,7 +64,7 @@ class OneNamespace:
         answer = await self.change(caller, request, answer_type, noted)
         if not found:
             # Remembered from the first time; the data plane may not have heard of it yet.
-            async with self._database.read() as tx:
+            async with self._database.look() as tx:
                 row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             found = [row.namespace_id]
         try:

@@ -96,7 +96,7 @@ class Tokens:
         """An env_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
         CONTROL_PLANE_UNAVAILABLE.
         """
-        async with self._database.read() as tx:
+        async with self._database.look() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.environment_id)
         token, token_id = await self.make_environment_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=token, token_id=token_id)
@@ -126,7 +126,7 @@ class Tokens:
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
-        async with self._database.read() as tx:
+        async with self._database.look() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
         # Not kept: the same id is signed to the same token.
         token = await self.sign_public(row.namespace_id, answer.token_id)
@@ -233,7 +233,7 @@ class Tokens:
 
         answer = await self._changes.make(caller, request, pb.RevokeNamespaceTokenResponse, change)
         if not namespace_ids:
-            async with self._database.read() as tx:
+            async with self._database.look() as tx:
                 row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             namespace_ids = [row.namespace_id]
         await self._feeder.settled(namespace_ids[0])
@@ -298,7 +298,7 @@ class Tokens:
     ) -> pb.InspectTokenResponse:
         """Whose the caller's token is."""
         scope = scope_of(caller)
-        async with self._database.read() as tx:
+        async with self._database.look() as tx:
             row = await tokens.cloud_by_id(tx, scope.token_id)
         expires_ms = None if row is None else row.expires_ms
         return pb.InspectTokenResponse(

@@ -131,7 +131,7 @@ class Versions:
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
         """Contract games.versions.getGameVersionById. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
-        async with self._database.read() as tx:
+        async with self._database.look() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
             if row is None or not access.covers(scope_of(caller), row.game_id, row.group_id):
                 await access.game(tx, caller, request.game_id)

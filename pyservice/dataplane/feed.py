@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_files import FeedFiles, Kept, Order
-from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
+from pyservice.dataplane.feed_rules import OperatorLimits, claim_problems, own_problems
 from pyservice.dataplane.namespaces import Namespaces, Prepared, prepare, public_hosts
 from pyservice.dataplane.retained import Retention, problems_of_retention, retain
 from pyservice.errors import ServiceError
@@ -25,6 +27,7 @@ from pyservice.schema.validation import validate
 
 _ON_LOOP_BYTES_MAX: Final = 16 * 1024
 """Judging and resolving it takes the loop a millisecond or two."""
+_FOUND_GOOD_MAX: Final = 1_024
 _SETTLE_S: Final = 5.0
 """Who feeds comes again when the journal takes longer."""
 
@@ -82,6 +85,8 @@ class Feed:
         self._counters = counters
         self._now_s = now_s
         self._orders: dict[str, Order] = {}
+        self._found_good: OrderedDict[str, bytes] = OrderedDict()
+        """By namespace the hash of the last message that keeps all rules of its own."""
         self._held: pb.HeldResponse | None = None
         """The answer of `held`, as long as nothing changes."""
         self.lobbies: Lobbies = NoLobbies()
@@ -189,7 +194,7 @@ class Feed:
             return _Judged(pb.ApplyResponse(applied=pb.Applied()))
         if last is not None and order <= last:
             return _Judged(pb.ApplyResponse(stale=_stale(namespace_id, last)))
-        problems = problems_of(configuration, self._limits, self._namespaces)
+        problems = self._problems(configuration)
         retention = Retention()
         if not problems:
             held = self._namespaces.configuration(raw_id(namespace_id))
@@ -205,6 +210,22 @@ class Feed:
             return _Judged(applied)
         prepared = prepare(_kept(configuration, retention))
         return _Judged(applied, order, prepared, retention.is_any_dropped)
+
+    def _problems(
+        self, configuration: configuration_pb2.NamespaceConfiguration
+    ) -> list[pb.Problem]:
+        """A change is looked at before it comes: the same message is not judged twice."""
+        namespace_id = configuration.namespace_id
+        content = sha256(configuration.SerializeToString(deterministic=True)).digest()
+        problems = []
+        if self._found_good.get(namespace_id) != content:
+            problems = own_problems(configuration, self._limits, self._namespaces)
+        if not problems:
+            self._found_good[namespace_id] = content
+            self._found_good.move_to_end(namespace_id)
+            if len(self._found_good) > _FOUND_GOOD_MAX:
+                self._found_good.popitem(last=False)
+        return problems + claim_problems(configuration, self._namespaces)
 
     async def _remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
         async with self._one_at_a_time:

@@ -52,8 +52,15 @@ class OperatorLimits:
 def problems_of(
     configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
 ) -> list[Problem]:
-    """Everything that is wrong with it; empty when it can be taken. Versions that are held as they
-    are were judged when they came: what the operator changed since does not keep anything else back.
+    """Everything that is wrong with it; empty when it can be taken."""
+    return own_problems(configuration, limits, held) + claim_problems(configuration, held)
+
+
+def own_problems(
+    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
+) -> list[Problem]:
+    """What is wrong with it whatever others have. Versions that are held as they are were judged when
+    they came: what the operator changed since does not keep anything else back.
     """
     found: list[Found] = [
         (problem.path[:-1], problem.message) for problem in validate(configuration)
@@ -61,10 +68,12 @@ def problems_of(
     found += _names(configuration)
     found += _versions(configuration, limits, held)
     found += _development_tokens(configuration)
-    problems = [Problem(path=path, reason=reason) for path, reason in found]
-    problems += _access(configuration, held)
-    problems += _tokens(configuration, held)
-    return problems
+    return [Problem(path=path, reason=reason) for path, reason in found]
+
+
+def claim_problems(configuration: pb.NamespaceConfiguration, held: Namespaces) -> list[Problem]:
+    """What it claims twice, or another namespace has."""
+    return [*_access(configuration, held), *_tokens(configuration, held)]
 
 
 def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:

@@ -28,11 +28,14 @@ __all__ = [
 
 
 class Database(Protocol):
-    """What handlers hold. `read` sees one state; `write` commits at its end, durably, unless something was raised."""
+    """What handlers hold. `read` sees one state; `look` is for who asks one thing, or does not mind that each statement
+    sees the state of its own moment; `write` commits at its end, durably, unless something was raised.
+    """
 
     name: str
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
+    def look(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         """Work that wants a plain connection, in one transaction and however long it takes: migrations, checks."""

@@ -43,6 +43,16 @@ class PostgresDatabase:
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_READ)
 
+    @contextlib.asynccontextmanager
+    async def look(self) -> AsyncIterator[Transaction]:
+        connection = await self._connections.begun(None)
+        try:
+            yield _PostgresTransaction(connection, self._statements)
+        except BaseException as error:
+            await self._connections.give_up(connection, error)
+            raise
+        self._connections.give_back(connection)
+
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_WRITE)
 

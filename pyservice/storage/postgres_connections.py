@@ -65,8 +65,8 @@ class Connections:
         self._is_closed = False
         self.in_use = 0
 
-    async def begun(self, begin: str) -> Any:
-        """A connection on which this statement was run. Raises OVERLOADED when none gets free in time, and what
+    async def begun(self, begin: str | None) -> Any:
+        """A connection on which this statement was run, if any. Raises OVERLOADED when none gets free in time, and what
         `told` makes of the driver's errors.
         """
         await self._turn()
@@ -88,12 +88,14 @@ class Connections:
         except TimeoutError:
             raise ServiceError("OVERLOADED") from None
 
-    async def _begun(self, begin: str) -> Any:
+    async def _begun(self, begin: str | None) -> Any:
         while self._idle:
             # The last one that was used: whatever is not needed stays unused.
             connection = self._idle.pop()
             if connection.is_closed():
                 continue
+            if begin is None:
+                return connection
             try:
                 await connection.execute(begin)
             except BaseException as error:
@@ -111,7 +113,8 @@ class Connections:
             max_cached_statement_lifetime=0,
         )
         try:
-            await connection.execute(begin)
+            if begin is not None:
+                await connection.execute(begin)
         except BaseException:
             connection.terminate()
             raise

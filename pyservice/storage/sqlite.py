@@ -49,7 +49,10 @@ class SqliteDatabase:
         self._committer = ThreadPoolExecutor(1, "commit")
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
-        return _Reading(self._connections, self._statements)
+        return _Reading(self._connections, self._statements, _READ)
+
+    def look(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+        return _Reading(self._connections, self._statements, None)
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
@@ -129,16 +132,17 @@ def _begin(connection: Connection) -> None:
 
 
 class _Reading:
-    """A transaction that sees one state."""
+    """A transaction that sees one state; without `begin` each statement is one."""
 
-    __slots__ = ("_connection", "_connections", "_statements")
+    __slots__ = ("_begin", "_connection", "_connections", "_statements")
 
-    def __init__(self, connections: Connections, statements: Statements) -> None:
+    def __init__(self, connections: Connections, statements: Statements, begin: str | None) -> None:
+        self._begin = begin
         self._connections = connections
         self._statements = statements
 
     async def __aenter__(self) -> Transaction:
-        self._connection = self._connections.begun(_READ)
+        self._connection = self._connections.begun(self._begin)
         return _SqliteTransaction(self._connection, self._statements)
 
     async def __aexit__(self, *_: object) -> None:

@@ -55,8 +55,8 @@ class Connections:
         self._idle: list[sqlite3.Connection] = []
         self.in_use = 0
 
-    def begun(self, begin: str) -> sqlite3.Connection:
-        """A connection on which this statement was run. Raises what `told` makes of the driver's errors."""
+    def begun(self, begin: str | None) -> sqlite3.Connection:
+        """A connection on which this statement was run, if any. Raises what `told` makes of the driver's errors."""
         # A file that was removed or replaced could be written to as before, and nobody would ever find it again.
         if self._file is not None and self._file != _identity(self._path):
             _log.error(
@@ -66,7 +66,8 @@ class Connections:
         with told:
             connection = self._idle.pop() if self._idle else connect(self._path)
             try:
-                connection.execute(begin)
+                if begin is not None:
+                    connection.execute(begin)
             except BaseException:
                 connection.close()
                 raise

@@ -354,10 +354,10 @@ async def test_large_messages_are_judged_and_resolved_beside_the_loop(
 
         monkeypatch.setattr(feed_module, name, noted)
 
-    for name in ("problems_of", "retain", "prepare", "_kept", "_claims"):
+    for name in ("own_problems", "claim_problems", "retain", "prepare", "_kept", "_claims"):
         noting(name)
     assert (await plane.take(**at(1, large(500_000)))).HasField("applied")
-    assert len(threads) == 5
+    assert len(threads) == 6
     assert threading.get_ident() not in threads.values()
     # What is held is gone through as well.
     threads.clear()
