@@ -15,9 +15,30 @@ def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     write_files(path.parent, {path.name: content}, mode)
 
 
-def _write_synced(path: Path, content: bytes, mode: int) -> None:
+def write_files(folder: Path, contents: Mapping[str, bytes], mode: int = 0o600) -> None:
+    """Replaces files of one folder, each atomically; synced once for all. Raises OSError; then some may be replaced
+    and others not, and none is promised.
+    """
+    pending = {f".{name}.{os.getpid()}.tmp": name for name in contents}
+    within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for temporary, name in pending.items():
+            _write_synced(within, temporary, contents[name], mode)
+        for temporary, name in pending.items():
+            os.replace(temporary, name, src_dir_fd=within, dst_dir_fd=within)
+        os.fsync(within)
+    except BaseException:
+        for temporary in pending:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=within)
+        raise
+    finally:
+        os.close(within)
+
+
+def _write_synced(within: int, name: str, content: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, mode)
+    descriptor = os.open(name, flags, mode, dir_fd=within)
     try:
         # An earlier crash may have left the file with another mode.
         os.fchmod(descriptor, mode)
@@ -27,26 +48,6 @@ def _write_synced(path: Path, content: bytes, mode: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def write_files(folder: Path, contents: Mapping[str, bytes], mode: int = 0o600) -> None:
-    """Replaces files of one folder, each atomically; synced once for all. Raises OSError; then some may be replaced
-    and others not, and none is promised.
-    """
-    pending: dict[Path, Path] = {}
-    try:
-        for name, content in contents.items():
-            temporary = folder / f".{name}.{os.getpid()}.tmp"
-            pending[temporary] = folder / name
-            _write_synced(temporary, content, mode)
-        for temporary, path in pending.items():
-            os.replace(temporary, path)
-    except BaseException:
-        for temporary in pending:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-        raise
-    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
