@@ -10,7 +10,7 @@ from pyservice.control.timestamps import rfc3339
 from pyservice.control.uploading import Uploading
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import uploads
-from pyservice.storage.database import Database, Record
+from pyservice.storage.database import Database
 from pyservice.storage.images import kind_of_name
 
 
@@ -47,16 +47,17 @@ class Avatars:
         async with self._database.read() as tx:
             game = await access.game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
-        return pb.ListCustomAvatarsResponse(custom_avatars=[self._avatar(row) for row in rows])
-
-    def _avatar(self, row: Record) -> pb.CustomAvatar:
-        # What is complete has the content that its name says.
-        kind = kind_of_name(row.path) if row.complete_ms is not None else None
-        return pb.CustomAvatar(
-            upload_id=row.upload_id,
-            display_name=row.display_name,
-            create_ts=rfc3339(row.create_ms),
-            url=self._links.shown(row.upload_id, kind) if kind else None,
-            content_length=row.content_length,
-            complete=row.complete_ms is not None,
-        )
+        answer = pb.ListCustomAvatarsResponse()
+        for row in rows:
+            # What is complete has the content that its name says.
+            kind = kind_of_name(row.path) if row.complete_ms is not None else None
+            # Made in its place: a list of messages would be copied into the answer.
+            answer.custom_avatars.add(
+                upload_id=row.upload_id,
+                display_name=row.display_name,
+                create_ts=rfc3339(row.create_ms),
+                url=self._links.shown(row.upload_id, kind) if kind else None,
+                content_length=row.content_length,
+                complete=row.complete_ms is not None,
+            )
+        return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -46,8 +45,8 @@ def check_image(content: bytes) -> Picture | None:
 
 def kind_of_name(path: str) -> Literal["png", "jpeg"] | None:
     """The kind that a file name claims by its extension."""
-    match = re.search(r"\.([a-z]{3,4})$", path.lower())
-    kind = _EXTENSIONS.get(match[1]) if match else None
+    _, dot, extension = path.lower().rpartition(".")
+    kind = _EXTENSIONS.get(extension) if dot else None
     return "png" if kind == "png" else "jpeg" if kind == "jpeg" else None
 
 

@@ -24,7 +24,14 @@ _FILES = (
     .order_by(upload_files.c.path)
 )
 _OF_KIND = (
-    select(uploads, upload_files.c.path)
+    select(
+        uploads.c.upload_id,
+        uploads.c.display_name,
+        uploads.c.content_length,
+        uploads.c.create_ms,
+        uploads.c.complete_ms,
+        upload_files.c.path,
+    )
     .join(upload_files, upload_files.c.upload_id == uploads.c.upload_id)
     .where(uploads.c.game_id == bindparam("game_id"), uploads.c.kind == bindparam("kind"))
     .order_by(uploads.c.create_ms.desc(), uploads.c.upload_id.desc())
@@ -101,7 +108,7 @@ async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
 
 
 async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """Columns of `uploads` and `path`, newest first; of kinds with one file."""
+    """What lists show of `uploads`, and `path`, newest first; of kinds with one file."""
     return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
 
 
