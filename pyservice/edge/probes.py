@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from pyservice.observability.conditions import Conditions, wrong
-from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics, join_expositions
+from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -83,7 +83,7 @@ class Probes:
 
     async def _render(self) -> bytes:
         native, control = await asyncio.gather(self._render_native(), self._render_control())
-        return join_expositions(self._metrics.render(native), control)
+        return self._metrics.render(native, control)
 
     async def _render_native(self) -> bytes:
         return await asyncio.to_thread(self._render_engine) if self._render_engine else b""

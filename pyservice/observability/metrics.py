@@ -126,9 +126,9 @@ class RequestMetrics:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def render(self, engine_text: bytes = b"") -> bytes:
-        """Prometheus text of everything here, joined with the text that the engine rendered."""
-        return join_expositions(generate_latest(self._registry), engine_text)
+    def render(self, *others: bytes) -> bytes:
+        """Prometheus text of everything here, joined with what others rendered."""
+        return join_expositions(generate_latest(self._registry), *others)
 
 
 class _Families(Collector):
@@ -225,16 +225,14 @@ def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:
 _TYPE: Final = b"\n# TYPE "
 
 
-def join_expositions(ours: bytes, others: bytes) -> bytes:
-    """One valid exposition of two: a family that both have is told once, with all samples."""
-    if not others:
-        return ours
-    if not others.endswith(b"\n"):
-        others += b"\n"
-    if not _families(ours) & _families(others):
-        return ours + others
+def join_expositions(*texts: bytes) -> bytes:
+    """One valid exposition of several: a family that more than one has is told once, with all samples."""
+    pages = [text if text.endswith(b"\n") else text + b"\n" for text in texts if text]
+    families = [family for page in pages for family in _families(page)]
+    if len(set(families)) == len(families):
+        return b"".join(pages)
     blocks: dict[bytes, bytes] = {}
-    for family, block in _blocks((ours, others)):
+    for family, block in _blocks(pages):
         if family in blocks:
             samples = [line for line in block.splitlines(True) if not line.startswith(b"#")]
             blocks[family] += b"".join(samples)
@@ -243,10 +241,19 @@ def join_expositions(ours: bytes, others: bytes) -> bytes:
     return b"".join(blocks.values())
 
 
-def _families(text: bytes) -> set[bytes]:
-    """Names of the families of a page. A search for bytes: a page has a megabyte of samples."""
-    _, *heads = (b"\n" + text).split(_TYPE)
-    return {head[: head.index(b" ")] for head in heads}
+def _families(page: bytes) -> Iterator[bytes]:
+    """Names of the families of a page. A search for bytes, which copies nothing: a page has a megabyte of samples."""
+    if page.startswith(_TYPE[1:]):
+        yield _word(page, len(_TYPE) - 1)
+    at = page.find(_TYPE)
+    while at >= 0:
+        at += len(_TYPE)
+        yield _word(page, at)
+        at = page.find(_TYPE, at)
+
+
+def _word(page: bytes, at: int) -> bytes:
+    return page[at : page.index(b" ", at)]
 
 
 def _blocks(texts: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
