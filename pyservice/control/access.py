@@ -195,9 +195,13 @@ async def game(tx: Transaction, caller: Caller, text: str) -> Record:
     return found
 
 
-async def namespace(tx: Transaction, caller: Caller, game_text: str, text: str) -> Record:
-    """The namespace of a path, with its game's `group_id`. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
-    found = await namespaces.by_path(tx, game_text, text)
+async def namespace(
+    tx: Transaction, caller: Caller, game_text: str, text: str, version_id: str | None = None
+) -> Record:
+    """The namespace of a path, with its game's `group_id`; `version_id` as in `namespaces.by_path`. Raises
+    GAME_NOT_FOUND, NAMESPACE_NOT_FOUND.
+    """
+    found = await namespaces.by_path(tx, game_text, text, version_id)
     if found is None:
         await game(tx, caller, game_text)
         raise ServiceError("NAMESPACE_NOT_FOUND")

@@ -124,8 +124,11 @@ class Namespaces:
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            await _require_version(tx, row.game_id, request.version_id)
+            row = await access.namespace(
+                tx, caller, request.game_id, request.namespace_id, request.version_id
+            )
+        if not row.has_version:
+            raise ServiceError("VERSION_NOT_FOUND")
         if row.version_id != request.version_id:
             await self._feeder.check(row.namespace_id, request.version_id)
 

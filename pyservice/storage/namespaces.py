@@ -14,6 +14,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     func,
     insert,
     or_,
@@ -108,6 +109,11 @@ _WITH_PATH = (
         ),
     )
 )
+_WITH_PATH_AND_VERSION = _WITH_PATH.add_columns(
+    exists()
+    .where(versions.c.version_id == bindparam("version_id"), versions.c.game_id == games.c.game_id)
+    .label("has_version")
+)
 _REVISIONS = select(namespaces.c.namespace_id, namespaces.c.revision).order_by(
     namespaces.c.namespace_id
 )
@@ -123,9 +129,16 @@ async def get(tx: Transaction, namespace_id: str) -> Record | None:
     return await tx.first(_BY_ID, {"namespace_id": namespace_id})
 
 
-async def by_path(tx: Transaction, game: str, text: str) -> Record | None:
-    """Columns of `namespaces` and the game's `group_id`; both by id or name_id."""
-    return await tx.first(_WITH_PATH, {"game": game, "text": text})
+async def by_path(
+    tx: Transaction, game: str, text: str, version_id: str | None = None
+) -> Record | None:
+    """Columns of `namespaces` and the game's `group_id`; both by id or name_id. With a version's id also `has_version`:
+    whether the game has that.
+    """
+    if version_id is None:
+        return await tx.first(_WITH_PATH, {"game": game, "text": text})
+    values = {"game": game, "text": text, "version_id": version_id}
+    return await tx.first(_WITH_PATH_AND_VERSION, values)
 
 
 async def ids_of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
