@@ -19,26 +19,23 @@ def write_files(folder: Path, contents: Mapping[str, bytes], mode: int = 0o600) 
     """Replaces files of one folder, each atomically; synced once for all. Raises OSError; then some may be replaced
     and others not, and none is promised.
     """
-    pending = {f".{name}.{os.getpid()}.tmp": name for name in contents}
-    within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    pending = {f"{folder}/.{name}.{os.getpid()}.tmp": f"{folder}/{name}" for name in contents}
     try:
-        for temporary, name in pending.items():
-            _write_synced(within, temporary, contents[name], mode)
-        for temporary, name in pending.items():
-            os.replace(temporary, name, src_dir_fd=within, dst_dir_fd=within)
-        os.fsync(within)
+        for temporary, content in zip(pending, contents.values(), strict=True):
+            _write_synced(temporary, content, mode)
+        for temporary, path in pending.items():
+            os.replace(temporary, path)
     except BaseException:
         for temporary in pending:
             with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=within)
+                os.unlink(temporary)
         raise
-    finally:
-        os.close(within)
+    sync_folder(folder)
 
 
-def _write_synced(within: int, name: str, content: bytes, mode: int) -> None:
+def _write_synced(path: str, content: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, mode, dir_fd=within)
+    descriptor = os.open(path, flags, mode)
     try:
         # An earlier crash may have left the file with another mode.
         os.fchmod(descriptor, mode)
