@@ -290,7 +290,7 @@ FED_CREATIONS: Final = frozenset(
 )
 """They make one more each time unless they are repeated with their key."""
 PATIENCE_S: Final = 60.0
-STORED: Final = "The change is stored and will take effect"
+HARMLESS: Final = "Repeating the request is harmless"
 
 
 class Developer:
@@ -315,7 +315,7 @@ class Developer:
             key = key or uuid4().hex
         deadline = time.monotonic() + PATIENCE_S
         answer = await self.call(slug, key, **fields)
-        while (answer.detail or "").startswith(STORED) and time.monotonic() < deadline:
+        while HARMLESS in (answer.detail or "") and time.monotonic() < deadline:
             answer = await self.call(slug, key, **fields)
         assert answer.code == "OK", answer
         return answer.body

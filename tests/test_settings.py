@@ -148,6 +148,64 @@ def test_what_fits_is_taken() -> None:
     load(dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0"), environ={})
 
 
+@pytest.mark.parametrize(
+    ("flags", "name", "told"),
+    [
+        (
+            {"public_url": "https://api.example.com", "domains": {"cdn": "example.com"}},
+            "public_url",
+            "give it a host outside of that domain",
+        ),
+        (
+            {"public_url": "https://EXAMPLE.com.:8443/api", "domains": {"cdn": "example.com"}},
+            "public_url",
+            "give it a host outside of that domain",
+        ),
+        (
+            {"hub_url": "https://hub.example.com/x", "domains": {"cdn": "example.com"}},
+            "hub_url",
+            "give it a host outside of that domain",
+        ),
+        (
+            {"public_url": "https://one.example", "cdn_url": "https://one.example"},
+            "cdn_url",
+            "give the CDN another host or port",
+        ),
+        (
+            {"hub_url": "https://one.example/hub", "cdn_url": "https://ONE.example:443/sites"},
+            "cdn_url",
+            "give the CDN another host or port",
+        ),
+        (
+            {"public_url": "http://[::1]:80", "cdn_url": "http://[::1]"},
+            "cdn_url",
+            "give the CDN another host or port",
+        ),
+    ],
+)
+def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
+    flags: dict[str, object], name: str, told: str
+) -> None:
+    [problem] = _problems(flags)
+    assert problem.name == name
+    assert told in problem.message
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"public_url": "https://one.example", "cdn_url": "https://one.example:8443"},
+        {"public_url": "https://one.example", "cdn_url": "http://one.example"},
+        {"public_url": "https://one.example", "hub_url": "https://one.example"},
+        {"public_url": "https://api.example.com", "domains": {"cdn": "cdn.example.com"}},
+        {"hub_url": "https://notexample.com", "domains": {"cdn": "example.com"}},
+        {"cdn_url": "https://files.cdn.example", "domains": {"cdn": "cdn.example"}},
+    ],
+)
+def test_origins_next_to_each_other_are_taken(flags: dict[str, object]) -> None:
+    load(flags, environ={})
+
+
 def test_what_is_wrong_hides_no_conflict_and_makes_none() -> None:
     flags: dict[str, object] = {
         "http": "nowhere",

@@ -137,8 +137,9 @@ class ControlPlane:
         )
         self._gate = Gate(self._database)
         self._counts = PlayerCounts()
+        self._counts_reader = CountsReader(self._database, data_plane, self._counts, self._topics)
         self._readers: dict[str, CountsReader | History] = {
-            "counts": CountsReader(self._database, data_plane, self._counts, self._topics),
+            "counts": self._counts_reader,
             "history": History(self._database, data_plane, self._feeder.doubt),
         }
         self._ray_store = RayStore(self._database, settings.rays.stored)
@@ -177,7 +178,8 @@ class ControlPlane:
 
     def _nouns(self, links: Links, data_plane: DataPlaneClient) -> Nouns:
         settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
-        changes = self._changes = Changes(database)
+        link_key = LinkKey.load_or_create(self._folder)
+        changes = self._changes = Changes(database, mac_key=link_key.message_mac_key())
         one = OneNamespace(database, changes, topics, self._feeder)
         uploading = Uploading(database, changes, topics, self._files.objects)
         self._uploading = uploading
@@ -203,7 +205,7 @@ class ControlPlane:
                 changes,
                 ids,
                 topics,
-                LinkKey.load_or_create(self._folder),
+                link_key,
                 links,
             ),
             lobbies=Lobbies(database, data_plane),
@@ -239,6 +241,7 @@ class ControlPlane:
     async def start(self) -> dict[str, str]:
         """Serves; returns what the ready file says of this plane."""
         sys.setswitchinterval(_SWITCH_S)
+        await self._counts_reader.begin()
         await self._http.start()
         await self._rpc.start()
         await self._files.start(self._database, self._topics, self._cdn_socket)

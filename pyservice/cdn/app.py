@@ -150,7 +150,9 @@ class Cdn:
             query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
             location = f"{quote(prefix + path)}/{query}"
             return Answer(308, {"location": location, "cache-control": _ASK_AGAIN})
-        return await self._files.answer(_as_file(site, name, file), asked.headers)
+        return await self._files.answer(
+            _as_file(site, name, file), asked.headers, is_head=asked.method == "HEAD"
+        )
 
 
 def _as_file(site: Site, name: str, file: SiteFile) -> File:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import formatdate, parsedate_to_datetime
+from math import ceil
 from typing import Final
 
 GZIPPED: Final = "-gzip"
@@ -19,12 +20,23 @@ class Unsatisfiable(Exception):
 
 
 def http_date(modified_s: float) -> str:
-    """Seconds since the Unix epoch as HTTP writes them."""
-    return formatdate(int(modified_s), usegmt=True)
+    """Seconds since the Unix epoch as HTTP writes them: the next whole second."""
+    return formatdate(ceil(modified_s), usegmt=True)
 
 
-def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float) -> bool:
-    """Whether the client has this file already: 304. If-None-Match counts, else the date."""
+def told_date(modified_s: float, now_s: float) -> float | None:
+    """The time that may be told of a file; None until its date has come (RFC 9110, 8.8.2.1).
+
+    Before, another content of the same second could be given under the same date.
+    """
+    return modified_s if ceil(modified_s) <= now_s else None
+
+
+def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float | None) -> bool:
+    """Whether the client has this file already: 304. If-None-Match counts, else the date.
+
+    Only exactly the date that was told is this file's: a later one is of a version that was shown in between.
+    """
     given = headers.get(b"if-none-match")
     if given is not None:
         text = given.decode("latin-1")
@@ -33,12 +45,10 @@ def is_unchanged(headers: Mapping[bytes, bytes], tag: str, modified_s: float) ->
         # The compressed form is the same file: its tag comes from ours.
         return any(match[2].removesuffix(GZIPPED) == tag for match in _TAG.finditer(text))
     since_s = _seconds(headers.get(b"if-modified-since"))
-    return since_s is not None and int(modified_s) <= since_s
+    return since_s is not None and modified_s is not None and ceil(modified_s) == since_s
 
 
-def wanted_range(
-    headers: Mapping[bytes, bytes], length: int, tag: str, modified_s: float
-) -> tuple[int, int] | None:
+def wanted_range(headers: Mapping[bytes, bytes], length: int, tag: str) -> tuple[int, int] | None:
     """Bytes [start, end) that are asked for; None for the whole file. Raises Unsatisfiable.
 
     Several ranges, other units and what is no range are ignored, as RFC 9110 allows.
@@ -46,7 +56,7 @@ def wanted_range(
     match = _RANGE.fullmatch(headers.get(b"range", b"").decode("latin-1"))
     if match is None or not (match[1] or match[2]):
         return None
-    if not _is_same(headers.get(b"if-range"), tag, modified_s):
+    if not _is_same(headers.get(b"if-range"), tag):
         return None
     if not match[1]:
         size = min(int(match[2]), length)
@@ -62,14 +72,9 @@ def wanted_range(
     return start, min(last + 1, length)
 
 
-def _is_same(condition: bytes | None, tag: str, modified_s: float) -> bool:
-    """If-Range: only a strong tag, or exactly the date."""
-    if condition is None:
-        return True
-    text = condition.decode("latin-1").strip()
-    if text.startswith(('"', "W/")):
-        return text == f'"{tag}"'
-    return _seconds(condition) == int(modified_s)
+def _is_same(condition: bytes | None, tag: str) -> bool:
+    """If-Range: only a strong tag. A date of whole seconds proves nothing, and parts of two versions make no file."""
+    return condition is None or condition.decode("latin-1").strip() == f'"{tag}"'
 
 
 def _seconds(date: bytes | None) -> int | None:

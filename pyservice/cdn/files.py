@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +14,7 @@ from pyservice.cdn.conditions import (
     Unsatisfiable,
     http_date,
     is_unchanged,
+    told_date,
     wanted_range,
 )
 from pyservice.cdn.content_types import is_compressible
@@ -41,8 +43,13 @@ class Files:
         self._objects = objects
         self._compressor = compressor
 
-    async def answer(self, file: File, asked: Mapping[bytes, bytes]) -> Answer:
-        """The answer to GET; of HEAD the body is left out by whoever sends it."""
+    async def answer(
+        self, file: File, asked: Mapping[bytes, bytes], *, is_head: bool = False
+    ) -> Answer:
+        """The answer to GET, or to HEAD, whose body is left out by whoever sends it.
+
+        Range is for GET alone (RFC 9110, 14.2).
+        """
         is_packable = (
             "content-encoding" not in file.headers
             and is_compressible(file.headers["content-type"])
@@ -51,19 +58,21 @@ class Files:
         headers = {
             **file.headers,
             "etag": f'"{file.tag}"',
-            "last-modified": http_date(file.modified_s),
             "accept-ranges": "bytes",
         }
+        modified_s = told_date(file.modified_s, time.time())
+        if modified_s is not None:
+            headers["last-modified"] = http_date(modified_s)
         if is_packable:
             headers["vary"] = "accept-encoding"
-        if is_unchanged(asked, file.tag, file.modified_s):
+        if is_unchanged(asked, file.tag, modified_s):
             kept = {name: value for name, value in headers.items() if name in _WITH_304}
             if f'"{file.tag}{GZIPPED}"'.encode() in asked.get(b"if-none-match", b""):
                 # It is the compressed form that the client has and goes on with.
                 kept["etag"] = f'"{file.tag}{GZIPPED}"'
             return Answer(304, kept)
         try:
-            wanted = wanted_range(asked, file.length, file.tag, file.modified_s)
+            wanted = None if is_head else wanted_range(asked, file.length, file.tag)
         except Unsatisfiable:
             return page(416, {"content-range": f"bytes */{file.length}"})
         if wanted is not None:

@@ -73,7 +73,7 @@ class SignedObjects:
             self._objects.counts.get_bytes += length
         # Objects never change, so any date in the past is right; the tag is what counts.
         file = File(grant.key, length, grant.key.replace("/", "-"), 0, _headers(grant), True)
-        return await self._files.answer(file, headers)
+        return await self._files.answer(file, headers, is_head=method == "HEAD")
 
 
 def _headers(grant: Grant) -> dict[str, str]:

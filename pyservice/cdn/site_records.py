@@ -1,7 +1,7 @@
 """Sites as the records have them: what the running version of a namespace shows (decisions 8.9).
 
 Asked at every request, so it remembers: which version runs for half a second, or until the namespace is known to have
-changed; files of a site and routes of a version for long, because they never change.
+changed; files of a site as one deployment shows them and routes of a version for long, because they never change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyservice.cdn.routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.control.one_namespace import site_topic
 from pyservice.pb.hosting.v1 import versions_pb2
-from pyservice.storage import sites
+from pyservice.storage import namespaces, sites
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import file_key
 from pyservice.watch import Topics
@@ -51,7 +51,7 @@ class SiteRecords:
         self._now_s = clock_s
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self._asking: dict[tuple[str, str], asyncio.Task[Site | None]] = {}
-        self._files: OrderedDict[str, Files] = OrderedDict()
+        self._files: OrderedDict[tuple[str, int], Files] = OrderedDict()
         self._files_count = 0
         self._routes: OrderedDict[str, Routes] = OrderedDict()
 
@@ -107,22 +107,26 @@ class SiteRecords:
     async def _files_of(self, tx: Transaction, row: Record) -> Files:
         if row.site_id is None:
             return {}
-        known = self._files.get(row.site_id)
+        # What was uploaded long ago may be new here, and is so again after a rollback.
+        deployed = await namespaces.history(tx, row.namespace_id, None, 1)
+        since_ms = deployed[0].deploy_ms if deployed else 0
+        key = (row.site_id, since_ms)
+        known = self._files.get(key)
         if known is None:
             known = {
                 file.path: SiteFile(
                     file_key(file.upload_id, file.path),
                     file.content_length,
-                    file.complete_ms / 1000,
+                    max(file.complete_ms, since_ms) / 1000,
                     file.content_type,
                 )
                 for file in await sites.files(tx, row.site_id)
             }
-            self._files[row.site_id] = known
+            self._files[key] = known
             self._files_count += len(known)
             while self._files_count > _FILES_MAX and len(self._files) > 1:
                 self._files_count -= len(self._files.popitem(last=False)[1])
-        self._files.move_to_end(row.site_id)
+        self._files.move_to_end(key)
         return known
 
     async def _routes_of(self, tx: Transaction, row: Record) -> Routes:

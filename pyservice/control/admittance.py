@@ -134,7 +134,9 @@ class Admittance:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
 
         async def change(tx: Transaction, row: Record) -> pb.RemoveAuthUserResponse:
-            await namespaces.remove_user(tx, row.namespace_id, request.user)
+            # What could not have been set is not there.
+            if _USER.fullmatch(request.user):
+                await namespaces.remove_user(tx, row.namespace_id, request.user)
             return pb.RemoveAuthUserResponse()
 
         return await self._one.change(caller, request, pb.RemoveAuthUserResponse, change)

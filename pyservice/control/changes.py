@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -24,6 +26,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 REMEMBERED_MS: Final = 24 * 3_600_000
 _ATTEMPTS: Final = 5
+_KEY_BYTES: Final = 32
 _TIDY_S: Final = 3_600.0
 
 _log = get_logger("control")
@@ -37,9 +40,19 @@ def now_ms() -> int:
 class Changes:
     """Makes changes; one per process."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock_ms: Callable[[], int] = now_ms,
+        *,
+        mac_key: bytes | None = None,
+    ) -> None:
+        """Messages are remembered under the secret `mac_key`. With another one than before, or a random one of this
+        process when none is given, a repetition of what was remembered until then is IDEMPOTENCY_KEY_REUSED.
+        """
         self._database = database
         self._now_ms = clock_ms
+        self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
         self._in_flight: dict[bytes, tuple[bytes, asyncio.Task[Any]]] = {}
 
     async def make(
@@ -57,7 +70,7 @@ class Changes:
         key = _caller_key(caller)
         if key is None:
             return await _to_the_end(asyncio.ensure_future(self._change(change)))
-        message_hash = _message_hash(request)
+        message_hash = _message_hash(self._mac_key, request)
         running = self._in_flight.get(key)
         if running is None:
             task = asyncio.ensure_future(self._once(key, message_hash, answer_type, change))
@@ -84,6 +97,8 @@ class Changes:
                 await self.forget_old()
             except ServiceError as error:
                 _log.warning("old answers not dropped", error=error.code)
+            except Exception:  # noqa: BLE001 — what is wrong now may be right later
+                _log.exception("old answers not dropped")
             await asyncio.sleep(_TIDY_S)
 
     async def forget_old(self) -> int:
@@ -164,8 +179,8 @@ def _caller_key(caller: Caller) -> bytes | None:
     return numbers.ANONYMOUS + digest if caller.kind is TokenKind.TOKENLESS else digest
 
 
-def _message_hash(request: Message) -> bytes:
+def _message_hash(mac_key: bytes, request: Message) -> bytes:
+    """Keyed: a message may have a password, and who reads the records knows all else of it and could try guesses."""
     name = str(type(request).DESCRIPTOR.full_name)
-    return hashlib.sha256(
-        name.encode() + b"\0" + request.SerializeToString(deterministic=True)
-    ).digest()
+    told = name.encode() + b"\0" + request.SerializeToString(deterministic=True)
+    return hmac.digest(mac_key, told, "sha256")

@@ -18,6 +18,7 @@ from pyservice.storage.database import Database
 from pyservice.watch import Topics
 
 _WAIT_MS: Final = 10_000
+_BEGIN_S: Final = 0.5
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _ASKED_AT_ONCE: Final = 500
@@ -56,7 +57,9 @@ class CountsClient(Protocol):
 
 
 class CountsReader:
-    """Keeps the counts true as long as `run` runs, and wakes watches of games whose number changed."""
+    """Keeps the counts true as long as `run` runs, and wakes watches of games whose number changed. `begin` before
+    anybody is answered, then `run`.
+    """
 
     def __init__(
         self, database: Database, client: CountsClient, counts: PlayerCounts, topics: Topics
@@ -70,6 +73,18 @@ class CountsReader:
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._untold: set[str] = set()
         """Namespaces whose number changed and whose game was not looked up yet."""
+
+    async def begin(self) -> None:
+        """Reads what is so now: those who play through a restart of this plane are in its first answers. A data plane
+        that is away or slow delays nobody for longer than half a second; `run` goes on with it.
+        """
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                await self.step(0)
+        except (Away, ServiceError, TimeoutError) as error:
+            _log.debug("counts not read", error=str(error))
+        except Exception:  # noqa: BLE001 — the same as in `run`
+            _log.exception("counts not read")
 
     async def run(self) -> None:
         """Until cancelled."""

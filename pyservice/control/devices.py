@@ -42,12 +42,13 @@ _PORTIONS_AT_ONCE: Final = 10
 """More than are made meanwhile, and not so many that a caller waits long for what others left."""
 _KEY_FILE: Final = "link.key"
 _KEY_BYTES: Final = 32
+_LOST: Final = "links that wait become invalid, and requests of the last 24 h cannot be repeated"
 _KIND: Final = "link_"
 _BODY: Final = struct.Struct(">16sQ")
 
 
 class LinkKey:
-    """Signs link tokens and makes the tokens of devices."""
+    """Signs link tokens and makes the tokens of devices; other secrets of the control folder are derived from it."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -62,7 +63,7 @@ class LinkKey:
             secret = secrets.token_bytes(_KEY_BYTES)
             write_file(path, secret, mode=0o600)
         if len(secret) != _KEY_BYTES:
-            raise OSError(f"{path}: is not a key; remove it, and links that wait become invalid")
+            raise OSError(f"{path}: is not a key; remove it, and {_LOST}")
         return cls(secret)
 
     def link_token(self, device_link_id: str, expires_ms: int) -> str:
@@ -82,6 +83,10 @@ class LinkKey:
     def device_token(self, device_link_id: str) -> str:
         """The cloud_ token of the device whose link was completed."""
         return f"cloud_{_text(self._mac(b'cloud', UUID(device_link_id).bytes))}"
+
+    def message_mac_key(self) -> bytes:
+        """The key under which `Changes` remembers messages, 32 bytes: the same over a restart."""
+        return self._mac(b"messages", b"")
 
     def _mac(self, purpose: bytes, body: bytes) -> bytes:
         return hmac.digest(self._secret, purpose + b"\0" + body, "sha256")

@@ -56,3 +56,11 @@ def reason_of(refused: feed_pb2.Refused, orphans: Orphans) -> str:
 def name_of(message: configuration_pb2.NamespaceConfiguration) -> str:
     """How people call it."""
     return f"{message.game.name_id}/{message.name_id}"
+
+
+def is_of_version(refused: feed_pb2.Refused) -> bool:
+    """Whether it is for the version that the namespace is to run, or for the size of all."""
+    return any(
+        not problem.path or problem.path[0] in ("versions", "current_version_id")
+        for problem in refused.problems
+    )

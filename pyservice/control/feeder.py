@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from pyservice.control.batches import Batches
 from pyservice.control.feed_refusals import (
     NOTHING_SWITCHED,
     STORED,
     SWITCHED_BACK,
+    is_of_version,
     name_of,
     reason_of,
     refusal,
 )
 from pyservice.control.feeding import Composer, Wish
 from pyservice.control.holdings import Holdings
+from pyservice.control.wanted import WAIT_S, Waiter, Wanted, not_confirmed
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -33,7 +34,6 @@ from pyservice.storage.database import Database, Record
 
 _AT_ONCE: Final = 64
 """They go in batches."""
-_WAIT_S: Final = 1.0
 _CHECK_S: Final = 0.3
 """A data plane that takes longer says later what it thinks of a version: when it gets it."""
 _LOOK_S: Final = 0.4
@@ -62,33 +62,6 @@ class FeedClient(Protocol):
     async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
 
 
-class _Waiter(NamedTuple):
-    """Somebody who waits until the data plane holds change `number`, and for no other version than `version_id`."""
-
-    number: int
-    version_id: str | None
-    future: asyncio.Future[None]
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """A namespace that has to be sent. `number` grows with each change; who waits, waits for one."""
-
-    since: float
-    """When it was first wanted, in seconds of the loop's clock."""
-    number: int = 0
-    parked: asyncio.TimerHandle | None = None
-    """It was refused; then it is tried again, if it is not changed before."""
-    waiting: list[_Waiter] = field(default_factory=list)
-
-    def fail(self, is_meant: Callable[[_Waiter], bool], error: ServiceError) -> None:
-        """Tells some of those who wait."""
-        for waiter in self.waiting:
-            if is_meant(waiter) and not waiter.future.done():
-                waiter.future.set_exception(error)
-        self.waiting = [waiter for waiter in self.waiting if not waiter.future.done()]
-
-
 class Feeder:
     """Sends namespaces that are wanted, as long as `run` runs."""
 
@@ -107,11 +80,13 @@ class Feeder:
             self._compose, is_of_one=lambda error: not isinstance(error, ServiceError)
         )
         self._client = client
-        self._wanted: dict[str, _Wanted] = {}
+        self._wanted: dict[str, Wanted] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._holdings = Holdings(composer.source_epoch)
         self._refused_versions: dict[str, tuple[str, ServiceError]] = {}
         """Namespace to the version that was refused last, as long as it is not taken."""
+        self._claiming: set[str] = set()
+        """Namespaces that want what another one has."""
         self._is_connected = asyncio.Event()
         self._doubt = asyncio.Event()
         self.refused: dict[str, str] = {}
@@ -144,34 +119,32 @@ class Feeder:
         for namespace_id in namespace_ids:
             wanted = self._wanted.get(namespace_id)
             if wanted is None:
-                wanted = self._wanted[namespace_id] = _Wanted(asyncio.get_running_loop().time())
+                wanted = self._wanted[namespace_id] = Wanted(asyncio.get_running_loop().time())
                 self._queue.put_nowait(namespace_id)
             elif wanted.parked is not None:
                 self._unpark(namespace_id)
             wanted.number += 1
 
-    async def settled(self, namespace_id: str, *, version_id: str | None = None) -> None:
+    async def settled(
+        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = WAIT_S
+    ) -> None:
         """Sends the namespace as it is now and returns when the data plane holds it. `version_id`: the one that the
         caller has set.
 
-        Raises CONTROL_PLANE_UNAVAILABLE after 1 s: the change is stored and will take effect.
+        Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`: the change is stored and will take effect.
         Raises VALIDATION_FAILED when the data plane refuses it: the caller's version, which was taken back then; or the
         namespace as it is, and the change is stored.
         """
         self.changed(namespace_id)
         wanted = self._wanted[namespace_id]
         future = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(wanted.number, version_id, future)
+        waiter = Waiter(wanted.number, version_id, future)
         wanted.waiting.append(waiter)
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(wait_s):
                 await future
         except TimeoutError:
-            raise ServiceError(
-                "CONTROL_PLANE_UNAVAILABLE",
-                "The change is stored and will take effect; the data plane has not said so yet. "
-                "Repeating the request is harmless and answers 200 once it has.",
-            ) from None
+            raise not_confirmed() from None
         finally:
             if waiter in wanted.waiting:
                 wanted.waiting.remove(waiter)
@@ -236,6 +209,9 @@ class Feeder:
                 answer = await self._client.held(feed_pb2.HeldRequest())
             except (Away, ServiceError):
                 self.doubt()
+            except Exception:  # noqa: BLE001 — without it nothing would ever be fed again
+                _log.exception("not compared with the data plane")
+                self.doubt()
             else:
                 if self._holdings.is_lacking(answer):
                     self._doubt.set()
@@ -247,13 +223,18 @@ class Feeder:
 
     async def _compare_records(self) -> None:
         """A change is found also when nobody told of it: its process died after the commit, or another made it."""
-        with contextlib.suppress(ServiceError):
+        try:
             async with self._database.read() as tx:
                 rows = await namespaces.revisions(tx)
-            for namespace_id in self._holdings.differing(rows):
-                if namespace_id not in self._wanted:
-                    self.changed(namespace_id)
-            self._note_orphans(rows)
+        except ServiceError:
+            return
+        except Exception:  # noqa: BLE001 — the next look may find them
+            _log.exception("records not compared with the data plane")
+            return
+        for namespace_id in self._holdings.differing(rows):
+            if namespace_id not in self._wanted:
+                self.changed(namespace_id)
+        self._note_orphans(rows)
 
     def _note_orphans(self, rows: Sequence[Record]) -> None:
         if self._holdings.note_orphans(rows) and self._holdings.orphans:
@@ -272,7 +253,9 @@ class Feeder:
                 answer = await self._client.held(feed_pb2.HeldRequest())
                 async with self._database.read() as tx:
                     rows = await namespaces.revisions(tx)
-            except (Away, ServiceError):
+            except Exception as error:  # noqa: BLE001 — without it nothing would ever be fed again
+                if not isinstance(error, Away | ServiceError):
+                    _log.exception("records not compared with the data plane")
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _RETRY_MAX_S)
                 continue
@@ -346,6 +329,7 @@ class Feeder:
                 case "applied":
                     self.acknowledged += 1
                     self.refused.pop(namespace_id, None)
+                    self._unpark_claiming()
                     self._is_taken(namespace_id, message.current_version_id)
                     self._holdings.acknowledged(message)
                     return True
@@ -355,6 +339,12 @@ class Feeder:
                 case _:
                     if not await self._refused(message, answer.refused, number):
                         return False
+
+    def _unpark_claiming(self) -> None:
+        """What this namespace gave up may be what others were refused for."""
+        claiming, self._claiming = self._claiming, set()
+        for namespace_id in claiming & self._wanted.keys():
+            self._unpark(namespace_id)
 
     def _is_taken(self, namespace_id: str, version_id: str) -> None:
         refused, _ = self._refused_versions.get(namespace_id, ("", None))
@@ -387,7 +377,10 @@ class Feeder:
         self._note(message, reason_of(refused, orphans))
         running = self._holdings.version_id(namespace_id)
         wanted = self._wanted[namespace_id]
-        if running in ("", version_id):
+        if any(problem.held_by for problem in refused.problems):
+            self._claiming.add(namespace_id)
+        # A version is not to blame for a domain that another namespace has.
+        if running in ("", version_id) or not is_of_version(refused):
             error = refusal(refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
             return False

@@ -7,7 +7,8 @@ Who may come to a namespace is `admittance`'s; how a change gets to the data pla
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from time import monotonic
+from typing import Final, NamedTuple
 
 from pyservice.calls import Caller
 from pyservice.control import access
@@ -17,8 +18,10 @@ from pyservice.control.names import display_name_problems, name_id_problems, ref
 from pyservice.control.one_namespace import Feeder, OneNamespace
 from pyservice.control.summaries import namespace_summary
 from pyservice.control.timestamps import milliseconds, rfc3339
+from pyservice.control.wanted import WAIT_S
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import NAMESPACE_NAME_MAX, RecordIds
+from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Database, Record, Transaction
@@ -26,6 +29,14 @@ from pyservice.watch import Topics
 
 _HISTORY_PAGE: Final = 64
 _LIMIT_MAX: Final = 0xFFFF_FFFF
+
+
+class _Set(NamedTuple):
+    """A version that was set, now or when the same request came before."""
+
+    entry_id: str
+    """Of the history; empty when the namespace had the version already."""
+    is_new: bool
 
 
 class Namespaces:
@@ -129,26 +140,55 @@ class Namespaces:
             )
         if not row.has_version:
             raise ServiceError("VERSION_NOT_FOUND")
+        began = monotonic()
         if row.version_id != request.version_id:
-            await self._feeder.check(row.namespace_id, request.version_id)
+            await self._check(caller, row.namespace_id, request.version_id)
+        wait_s = max(WAIT_S - (monotonic() - began), 0.0)
+        made = await self._set_version(request, caller, wait_s)
+        if not made.is_new and made.entry_id and not await self._has_entry(row, made.entry_id):
+            # Nobody waited any more when the data plane refused it: what failed is tried afresh.
+            await self._changes.forget(caller)
+            await self._set_version(request, caller, wait_s)
+        return pb.UpdateNamespaceVersionResponse()
 
-        async def change(tx: Transaction, row: Record) -> pb.UpdateNamespaceVersionResponse:
+    async def _check(self, caller: Caller, namespace_id: str, version_id: str) -> None:
+        try:
+            await self._feeder.check(namespace_id, version_id)
+        except ServiceError:
+            await self._changes.forget(caller)
+            raise
+
+    async def _set_version(
+        self, request: pb.UpdateNamespaceVersionRequest, caller: Caller, wait_s: float
+    ) -> _Set:
+        is_new = False
+
+        async def change(tx: Transaction, row: Record) -> remembered_pb2.VersionSet:
+            nonlocal is_new
+            is_new = True
             # The version is there still: none is ever removed.
-            if row.version_id != request.version_id:
-                values = {"version_id": request.version_id}
-                await namespaces.change(tx, row.namespace_id, values)
-                await namespaces.add_history(
-                    tx, self._ids.new(), row.namespace_id, request.version_id, self._now_ms()
-                )
-            return pb.UpdateNamespaceVersionResponse()
+            if not await namespaces.set_version(tx, row.namespace_id, request.version_id):
+                return remembered_pb2.VersionSet()
+            entry_id = self._ids.new()
+            await namespaces.add_history(
+                tx, entry_id, row.namespace_id, request.version_id, self._now_ms()
+            )
+            return remembered_pb2.VersionSet(entry_id=entry_id)
 
-        return await self._one.settle(
+        version_id = request.version_id
+        kept = await self._one.settle(
             caller,
             request,
-            pb.UpdateNamespaceVersionResponse,
+            remembered_pb2.VersionSet,
             change,
-            version_id=request.version_id,
+            version_id=version_id,
+            wait_s=wait_s,
         )
+        return _Set(kept.entry_id, is_new)
+
+    async def _has_entry(self, row: Record, entry_id: str) -> bool:
+        async with self._database.look() as tx:
+            return await namespaces.has_entry(tx, row.namespace_id, entry_id)
 
     async def history(
         self, request: pb.GetVersionHistoryRequest, caller: Caller

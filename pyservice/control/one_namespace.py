@@ -14,6 +14,7 @@ from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.changes import Changes
 from pyservice.control.games import game_topic
+from pyservice.control.wanted import WAIT_S
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.watch import Topics
@@ -25,7 +26,9 @@ class Feeder(Protocol):
     """Gets configuration to the data plane."""
 
     def changed(self, *namespace_ids: str) -> None: ...
-    async def settled(self, namespace_id: str, *, version_id: str | None = None) -> None: ...
+    async def settled(
+        self, namespace_id: str, *, version_id: str | None = None, wait_s: float = WAIT_S
+    ) -> None: ...
     async def check(self, namespace_id: str, version_id: str) -> None: ...
 
 
@@ -53,6 +56,7 @@ class OneNamespace:
         change: Callable[[Transaction, Record], Awaitable[Answer]],
         *,
         version_id: str | None = None,
+        wait_s: float = WAIT_S,
     ) -> Answer:
         """Changes it and waits for the data plane. `version_id`: the one that is set."""
         found: list[str] = []
@@ -68,7 +72,7 @@ class OneNamespace:
                 row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             found = [row.namespace_id]
         try:
-            await self._feeder.settled(found[0], version_id=version_id)
+            await self._feeder.settled(found[0], version_id=version_id, wait_s=wait_s)
         except ServiceError as error:
             if error.code == "VALIDATION_FAILED":
                 await self._changes.forget(caller)

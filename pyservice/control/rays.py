@@ -16,6 +16,7 @@ from pyservice.control.access import Reach, covers, scope_of
 from pyservice.control.changes import now_ms
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError
+from pyservice.ids import GAME_NAME_MAX, is_name_id, is_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
 from pyservice.pb.hosting.v1 import rays_pb2 as pb
@@ -80,6 +81,9 @@ class RayStore:
             except (ServiceError, Conflict) as error:
                 _log.warning("rays not pruned", reason=str(error))
                 pause_s = _RETRY_S
+            except Exception:  # noqa: BLE001 — what is wrong now may be right later
+                _log.exception("rays not pruned")
+                pause_s = _RETRY_S
             await asyncio.sleep(pause_s)
 
     async def prune(self) -> None:
@@ -97,7 +101,9 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
         tx, {asker.namespace_id for asker in askers if asker.namespace_id}
     )
     named = await rays.games_named(
-        tx, {text for asker in askers for text in (asker.named_game, asker.game_id) if text}
+        tx,
+        # A path that was refused may name anything.
+        {text for asker in askers for text in (asker.named_game, asker.game_id) if _is_name(text)},
     )
     members: dict[str, Sequence[str]] = {}
     rows = []
@@ -122,6 +128,10 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
             }
         )
     return rows
+
+
+def _is_name(text: str) -> bool:
+    return is_uuid(text) or is_name_id(text, GAME_NAME_MAX)
 
 
 def _subject(

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,11 +17,12 @@ from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
+from pyservice.control.development import development_problems, mock_answers
 from pyservice.control.timestamps import rfc3339
-from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.hosts import is_host
-from pyservice.ids import PORT_NAME_MAX, RecordIds, is_name_id
-from pyservice.pb.hosting.internal.v1 import configuration_pb2
+from pyservice.control.wanted import WAIT_S, not_confirmed
+from pyservice.errors import ServiceError, field_problem
+from pyservice.ids import RecordIds
+from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import namespaces, tokens
 from pyservice.storage.database import Database, Record, Transaction
@@ -33,7 +35,13 @@ _REMEMBERED_MAX: Final = 10_000
 """pub_ tokens ever made and dev_ tokens that are not over, in a namespace: were they revoked, the data plane would have
 to know of each. It takes 100,000.
 """
-_PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
+
+_NOT_MADE: Final = (
+    "No token was made: the data plane has not said in time that it knows of it. "
+    "Repeating the request is harmless."
+)
+
+_log = get_logger("control")
 
 Made = TypeVar("Made", bound=Message)
 
@@ -110,8 +118,49 @@ class Tokens:
             await tokens.add_of_namespace(
                 tx, token_id, namespace_id, "env", self._now_ms(), sha256=secret.sha256
             )
-        await self._feeder.settled(namespace_id)
-        return secret.token, token_id
+
+        async def told() -> str:
+            return secret.token
+
+        # Operations that answer it ignore keys: nobody could ask for it again.
+        token = await self._confirmed(namespace_id, token_id, told, is_kept=False)
+        return token, token_id
+
+    async def _confirmed(
+        self,
+        namespace_id: str,
+        token_id: str,
+        tell: Callable[[], Awaitable[str]],
+        *,
+        is_kept: bool,
+    ) -> str:
+        """What `tell` says, when the data plane knows of the token. What nobody is told of must not stay; `is_kept`: a
+        repetition gets the same one. Raises CONTROL_PLANE_UNAVAILABLE after a second, VALIDATION_FAILED.
+        """
+        until = asyncio.get_running_loop().time() + WAIT_S
+        try:
+            await self._feeder.settled(namespace_id)
+            async with asyncio.timeout_at(until):
+                return await tell()
+        except TimeoutError:
+            error = not_confirmed()
+        except ServiceError as failure:
+            error = not_confirmed() if failure.code == "CONTROL_PLANE_UNAVAILABLE" else failure
+        if not is_kept:
+            await self._take_back(namespace_id, token_id)
+            if error.code == "CONTROL_PLANE_UNAVAILABLE":
+                raise ServiceError(error.code, _NOT_MADE)
+        raise error
+
+    async def _take_back(self, namespace_id: str, token_id: str) -> None:
+        try:
+            async with self._database.write() as tx:
+                await tokens.remove_of_namespace(tx, token_id)
+                await self._raise_revision(tx, namespace_id)
+        except ServiceError as error:
+            _log.warning(
+                "a token that nobody was told of stays", token_id=token_id, error=error.code
+            )
 
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
@@ -129,7 +178,9 @@ class Tokens:
         async with self._database.look() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
         # Not kept: the same id is signed to the same token.
-        token = await self.sign_public(row.namespace_id, answer.token_id)
+        token = await self.sign_public(
+            row.namespace_id, answer.token_id, is_kept=caller.call.idempotency_key is not None
+        )
         return pb.CreatePublicTokenResponse(token=token, token_id=answer.token_id)
 
     async def add_public(self, tx: Transaction, namespace_id: str) -> str:
@@ -139,10 +190,14 @@ class Tokens:
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
         return token_id
 
-    async def sign_public(self, namespace_id: str, token_id: str) -> str:
-        """The token, when the data plane knows the namespace."""
-        await self._feeder.settled(namespace_id)
-        return await self._signer.public_token(namespace_id, token_id)
+    async def sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool = False) -> str:
+        """The token, when the data plane knows the namespace; see `_confirmed`."""
+        return await self._confirmed(
+            namespace_id,
+            token_id,
+            lambda: self._signer.public_token(namespace_id, token_id),
+            is_kept=is_kept,
+        )
 
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
@@ -151,7 +206,7 @@ class Tokens:
 
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            problems = _development_problems(request)
+            problems = development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
             await self._raise_revision(tx, row.namespace_id)
@@ -164,7 +219,7 @@ class Tokens:
                 row.namespace_id,
                 "dev",
                 now,
-                answers=_mock_answers(request, token_id, expires_ms).SerializeToString(),
+                answers=mock_answers(request, token_id, expires_ms).SerializeToString(),
                 expires_ms=expires_ms,
             )
             return pb.CreateDevelopmentTokenResponse(
@@ -179,9 +234,12 @@ class Tokens:
             kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
-        await self._feeder.settled(row.namespace_id)
-        token = await self._signer.development_token(
-            row.namespace_id, answer.token_id, kept.expires_ms
+        expires_ms: int = kept.expires_ms
+        token = await self._confirmed(
+            row.namespace_id,
+            answer.token_id,
+            lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
+            is_kept=caller.call.idempotency_key is not None,
         )
         return pb.CreateDevelopmentTokenResponse(
             token=token, token_id=answer.token_id, expires_ts=answer.expires_ts
@@ -325,45 +383,3 @@ def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecor
         revoke_ts=None if row.revoke_ms is None else rfc3339(row.revoke_ms),
         game_id=game_id,
     )
-
-
-def _development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[FieldProblem]:
-    problems: list[FieldProblem] = []
-    if request.HasField("hostname") and not is_host(request.hostname):
-        sentence = "must be a host name or an IP address, without scheme and port"
-        problems.append(field_problem(["hostname"], "invalid", sentence))
-    for name, port in sorted(request.ports.items()):
-        path = ["ports", name]
-        if not is_name_id(name, PORT_NAME_MAX):
-            sentence = "must be 1 to 26 of a-z, 0-9 and single dashes inside"
-            problems.append(field_problem(path, "invalid", sentence))
-        if port.protocol not in _PROTOCOLS:
-            sentence = f"must be one of {', '.join(_PROTOCOLS)}"
-            problems.append(field_problem([*path, "protocol"], "not-allowed", sentence))
-        if port.HasField("port") and port.HasField("port_range"):
-            sentence = "must not stand beside port"
-            problems.append(field_problem([*path, "port_range"], "not-allowed", sentence))
-        if port.HasField("port_range") and port.port_range.min > port.port_range.max:
-            sentence = "must be at least min"
-            problems.append(field_problem([*path, "port_range", "max"], "too-low", sentence))
-    return problems
-
-
-def _mock_answers(
-    request: pb.CreateDevelopmentTokenRequest, token_id: str, expires_ms: int
-) -> configuration_pb2.DevelopmentToken:
-    """What the data plane answers to the token."""
-    answers = configuration_pb2.DevelopmentToken(
-        token_id=token_id,
-        expires_ms=expires_ms,
-        hostname=request.hostname if request.HasField("hostname") else None,
-    )
-    for name, port in request.ports.items():
-        made: Any = answers.ports[name]
-        made.protocol = port.protocol
-        if port.HasField("port"):
-            made.port = port.port
-        if port.HasField("port_range"):
-            made.port_range.min = port.port_range.min
-            made.port_range.max = port.port_range.max
-    return answers

@@ -289,6 +289,8 @@ class Uploading:
                     _log.info("uploads left behind removed", count=count)
             except ServiceError as error:
                 _log.warning("uploads left behind not removed", error=str(error))
+            except Exception:  # noqa: BLE001 — what is wrong now may be right later
+                _log.exception("uploads left behind not removed")
             await asyncio.sleep(TIDY_EVERY_S)
 
     async def stop(self) -> None:

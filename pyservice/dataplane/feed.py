@@ -182,6 +182,10 @@ class Feed:
             several.append(judged)
             if judged.prepared is not None:
                 claimed |= claims
+                # What it gives up is free when it is taken, and not before.
+                held = self._namespaces.configuration(raw_id(item.configuration.namespace_id))
+                if held is not None:
+                    claimed |= _claims(held)
         return several
 
     def _judge(self, item: pb.ManyItem) -> _Judged:

@@ -139,9 +139,10 @@ class Shares:
         was_full = len(self) >= self._at_once
         _count(self._taken, keys, -1)
         if waiting and (was_full or keys[1] in waiting or keys[2] in waiting):
-            self._hand_out()
+            self._hand_out(is_one=was_full)
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, *, is_one: bool) -> None:
+        """`is_one`: there is one place, and no more; else what became free may serve a token and an address."""
         for keys in tuple(self._lines):
             if self._full(self._taken, keys) is not None:
                 continue
@@ -156,7 +157,8 @@ class Shares:
                 self._lines[keys] = self._lines.pop(keys)
             _count(self._taken, keys, 1)
             turn.set_result(None)
-            return
+            if is_one:
+                return
 
     def _refusal(self, keys: Keys) -> ServiceError:
         # Nobody waits where there is room.

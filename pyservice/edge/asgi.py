@@ -8,12 +8,10 @@ same for any ASGI server.
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from time import perf_counter
 from typing import Any, Final
-from urllib.parse import unquote
 
 from pyservice.bearer import bearer_token
 from pyservice.calls import Call, Caller, Operation
@@ -28,7 +26,7 @@ from pyservice.edge.exchanges import Answer, Headers, Request, problem
 from pyservice.edge.held import Held, Sender
 from pyservice.edge.passing import PassedEndpoint, PassedExchange, Passing
 from pyservice.edge.published import Published
-from pyservice.edge.routes import Routes
+from pyservice.edge.routes import Routes, decoded
 from pyservice.edge.woken import WokenDoor, WokenExchange
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -44,7 +42,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 _METHOD_NAMES: Final = {name.encode(): name for name in ("GET", "PUT", "POST", "DELETE", "PATCH")}
 _LENGTH_DIGITS: Final = 20
-_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 
 Open = Exchange | UnknownCaller | PassedExchange | WokenExchange
 """A request that needs time. `finish` it once, or `refuse` it, or `abandon` it."""
@@ -164,7 +161,7 @@ class Edge:
                 self.count(meter, OK, trace)
                 return answer
             if b"origin" in fields:
-                path = _decoded(request.path)
+                path = decoded(request.path)
                 headers = self._cors.headers(path, fields[b"origin"])
                 if request.method == b"OPTIONS" and b"access-control-request-method" in fields:
                     answer = self._cors.preflight(headers, self._methods_of(path), ray_id)
@@ -223,7 +220,7 @@ class Edge:
         if self._woken is not None and request.path == crowds.PATH:
             request.found = known = self._woken, {}
             return known
-        path = _decoded(request.path)
+        path = decoded(request.path)
         method = _METHOD_NAMES.get(request.method) or request.method.decode("latin-1")
         found, parameters = self._routes.match(method, path)
         request.found = known = (self._endpoints[found.name], parameters)
@@ -332,12 +329,6 @@ class Edge:
         else:
             request.body = bytes(body)
         return True
-
-
-def _decoded(path: bytes) -> str:
-    """A path as its segments mean it: an encoded slash is part of a segment and divides nothing."""
-    text = path.decode("latin-1")
-    return unquote(_ENCODED_SLASH.sub("%252F", text)) if "%" in text else text
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:

@@ -16,6 +16,10 @@ from uvicorn.server import ServerState
 from pyservice.doors import addresses
 from pyservice.edge.asgi import Edge
 
+# What a refused client may still send before the connection is closed under it: closing at once
+# would take the answer away from it.
+_LINGER_S: Final = 2.0
+
 
 class Stage:
     """Where the receiving side of a connection is."""
@@ -126,6 +130,19 @@ class Connection(HttpToolsProtocol):
     def _on_deadline(self) -> None:
         """The client did not do its part in time."""
         raise NotImplementedError
+
+    def _let_go(self, *, is_refused: bool) -> None:
+        """Close; after a refusal only when the client has had time to read it."""
+        if not is_refused or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._expect_leaving()
+
+    def _expect_leaving(self) -> None:
+        """The last answer is written: let a refused client finish, another one read the rest."""
+        is_closing = self.transport.is_closing()
+        self._expect_within(self._receive_timeout_s if is_closing else _LINGER_S)
 
     def pause_writing(self) -> None:
         """The client does not read its answers; nothing more is answered until it does."""

@@ -223,16 +223,21 @@ class HeldRequests:
     async def _settle(
         self, portion: list[_Group], asking: list[Sender], replies: list[Reply]
     ) -> None:
-        """Give the answers; what was left out for its length is sent once more."""
+        """Give the answers; what was left out for its length is sent once more.
+
+        Who is parked in words that nobody can read fails as INTERNAL, and the others are answered.
+        """
         for group in portion[len(replies) :]:
             for held in group.held:
                 self.send(held, is_over=group.is_over)
-        parks = [relayed.park_of(reply) for reply in replies]
+        parks = [_park_of(reply, one) for reply, one in zip(replies, asking, strict=False)]
 
         def settle(number: int, held: Held) -> None:
             park = parks[number]
-            if park is not None:
+            if isinstance(park, Park):
                 self.waiters.hold(held, park)
+            elif park is not None:
+                held.answer(held.sender.refuse(park))
             else:
                 held.answer(held.sender.answer(replies[number], asking[number].ray_id))
 
@@ -246,6 +251,15 @@ class HeldRequests:
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
+
+
+def _park_of(reply: Reply, asking: Sender) -> Park | ServiceError | None:
+    """What a reply parks its requests for, None when it is an answer, or what they fail with."""
+    try:
+        return relayed.park_of(reply)
+    except ValueError:
+        log.exception("a request is parked in words that nobody reads", ray_id=asking.ray_id)
+        return ServiceError("INTERNAL")
 
 
 async def _for_each(portion: list[_Group], work: Callable[[int, Held], None]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,27 +18,27 @@ from uvicorn.server import ServerState
 
 from pyservice.doors.bodies import SMALL_BYTES
 from pyservice.edge.asgi import Open
-from pyservice.edge.connection import Connection, Stage
+from pyservice.edge.connection import Stage
 from pyservice.edge.exchanges import Answer, Request, target_of
 from pyservice.edge.held import Held
 from pyservice.edge.loans import Loans
+from pyservice.edge.pacing import PacedConnection
 from pyservice.errors import ServiceError
 
 logger = logging.getLogger("pyservice.edge")
 
-# What a refused client may still send before the connection is closed under it: closing at once
-# would take the answer away from it.
-_LINGER_S: Final = 2.0
 # A chunked body costs more on the wire than it holds; a client whose body costs more than this
 # plays games.
 _CHUNK_OVERHEAD: Final = 8
+# However short they are: each costs more to keep and to look through than to send.
+_FIELDS_LIMIT: Final = 128
 _VERSIONS: Final = ("1.1", "1.0")
 _FRAMING: Final = (b"transfer-encoding", b"content-length")
 _NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class HttpProtocol(Connection):
+class HttpProtocol(PacedConnection):
     """One connection.
 
     Receiving (`_stage`) and answering (`_current`) go on side by side: a pipelined request is
@@ -58,13 +57,12 @@ class HttpProtocol(Connection):
         super().__init__(config, server_state, app_state, _loop, on_close)
         self._headers_limit = self.app.door.headers_limit_bytes
         self._url_limit = self.app.door.url_limit_bytes
-        self._stage = Stage.IDLE
         # Receiving
         self._chunk_bytes = 0
         self._received_bytes = 0
-        self._begins_within_chunk = False
         self._url = b""
         self._fields: dict[bytes, bytes] = {}
+        self._joined_fields = 0
         self._request: Request | None = None
         self._body_limit = 0
         self._unasked_bytes = 0
@@ -76,13 +74,13 @@ class HttpProtocol(Connection):
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._held: Held | None = None
-        self._waiting: deque[Request] = deque()
+        self._is_behind = False
         self._is_stopping = False
-        self._is_reading_paused = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stage = Stage.DEAF
         self._waiting.clear()
+        self._drop_rest()
         self._body = b""
         self._loans.end_all()
         if self._task is not None:
@@ -112,12 +110,18 @@ class HttpProtocol(Connection):
     def resume_writing(self) -> None:
         self._is_write_paused = False
         self._deadline = None
-        if self._stage in (Stage.HEAD, Stage.BODY):
+        if self._stage in (Stage.HEAD, Stage.BODY) and not self._waiting:
             self._expect_within(self._receive_timeout_s)
         self._go_on()
+        if self._stage == Stage.DEAF and self._current is None and self._deadline is None:
+            # The last answer had filled the buffer.
+            self._expect_leaving()
 
     def _on_deadline(self) -> None:
-        if self._stage in (Stage.HEAD, Stage.BODY):
+        if self._rest:
+            # It is not the client who is late.
+            self._expect_within(self._receive_timeout_s)
+        elif self._stage in (Stage.HEAD, Stage.BODY):
             self._refuse(ServiceError("REQUEST_TIMEOUT"))
         elif self._stage == Stage.DEAF:
             self.transport.abort()
@@ -126,21 +130,21 @@ class HttpProtocol(Connection):
 
     # Receiving
 
-    def data_received(self, data: bytes) -> None:
-        if self._awaits_proxy_header:
-            data = self._read_proxy_header(data)
-            if not data:
-                return
-        if self._stage == Stage.DEAF:
-            return
+    def _receive(self, data: bytes) -> None:
         self._chunk_bytes = len(data)
         self._received_bytes += self._chunk_bytes
         self._begins_within_chunk = False
         self._feed(data)
         self._check_size()
-        is_unfinished = self._stage in (Stage.HEAD, Stage.BODY)
-        if self._deadline is None and (is_unfinished or self._is_write_paused):
+        if self._deadline is not None:
+            return
+        # Behind requests that wait nothing is read: the client cannot finish it.
+        is_unfinished = self._stage in (Stage.HEAD, Stage.BODY) and not self._waiting
+        if is_unfinished or self._is_write_paused:
             self._expect_within(self._receive_timeout_s)
+
+    def _body_to_come_bytes(self) -> int:
+        return int(self._fields.get(b"content-length", 0)) - len(self._body)
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -176,6 +180,7 @@ class HttpProtocol(Connection):
         self._received_bytes = 0 if self._begins_within_chunk else self._chunk_bytes
         self._url = b""
         self._fields = {}
+        self._joined_fields = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -191,7 +196,10 @@ class HttpProtocol(Connection):
         fields = self._fields
         if name in fields:
             value = fields[name] + b", " + value
+            self._joined_fields += 1
         fields[name] = value
+        if len(fields) + self._joined_fields > _FIELDS_LIMIT:
+            self._refuse(ServiceError("HEADERS_TOO_LARGE"))
 
     def on_headers_complete(self) -> None:
         if self._stage != Stage.HEAD:
@@ -337,15 +345,12 @@ class HttpProtocol(Connection):
         waiting = self._waiting
         while waiting and self._current is None and not self._is_write_paused:
             self._answer(waiting.popleft())
-        if bool(waiting) != self._is_reading_paused:
-            self._is_reading_paused = bool(waiting)
-            if waiting:
-                self.transport.pause_reading()
-                if self._held is not None:
-                    # Nobody would see its client leave now.
-                    self._held.hurry()
-            else:
-                self.transport.resume_reading()
+        if bool(waiting) != self._is_behind:
+            self._is_behind = bool(waiting)
+            self._pace()
+            if waiting and self._held is not None:
+                # Nobody would see its client leave now.
+                self._held.hurry()
         if self._current is None and self._stage == Stage.IDLE and not self._is_write_paused:
             self._expect_within(self._keep_alive_timeout_s)
 
@@ -403,13 +408,10 @@ class HttpProtocol(Connection):
             self._end(request)
 
     def _end(self, request: Request) -> None:
-        """Close; after a refusal only when the client has had time to read it."""
+        """This was the last answer."""
         self._stage = Stage.DEAF
         self._waiting.clear()
+        self._drop_rest()
         self._body = b""
         self._loans.end_all()
-        if request.failure is None or not self.transport.can_write_eof():
-            self.transport.close()
-            return
-        self.transport.write_eof()
-        self._expect_within(_LINGER_S)
+        self._let_go(is_refused=request.failure is not None)

@@ -71,10 +71,11 @@ class _Connection(asyncio.Protocol):
             self._transport.write(head)
         return self._asking
 
-    def abort(self) -> None:
-        """The other side is to see that nobody waits."""
-        self._settle()
-        self._transport.abort()
+    def abort(self, asked: asyncio.Future[Reply]) -> None:
+        """The other side is to see that nobody waits. Whoever asks here by now asks for something else."""
+        if self._asking is asked:
+            self._settle()
+            self._transport.abort()
 
     def _settle(self) -> asyncio.Future[Reply] | None:
         """Nobody asks any more; who did."""
@@ -182,10 +183,11 @@ class Upstream:
     async def _ask(
         self, connection: _Connection, head: bytes, body: bytes, until_s: float
     ) -> Reply:
+        asked = connection.ask(head, body, until_s)
         try:
-            return await connection.ask(head, body, until_s)
+            return await asked
         except asyncio.CancelledError:
-            connection.abort()
+            connection.abort(asked)
             raise
 
     async def _connect(self, until_s: float) -> _Connection:

@@ -88,6 +88,10 @@ class RayDelivery:
                     log.error("rays not stored", code=error.code, count=len(batch))
                     self._rays.count.dropped += len(batch)
                     return
+            except Exception:
+                log.exception("rays not stored", count=len(batch))
+                self._rays.count.dropped += len(batch)
+                return
             else:
                 return
             await asyncio.sleep(pause_s)

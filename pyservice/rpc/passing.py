@@ -30,6 +30,8 @@ AT_ONCE: Final = 512
 ANSWER_TIMEOUT_MS: Final = 60_000
 _WOKEN_AT_ONCE: Final = 32
 """Parked calls that are sent again at one time; the others wait for their turn."""
+_PARKED_BYTES: Final = 4 * 1024
+"""The longest message of a parked call. What a watch asks for is a tenth of it."""
 _READY_S: Final = 2.0
 
 _PASSED: Final = ("authorization", "idempotency-key", "user-agent")
@@ -88,9 +90,15 @@ class RpcPassing:
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._shares = Shares(at_once, wait_ms)
         self._woken = asyncio.Semaphore(_WOKEN_AT_ONCE)
+        self._looking: asyncio.Task[None] | None = None
+        self._is_ready = asyncio.Event()
 
     async def answer(self, asked: Asked, time_left_s: float | None) -> bytes:
         """The answer's bytes, after waiting for a change where the other side parks the call.
+
+        A call that has to wait is refused as BODY_TOO_LARGE when its message has more than 4 KiB: it is in memory
+        until the call ends, up to 40 s, and most are too small to be in the budget of bodies. Charging them to it
+        would let a few thousand watches take the room of everybody's bodies; and no watch needs so much.
 
         Raises ServiceError of this side, Failed with the other's.
         """
@@ -101,19 +109,31 @@ class RpcPassing:
             answer = await self._ask(asked, metadata, deadline)
         until = 0.0
         while isinstance(answer, Park):
+            check_parked(asked.data)
             asked.trace.is_held = True
             is_over, until = await self._waiters.wait(answer, until)
             again = (*metadata, (behind.HELD, behind.OVER if is_over else behind.WOKEN))
+            # Before its turn: while nobody is there, all find out at the same time.
+            await self._look()
             async with self._woken:
-                await self._look()
                 answer = await self._ask(asked, again, deadline)
         return answer
 
     async def _look(self) -> None:
-        """Who woke a call may be there before this channel has seen it: give it a moment."""
-        if self._channel.get_state(try_to_connect=True) != grpc.ChannelConnectivity.READY:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._channel.channel_ready(), _READY_S)
+        """Who woke a call may be there before this channel has seen it: give it a moment.
+
+        Each call has the whole moment, and one task looks for all of them.
+        """
+        if self._channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
+            return
+        if self._looking is None or self._looking.done():
+            is_ready = self._is_ready = asyncio.Event()
+            looking = self._channel.channel_ready()
+            self._looking = asyncio.get_running_loop().create_task(looking)
+            self._looking.add_done_callback(lambda _: is_ready.set())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_READY_S):
+                await self._is_ready.wait()
 
     async def _ask(self, asked: Asked, metadata: Metadata, deadline: float | None) -> bytes | Park:
         timeout_s = self._answer_timeout_s
@@ -136,7 +156,15 @@ class RpcPassing:
             raise _failure(failure) from None
 
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         await self._channel.close()
+
+
+def check_parked(data: bytes) -> None:
+    if len(data) > _PARKED_BYTES:
+        detail = f"Send at most {_PARKED_BYTES} bytes with watch_index, not {len(data)}."
+        raise ServiceError("BODY_TOO_LARGE", detail)
 
 
 def _metadata(asked: Asked, traceparent: str) -> Metadata:

@@ -34,7 +34,7 @@ from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, R
 from pyservice.observability.rays import Rays, Trace, current
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal import Handler, add_internal, listen
-from pyservice.rpc.passing import Asked, Failed, RpcPassing
+from pyservice.rpc.passing import Asked, Failed, RpcPassing, check_parked
 from pyservice.rpc.reading import Reading
 from pyservice.rpc.status import RAY_ID, status_code, trailers
 from pyservice.rpc.streams import stream_handler
@@ -220,6 +220,7 @@ class _Calls:
                     park = (behind.PARK, behind.park_text(response))
                     context.set_trailing_metadata(((RAY_ID, ray_id), park))
                     return b""
+                check_parked(data)
                 trace.is_held = True
                 response = await run_parked(run, message, caller, response, waiters)
             context.set_trailing_metadata(((RAY_ID, ray_id),))

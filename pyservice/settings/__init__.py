@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
@@ -139,6 +140,47 @@ def _conflicts(settings: Settings, wrong: Collection[str]) -> Iterator[tuple[lis
         boot_id_path.read_bytes()
     except OSError as error:
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
+    yield from _shared_origins(settings)
+
+
+def _shared_origins(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    """Where what developers upload would be of one origin with the API or with people's pages (decisions 8.9)."""
+    domain = settings.domains.cdn
+    cdn_url = _split(settings.cdn_url)
+    for name in ("public_url", "hub_url"):
+        url = _split(getattr(settings, name))
+        if url is None:
+            continue
+        if domain is not None and f".{_host(url)}".endswith(f".{domain}"):
+            yield (
+                [name],
+                f"{url.hostname} is at or below domains.cdn ({domain}), where hosts are sites of games: "
+                "give it a host outside of that domain, or the sites another domain",
+            )
+        if cdn_url is not None and _origin(cdn_url) == _origin(url):
+            yield (
+                ["cdn_url"],
+                f"is of the same origin as {name} ({url.geturl()}), where a site could do what its "
+                "visitors may: give the CDN another host or port",
+            )
+
+
+def _split(url: str | None) -> SplitResult | None:
+    """The parts of a URL; None: there is none, or none that could be asked."""
+    try:
+        parts = urlsplit(url or "")
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts if parts.hostname else None
+
+
+def _host(url: SplitResult) -> str:
+    return (url.hostname or "").removesuffix(".")
+
+
+def _origin(url: SplitResult) -> tuple[str, str, int]:
+    return url.scheme, _host(url), url.port or (443 if url.scheme == "https" else 80)
 
 
 def _overlap(one: ListenAddress, other: ListenAddress) -> bool:

@@ -59,6 +59,18 @@ _ADD_NEWEST = insert(version_history).from_select(
         case((_NEWEST >= _NOW_MS, _NEWEST + 1), else_=_NOW_MS),
     ),
 )
+_SET_VERSION = (
+    update(namespaces)
+    .where(
+        namespaces.c.namespace_id == bindparam("id"),
+        namespaces.c.version_id != bindparam("version"),
+    )
+    .values(version_id=bindparam("version"), revision=namespaces.c.revision + 1)
+)
+_ENTRY = select(version_history.c.entry_id).where(
+    version_history.c.namespace_id == bindparam("namespace_id"),
+    version_history.c.entry_id == bindparam("entry_id"),
+)
 _DOMAINS = (
     select(domains)
     .where(domains.c.namespace_id == bindparam("namespace_id"))
@@ -209,6 +221,11 @@ async def change(
     await tx.run(_changing(tuple(values), is_fed), {**values, "id": namespace_id})
 
 
+async def set_version(tx: Transaction, namespace_id: str, version_id: str) -> bool:
+    """Whether it ran another one: of several that set the same at once, one does. The row stays locked."""
+    return bool(await tx.run(_SET_VERSION, {"id": namespace_id, "version": version_id}))
+
+
 @cache
 def _changing(names: tuple[str, ...], is_fed: bool) -> Update:
     statement = update(namespaces).where(namespaces.c.namespace_id == bindparam("id"))
@@ -233,6 +250,12 @@ async def add_history(
             "now_ms": now_ms,
         },
     )
+
+
+async def has_entry(tx: Transaction, namespace_id: str, entry_id: str) -> bool:
+    """Whether the history tells of it."""
+    values = {"namespace_id": namespace_id, "entry_id": entry_id}
+    return await tx.first(_ENTRY, values) is not None
 
 
 async def history(

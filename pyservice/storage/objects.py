@@ -48,6 +48,14 @@ class Prepared(NamedTuple):
     parts: Sequence[Part]
 
 
+class Move(NamedTuple):
+    """A part that is to be kept: its names before and after, and the bytes that it has to have."""
+
+    pending: str
+    kept: str
+    length: int
+
+
 class Pending(NamedTuple):
     """What was uploaded and never completed, seconds since the Unix epoch."""
 
@@ -209,35 +217,38 @@ class Objects:
         """
         for upload in uploads:
             _check(upload.key)
-        moves = await self._moves(uploads)
-        await self._blobs.keep(moves)
+        wanted = [
+            Move(
+                f"pending/{upload.key}.{part.byte_offset}", _kept(upload, part), part.content_length
+            )
+            for upload in uploads
+            for part in upload.parts
+        ]
+        moves = await self._moves(wanted)
+        await self._blobs.keep([(move.pending, move.kept) for move in moves])
+        # S3 takes any length, also since the look before: what is kept now stays as it is.
+        if await self._differing(moves):
+            await self._blobs.forget([move.kept for move in moves])
+            raise _incomplete(len(moves), len(wanted))
         for upload in uploads:
             if len(upload.parts) > 1:
                 manifest = json.dumps([part.content_length for part in upload.parts]).encode()
                 await self._blobs.write(f"kept/{upload.key}.parts", manifest)
 
-    async def _moves(self, uploads: Sequence[Prepared]) -> list[tuple[str, str]]:
-        """What has to be renamed for these objects to be kept; checks every part."""
-        wanted = [
-            (f"pending/{upload.key}.{part.byte_offset}", _kept(upload, part), part.content_length)
-            for upload in uploads
-            for part in upload.parts
-        ]
-        lengths = await self._blobs.lengths([pending for pending, _, _ in wanted])
-        absent = [row for row, length in zip(wanted, lengths, strict=True) if length != row[2]]
+    async def _moves(self, wanted: Sequence[Move]) -> list[Move]:
+        """What of these has to be renamed for all to be kept; checks every part."""
+        lengths = await self._blobs.lengths([move.pending for move in wanted])
+        found = list(zip(wanted, lengths, strict=True))
         # A completion that was cut off has kept some of them already.
-        kept_lengths = await self._blobs.lengths([kept for _, kept, _ in absent])
-        missing = [
-            row for row, length in zip(absent, kept_lengths, strict=True) if length != row[2]
-        ]
-        if missing:
-            raise ServiceError(
-                "UPLOAD_INCOMPLETE",
-                f"{len(missing)} of {len(wanted)} prepared parts are not there in their length: "
-                "upload them, then complete again.",
-            )
-        gone = {pending for pending, _, _ in absent}
-        return [(pending, kept) for pending, kept, _ in wanted if pending not in gone]
+        absent = [move for move, length in found if length != move.length]
+        if missing := await self._differing(absent):
+            raise _incomplete(missing, len(wanted))
+        return [move for move, length in found if length == move.length]
+
+    async def _differing(self, moves: Sequence[Move]) -> int:
+        """How many of these are not kept in their length."""
+        lengths = await self._blobs.lengths([move.kept for move in moves])
+        return sum(length != move.length for move, length in zip(moves, lengths, strict=True))
 
     async def put(self, key: str, content: bytes) -> None:
         """Keeps what the service made itself, such as an export."""
@@ -347,6 +358,14 @@ def _kept(upload: Prepared, part: Part) -> str:
     if len(upload.parts) == 1:
         return f"kept/{upload.key}"
     return f"kept/{upload.key}.{part.byte_offset}"
+
+
+def _incomplete(missing: int, total: int) -> ServiceError:
+    return ServiceError(
+        "UPLOAD_INCOMPLETE",
+        f"{missing} of {total} prepared parts are not there in their length: "
+        "upload them, then complete again.",
+    )
 
 
 def _cut(

@@ -17,9 +17,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Executable, NullPool, create_engine, event
 
 from pyservice.finishing import finish
+from pyservice.observability.logging import get_logger
 from pyservice.storage.failures import DatabaseUnusable, away, told
 from pyservice.storage.group_commit import Group, GroupLost
-from pyservice.storage.sqlite_connections import Connections, connect
+from pyservice.storage.sqlite_connections import Connections, Locked, connect
 from pyservice.storage.sqlite_statements import row_maker, sqlite_statements
 from pyservice.storage.statements import Statements
 from pyservice.storage.transactions import (
@@ -32,6 +33,10 @@ from pyservice.storage.transactions import (
 
 _READ: Final = "BEGIN DEFERRED"
 _WRITE: Final = "BEGIN IMMEDIATE"
+_log = get_logger("storage")
+_LOCKED_TIMEOUT_S: Final = 10.0
+"""How long a change waits for another process that writes."""
+_LOCKED_PAUSE_S: Final = 0.05
 
 
 class SqliteDatabase:
@@ -56,10 +61,11 @@ class SqliteDatabase:
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
+        until = asyncio.get_running_loop().time() + _LOCKED_TIMEOUT_S
         async with self._one_writer:
             group = self._group
             if group is None:
-                group = self._group = Group(self._connections.begun(_WRITE))
+                group = self._group = Group(await self._begun(until))
                 # After all who wait for their turn by now: they are synced together, and nobody waits for company.
                 group.work = asyncio.create_task(self._commit(group))
             tx = _SqliteTransaction(group.connection, self._statements)
@@ -71,6 +77,19 @@ class SqliteDatabase:
             group.committed.add_done_callback(tx.call_afterwards)
         with told:
             await asyncio.shield(group.committed)
+
+    async def _begun(self, until: float) -> sqlite3.Connection:
+        """As soon as no other process writes. The loop goes on meanwhile. Raises what `told` makes of errors."""
+        while True:
+            try:
+                return self._connections.begun(_WRITE)
+            except Locked as error:
+                if asyncio.get_running_loop().time() >= until:
+                    _log.error(
+                        "database away", error="another process writes", path=str(self._path)
+                    )
+                    raise away() from error
+            await asyncio.sleep(_LOCKED_PAUSE_S)
 
     async def _commit(self, group: Group) -> None:
         async with self._one_writer:
@@ -94,7 +113,7 @@ class SqliteDatabase:
             # Migrations want SQLAlchemy's own connection.
             engine = create_engine(
                 "sqlite://",
-                creator=lambda: connect(self._path),
+                creator=lambda: connect(self._path, _LOCKED_TIMEOUT_S),
                 poolclass=NullPool,
                 hide_parameters=True,
             )

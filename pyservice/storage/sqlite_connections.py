@@ -13,9 +13,13 @@ from pyservice.storage.failures import away, told
 from pyservice.storage.sqlite_statements import OF_HEX
 
 _IDLE_MAX: Final = 16
-_LOCKED_TIMEOUT_S: Final = 10.0
-"""How long it waits for another process that writes."""
+_LOCKED_S: Final = 0.05
+"""How long a statement waits, and everybody with it, for another process that has the file. Who begins to write comes
+again (`Locked`).
+"""
 _STATEMENTS_PREPARED: Final = 400
+_PRIMARY: Final = 0xFF
+"""Of an error code: what kind it is."""
 _PRAGMAS: Final = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -26,11 +30,15 @@ _PRAGMAS: Final = (
 _log = get_logger("storage")
 
 
-def connect(path: Path) -> sqlite3.Connection:
+class Locked(Exception):
+    """Another process writes."""
+
+
+def connect(path: Path, locked_s: float = _LOCKED_S) -> sqlite3.Connection:
     """A connection that begins and ends transactions when it is told to."""
     connection = sqlite3.connect(
         path,
-        timeout=_LOCKED_TIMEOUT_S,
+        timeout=locked_s,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=_STATEMENTS_PREPARED,
@@ -56,7 +64,9 @@ class Connections:
         self.in_use = 0
 
     def begun(self, begin: str | None) -> sqlite3.Connection:
-        """A connection on which this statement was run, if any. Raises what `told` makes of the driver's errors."""
+        """A connection on which this statement was run, if any. Raises Locked, and what `told` makes of the driver's
+        errors.
+        """
         # A file that was removed or replaced could be written to as before, and nobody would ever find it again.
         if self._file is not None and self._file != _identity(self._path):
             _log.error(
@@ -68,6 +78,11 @@ class Connections:
             try:
                 if begin is not None:
                     connection.execute(begin)
+            except sqlite3.OperationalError as error:
+                connection.close()
+                if error.sqlite_errorcode & _PRIMARY == sqlite3.SQLITE_BUSY:
+                    raise Locked from None
+                raise
             except BaseException:
                 connection.close()
                 raise

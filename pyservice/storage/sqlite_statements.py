@@ -22,13 +22,15 @@ MakeRow = Callable[[Sequence[Any]], Any]
 
 
 class _TextList(UserDefinedType[Any]):
-    """Texts or integers."""
+    """Texts or integers. JSON in SQLite ends a text at NUL, which no column has."""
 
     cache_ok = True
 
     @staticmethod
     def send(values: Iterable[Any]) -> str:
-        return orjson.dumps(list(values)).decode()
+        return orjson.dumps(
+            [one for one in values if not isinstance(one, str) or "\0" not in one]
+        ).decode()
 
 
 class _BytesList(UserDefinedType[Any]):

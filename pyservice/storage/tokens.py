@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, update
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import cloud_tokens, namespace_tokens
@@ -192,6 +192,11 @@ async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> No
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.revoke_ms.is_(None)
     )
     await tx.run(update(namespace_tokens).where(condition).values(revoke_ms=now_ms))
+
+
+async def remove_of_namespace(tx: Transaction, token_id: str) -> None:
+    """As if it had never been made."""
+    await tx.run(delete(namespace_tokens).where(namespace_tokens.c.token_id == token_id))
 
 
 async def find_of_namespace(tx: Transaction, namespace_id: str, token_id: str) -> Record | None:

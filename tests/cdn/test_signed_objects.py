@@ -45,6 +45,8 @@ async def test_an_export_is_a_download_under_its_name(
     assert answer.headers["cache-control"] == "private, no-cache"
     head = await client.head(url)
     assert (head.status_code, head.content) == (200, b"")
+    head = await client.head(url, headers={"range": "bytes=5-9", "accept-encoding": "identity"})
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(CONTENT)))
     part = await client.get(url, headers={"range": "bytes=5-9"})
     assert (part.status_code, part.content) == (206, CONTENT[5:10])
 

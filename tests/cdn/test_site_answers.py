@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import bcrypt
 import httpx
 import pytest
 
+from pyservice.cdn.compression import Compressor
+from pyservice.cdn.files import File, Files
 from pyservice.cdn.routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
 from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
@@ -157,8 +160,42 @@ async def test_ranges_give_their_bytes(client: httpx.AsyncClient) -> None:
         assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/700000"
     answer = await client.get("art/logo.PNG", headers={"range": "bytes=700000-"})
     assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */700000")
-    old = {"range": "bytes=0-1", "if-range": '"old"'}
-    assert (await client.get("art/logo.PNG", headers=old)).status_code == 200
+    whole = await client.get("art/logo.PNG")
+    for condition in ('"old"', whole.headers["last-modified"]):
+        asked_if = {"range": "bytes=0-1", "if-range": condition}
+        answer = await client.get("art/logo.PNG", headers=asked_if)
+        assert (answer.status_code, answer.content) == (200, BINARY)
+    head = await client.head("art/logo.PNG", headers={"range": "bytes=0-1"})
+    assert (head.status_code, head.headers["content-length"]) == (200, "700000")
+    assert "content-range" not in head.headers
+    same = {"range": "bytes=0-1", "if-range": whole.headers["etag"]}
+    assert (await client.get("art/logo.PNG", headers=same)).content == BINARY[:2]
+
+
+@pytest.mark.parametrize("range_", [b"bytes=0-1", b"bytes=700000-"])
+async def test_a_range_is_for_get_alone(listener: Listener, range_: bytes) -> None:
+    compressor = Compressor()
+    files = Files(listener.objects, compressor)
+    logo = File(
+        key("site", "art/logo.PNG"), 700_000, "tag", MODIFIED_S, {"content-type": "image/png"}
+    )
+    answer = await files.answer(logo, {b"range": range_}, is_head=True)
+    assert (answer.status, answer.headers["content-length"]) == (200, "700000")
+    assert "content-range" not in answer.headers
+    if isinstance(answer.body, AsyncGenerator):
+        await answer.body.aclose()
+    compressor.close()
+
+
+async def test_a_file_whose_date_has_not_come_tells_none(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    file = SiteFile(key("site", "tiny.js"), 1, 4_000_000_000.0)
+    listener.sites.by_name["arena", "early"] = Site({"tiny.js": file})
+    asked = {"if-modified-since": "Tue, 02 Oct 2096 07:06:40 GMT"}
+    answer = await client.get("/arena/early/tiny.js", headers=asked)
+    assert (answer.status_code, answer.content) == (200, b"1")
+    assert "last-modified" not in answer.headers
 
 
 @pytest.mark.parametrize("path", ["index.html", "app.js", "art/logo.PNG", "tiny.js"])

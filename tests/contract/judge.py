@@ -1,13 +1,24 @@
-"""Holds an answer against the published document, whoever asked for it."""
+"""Holds an answer against the published document, whoever asked for it.
+
+The document has a 500 for every operation, because a service may break; one that does is broken all the same.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import jsonschema_rs
+
+from pyservice.openapi.failures import declared
+from pyservice.pb.errors import TABLE
+from pyservice.schema.methods import METHODS
+
+_UNFINISHED: Final = frozenset({503, 504})
+"""Of 500 and above, what a whole service may answer to anything: it cannot now, or not in time."""
+_BY_SLUG: Final = {method.slug: method for method in METHODS.values()}
 
 
 class Judge:
@@ -23,12 +34,15 @@ class Judge:
         self._validators: dict[tuple[str, str], Any] = {}
 
     def code(self, slug: str, answer: httpx.Response) -> str:
-        """`OK` or the code of an answer. Raises AssertionError for one outside of the document."""
+        """`OK` or the code of an answer. Raises AssertionError for one outside of the document, and for one that
+        says that the service failed.
+        """
         return self.judge(slug, answer.status_code, answer.headers, answer.content)
 
     def judge(self, slug: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
         """The same for an answer in parts; names of headers are in lower case."""
         told = f"{slug}: {status} {body[:600]!r}"
+        assert not is_failure(slug, status), f"the service failed: {told}"
         response = self._response(slug, str(status))
         assert response is not None, f"the document has no such status: {told}"
         (media_type,) = response["content"]
@@ -67,3 +81,13 @@ class Judge:
             return value
         _, _, kind, name = value["$ref"].split("/")
         return self._components[kind][name]
+
+
+def is_failure(slug: str, status: int) -> bool:
+    """Whether a status says that the service is broken: 500 and above, but for 503, 504, and what a code has that the
+    operation itself declares (a 502 where somebody else is asked). INTERNAL never counts as one of those.
+    """
+    if status < 500 or status in _UNFINISHED:
+        return False
+    own = {TABLE[code].http for code in declared(_BY_SLUG[slug]) if code != "INTERNAL"}
+    return status not in own

@@ -1,6 +1,6 @@
 """Every operation against its published description: examples, generated requests, and each code provoked.
 
-No answer may be outside of the document, no 5xx may come that it does not declare, and every
+No answer may be outside of the document or say that the service failed (`judge.is_failure`), and every
 operation reaches its success and every code that it can be made to answer. `-s` shows the counts.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 import requests
 import schemathesis
@@ -23,11 +24,13 @@ from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
+from pyservice.errors import ServiceError
 from pyservice.openapi.credentials import kinds_of
 from pyservice.openapi.examples import Filled, curl, fill_example
 from pyservice.openapi.failures import declared, implied
+from pyservice.pb.errors import TABLE
 from tests.contract import provocations
-from tests.contract.judge import Judge
+from tests.contract.judge import Judge, is_failure
 from tests.contract.scene import BY_SLUG, ORIGIN, Scene, World, open_world
 
 provocations.load_areas()
@@ -37,6 +40,8 @@ LONG: Final = (100, 50)
 """Generated requests per operation: such that the schema allows, and such that it does not."""
 
 GENERAL_LIMIT: Final = {"per_second": 0.001, "burst": 1}
+_RAY_ID: Final = "0123456789abcdef" * 2
+_PROBLEM: Final = {"content-type": "application/problem+json", "x-ray-id": _RAY_ID}
 
 
 @pytest.fixture
@@ -132,6 +137,24 @@ def test_a_hundred_generated_requests_are_answered_as_described(
     assert reached["OK"], f"{slug} never succeeded: {dict(reached)}"
     assert reached.total() > LONG[0]
     print(f"\n{slug}: {_counts(reached)}")
+
+
+@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+def test_no_operation_may_fail_though_its_description_has_a_500(slug: str, judge: Judge) -> None:
+    method = BY_SLUG[slug]
+    codes = {*declared(method), *implied(method)}
+    failures = {code for code in codes if is_failure(slug, TABLE[code].http)}
+    assert failures == {"INTERNAL"}
+    answer = httpx.Response(500, headers=_PROBLEM, json=ServiceError("INTERNAL").problem(_RAY_ID))
+    with pytest.raises(AssertionError, match="the service failed"):
+        judge.code(slug, answer)
+    # The other answers of 500 and above are as described.
+    for code in codes - failures:
+        if TABLE[code].http >= 500:
+            error = ServiceError(code)
+            headers = {**_PROBLEM, "retry-after": "1"}
+            body = error.problem(_RAY_ID)
+            assert judge.code(slug, httpx.Response(error.row.http, headers=headers, json=body))
 
 
 def test_every_row_is_of_a_code_that_its_operation_declares() -> None:

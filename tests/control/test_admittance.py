@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 import bcrypt
 import pytest
+from sqlalchemy import select
 
+from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
+from pyservice.storage.tables import metadata
 from tests.control.crowds import add_domains
 from tests.control.shapes import TEXT, TIME, shape
 from tests.control.world import Records
@@ -237,6 +241,26 @@ async def test_a_password_is_kept_as_a_hash_alone(
     assert (await cdn_of(developer, place))["auth_user_list"] == []
 
 
+async def test_a_remembered_request_does_not_let_its_password_be_guessed(
+    developer: Developer, place: dict[str, str], records: Records
+) -> None:
+    """All else of the request is known to who reads the records: a plain hash of it would go past bcrypt."""
+    key, fields = uuid4().hex, {**place, "user": "ada", "password": "hunter2"}
+    assert await developer.good("set_auth_user", key, **fields) == {}
+    other = {**fields, "password": "hunter3"}
+    assert await developer.code("set_auth_user", key, **other) == "IDEMPOTENCY_KEY_REUSED"
+    guess = pb.SetAuthUserRequest(**fields)
+    message, name = guess.SerializeToString(deterministic=True), guess.DESCRIPTOR.full_name.encode()
+    digests = [sha256(told).digest() for told in (message, name + message, name + b"\0" + message)]
+    async with records.database.read() as tx:
+        rows = [row for table in metadata.sorted_tables for row in await tx.all(select(table))]
+    kept = [value for row in rows for value in row if isinstance(value, bytes)]
+    texts = [value for row in rows for value in row if isinstance(value, str)]
+    assert kept
+    assert not any(digest in value for digest in digests for value in kept)
+    assert not any(digest.hex() in value for digest in digests for value in texts)
+
+
 @pytest.mark.parametrize(
     ("user", "password", "paths"),
     [
@@ -269,6 +293,17 @@ async def test_names_and_passwords_at_their_limits_are_taken(owner: Developer) -
     assert (await cdn_of(owner, place))["auth_user_list"] == []
 
 
+@pytest.mark.parametrize("user", ["team/alice", "team%2Falice", "/", "a%b?c#d;e&f"])
+async def test_a_user_is_removed_whatever_its_name_means_in_a_path(
+    developer: Developer, place: dict[str, str], user: str
+) -> None:
+    other = {"user": "team"}
+    for name in (user, "team"):
+        await developer.good("set_auth_user", **place, user=name, password="x")
+    await developer.good("remove_auth_user", **place, user=user)
+    assert (await cdn_of(developer, place))["auth_user_list"] == [other]
+
+
 @pytest.mark.parametrize(
     ("slug", "more"),
     [
@@ -289,3 +324,8 @@ async def test_the_first_missing_thing_of_a_path_is_told(
         ({"game_id": game_id, "namespace_id": "nowhere"}, "NAMESPACE_NOT_FOUND"),
     ):
         assert await developer.code(slug, **place, **more) == code
+
+
+async def test_a_user_that_nobody_can_be_is_not_there(developer: Developer) -> None:
+    place = {"game_id": await developer.game(), "namespace_id": "prod"}
+    assert await developer.good("remove_auth_user", **place, user="a\0b") == {}

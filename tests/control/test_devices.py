@@ -309,6 +309,13 @@ def test_the_key_stays_over_a_restart_and_a_damaged_one_is_refused(tmp_path: Pat
     again = LinkKey.load_or_create(tmp_path)
     assert again.read(first.link_token(link_id, 5)) == (link_id, 5)
     assert again.device_token(link_id) == first.device_token(link_id)
+    mac_key = first.message_mac_key()
+    assert again.message_mac_key() == mac_key
+    assert len(mac_key) == 32
+    assert mac_key != (tmp_path / "link.key").read_bytes()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert LinkKey.load_or_create(elsewhere).message_mac_key() != mac_key
     (tmp_path / "link.key").write_bytes(b"short")
     with pytest.raises(OSError, match="is not a key"):
         LinkKey.load_or_create(tmp_path)

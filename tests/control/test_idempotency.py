@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import select
 
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.changes import Changes
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import devices_pb2 as pb
+from pyservice.storage.database import Transaction
+from pyservice.storage.tables import idempotent_answers
 from tests.control.test_games import new_developer, unique
 from tests.control.world import Records
 from tests.databases import KINDS, Databases
@@ -172,6 +180,52 @@ async def test_a_key_without_form_is_refused_and_changes_nothing(
     assert await games_named(owner, fields["display_name"]) == []
 
 
+# The key under which messages are remembered -------------------------------------------------------
+
+
+async def remembered_by(changes: Changes, caller: Caller) -> str:
+    """What is answered to one and the same message."""
+    made = uuid4().hex
+
+    async def change(_: Transaction) -> pb.GetDeviceLinkResponse:
+        return pb.GetDeviceLinkResponse(cloud_token=made)
+
+    request = pb.GetDeviceLinkRequest(device_link_token="secret")
+    return (await changes.make(caller, request, pb.GetDeviceLinkResponse, change)).cloud_token
+
+
+def caller_with_a_key() -> Caller:
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", idempotency_key=a_key())
+    return Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
+
+
+async def test_a_message_is_known_again_under_the_same_secret_alone(records: Records) -> None:
+    caller, ours, theirs = caller_with_a_key(), token_bytes(32), token_bytes(32)
+    made = await remembered_by(Changes(records.database, mac_key=ours), caller)
+    assert await remembered_by(Changes(records.database, mac_key=ours), caller) == made
+    for other in (Changes(records.database, mac_key=theirs), Changes(records.database)):
+        with pytest.raises(ServiceError) as caught:
+            await remembered_by(other, caller)
+        assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
+
+
+async def test_one_message_leaves_another_trace_under_each_secret(records: Records) -> None:
+    async def traces() -> list[bytes]:
+        async with records.database.read() as tx:
+            return [row.message_hash for row in await tx.all(select(idempotent_answers))]
+
+    before = await traces()
+    for changes in (
+        Changes(records.database, mac_key=token_bytes(32)),
+        Changes(records.database, mac_key=token_bytes(32)),
+        Changes(records.database),
+        Changes(records.database),
+    ):
+        await remembered_by(changes, caller_with_a_key())
+    after = await traces()
+    assert (len(after) - len(before), len(set(after) - set(before))) == (4, 4)
+
+
 # Over a restart -----------------------------------------------------------------------------------
 
 
@@ -211,3 +265,17 @@ async def test_answers_are_remembered_over_a_restart_and_a_kill(
     other = {**fields, "display_name": unique()}
     assert await at_home.code("create_game", key, **other) == "IDEMPOTENCY_KEY_REUSED"
     assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]
+
+
+async def test_without_the_key_file_of_before_nothing_is_repeated_and_nothing_made_twice(
+    own_house: House, at_home: Developer
+) -> None:
+    """As after a restore of the records alone."""
+    key, fields = a_key(), new_game(at_home)
+    made = await at_home.good("create_game", key, **fields)
+    assert own_house.stop() == 0
+    (own_house.data_dir / "control" / "link.key").unlink()
+    own_house.start()
+    assert await at_home.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
+    assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]
+    assert await at_home.good("create_game", a_key(), **fields) != made

@@ -319,3 +319,13 @@ async def test_limits_of_nothing_are_refused_all_at_once(developer: Developer) -
     refused = await developer.call("set_mm_config", **fields)
     assert (refused.code, [list(one) for one in refused.errors]) == ("VALIDATION_FAILED", paths)
     assert set((await limits_of(developer, game_id)).values()) == {512, 256}
+
+
+async def test_one_of_those_that_set_the_same_version_at_once_sets_it(developer: Developer) -> None:
+    place = {"game_id": await developer.arena(), "namespace_id": "prod"}
+    version_id = await developer.version(place["game_id"], name="2.0.0")
+    await asyncio.gather(
+        *(developer.good("set_version", **place, version_id=version_id) for _ in range(8))
+    )
+    told = (await developer.good("version_history", **place))["versions"]
+    assert [one["version_id"] for one in told].count(version_id) == 1

@@ -312,3 +312,18 @@ async def test_nothing_secret_is_in_what_is_stored_and_sent(
     assert ray_id.encode() in told
     secrets = (me.token, player, joined.body["player"]["token"], "127.0.0.1", "s3cret", "/ask")
     assert [secret for secret in secrets if secret.encode() in told] == []
+
+
+async def test_a_game_that_nobody_can_have_ends_no_storing(me: Developer) -> None:
+    assert isinstance(me.door, HttpDoor)
+    ray_id, headers = fresh_trace()
+    refused = await me.door.request("GET", "/cloud/games/a%00b", token=me.token, headers=headers)
+    assert refused.status_code == 400
+    await whole(me, ray_id, 2)
+    # Nor is a later one lost.
+    ray_id, headers = fresh_trace()
+    found = await me.door.request(
+        "GET", f"/cloud/games/{await me.game()}", token=me.token, headers=headers
+    )
+    assert found.status_code == 200
+    await whole(me, ray_id, 2)

@@ -346,3 +346,17 @@ async def test_a_check_says_what_a_change_would_meet_and_changes_nothing(plane: 
     assert await plane.held() == {NAMESPACE_ID: (0, 5)}
     assert plane.again().display_name() == "Production"
     assert plane.metrics.outcomes == counted
+
+
+async def test_what_one_gives_up_another_may_have_in_the_same_message(plane: Plane) -> None:
+    def item(revision: int, domains: list[str], **other: str) -> pb.ManyItem:
+        made = configuration(revision=revision, access={"domains": domains}, **other)
+        return pb.ManyItem(configuration=made)
+
+    other = {"namespace_id": OTHER_NAMESPACE_ID, "name_id": "other"}
+    for items in (
+        [item(1, ["moves.example"]), item(1, [], **other)],
+        [item(2, []), item(2, ["moves.example"], **other)],
+    ):
+        answer = await plane.feed.apply_many(pb.ApplyManyRequest(items=items))
+        assert [one.WhichOneof("outcome") for one in answer.answers] == ["applied", "applied"]

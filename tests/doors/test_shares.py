@@ -233,3 +233,22 @@ async def test_a_place_that_is_given_to_who_just_left_goes_to_the_next() -> None
     await crowd.go("cloud_a")
     await next_one
     assert (gone.cancelled(), len(shares)) == (True, 0)
+
+
+async def test_what_one_leaves_may_serve_a_token_and_an_address() -> None:
+    shares = Shares(8, wait_ms=60_000)
+    crowd = Crowd(shares)
+    # Of a token two, of an address four: both are full for what comes next.
+    tasks = await crowd.come("env_a", 2)
+    tasks += await crowd.come("env_b", 2)
+    tasks += await crowd.come("env_c")
+    tasks += await crowd.come("env_a", address="192.0.2.2")
+    assert (len(shares), shares.waiting) == (4, 2)
+    crowd.running["env_a"].pop(0).set()
+    await settled()
+    # One place of the address is free, and one of the token.
+    assert (len(shares), shares.waiting) == (5, 0)
+    for events in crowd.running.values():
+        for event in events:
+            event.set()
+    await asyncio.gather(*tasks)

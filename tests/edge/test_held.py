@@ -9,8 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
+from pyservice.calls import Caller, Park
 from pyservice.doors.limits import Limits, Rate
+from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import WOKEN_A_TURN
 from tests.small_service import CONNECTED, HttpConnection, Response, code_of
 from tests.two_doors import (
@@ -280,6 +283,43 @@ async def test_without_a_control_plane_a_watch_ends_as_unavailable_and_others_go
         response = await asyncio.wait_for(connection.read(), 5)
         assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
         await connection.close()
+
+
+async def test_who_is_parked_in_words_that_nobody_reads_fails_and_others_are_answered(
+    tmp_path: Path,
+) -> None:
+    """All of one message, as they wake in one turn."""
+    control = WrongParks()
+    async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
+        paths = [f"/cloud/groups/{group}/billing" for group in (GROUP, OTHER_GROUP)]
+        index = await read_index(doors)
+        watching = [await watch(doors, index, path) for path in paths * 2]
+        await until(lambda: len(doors.waiters) == 4)
+        control.paid[OTHER_GROUP] = "now"
+        control.is_wrong = True
+        control.topics.bump(f"group/{GROUP}", f"group/{OTHER_GROUP}")
+        responses = [await asyncio.wait_for(one.read(), 5) for one in watching]
+        assert [response.status for response in responses] == [500, 200] * 2
+        assert {code_of(response) for response in responses[::2]} == {"INTERNAL"}
+        assert {response.json["group"]["payment_succeeded_ts"] for response in responses[1::2]} == {
+            "now"
+        }
+        assert doors.metrics.http.meters["get_billing"].codes["INTERNAL"] == 2
+        assert (doors.metrics.http.in_flight, len(doors.waiters)) == (0, 0)
+        await close_all(watching)
+
+
+class WrongParks(SmallControl):
+    """Parks what asks for one group with a run that no header can tell."""
+
+    is_wrong = False
+
+    async def get_billing(
+        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
+    ) -> Message | Park:
+        if self.is_wrong and message.group_id == GROUP:
+            return Park((f"group/{GROUP}",), 1, "not.a.run")
+        return await super().get_billing(message, caller)
 
 
 async def test_no_change_is_missed_between_reading_and_watching(doors: Doors) -> None:

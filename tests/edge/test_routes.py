@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.edge.routes import Routes
+from pyservice.edge.routes import Routes, decoded
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 
@@ -102,6 +102,42 @@ def test_another_method_is_told_the_right_ones(
     assert raised.value.code == "METHOD_NOT_ALLOWED"
     assert raised.value.headers == {"allow": allow}
     assert routes.allowed(path) == (allow,)
+
+
+@pytest.mark.parametrize(
+    ("sent", "given"),
+    [
+        ("team%2Falice", "team/alice"),
+        ("team%2falice", "team/alice"),
+        ("%2F", "/"),
+        ("team%252Falice", "team%2Falice"),
+        ("%252f%2F%25252F", "%2f/%252F"),
+        ("%c3%a9%2F%C3%A9", "é/é"),
+        ("%61%2F..", "a/.."),
+    ],
+)
+def test_an_encoded_slash_is_a_slash_of_its_parameter(
+    routes: Routes, sent: str, given: str
+) -> None:
+    path = decoded(f"/cloud/games/arena/matchmaker/lobbies/{sent}".encode())
+    method, parameters = routes.match("DELETE", path)
+    assert (method.slug, parameters) == ("detach", {"game_id": "arena", "lobby_id": given})
+    assert routes.allowed(path) == ("DELETE",)
+
+
+@pytest.mark.parametrize("slash", ["%2F", "%2f", "%252F"])
+@pytest.mark.parametrize("path", ["/matchmaker*regions", "/matchmaker/lobbies/a*state"])
+def test_an_encoded_slash_divides_nothing(routes: Routes, path: str, slash: str) -> None:
+    path = decoded(path.replace("*", slash).encode())
+    assert routes.allowed(path) == ()
+    with pytest.raises(ServiceError) as raised:
+        routes.match("GET", path)
+    assert raised.value.code == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("path", [b"/a%ed%b0%afb", b"/a\xed\xb0\xafb", b"/a%udc2fb"])
+def test_what_stands_for_an_encoded_slash_cannot_be_sent(path: bytes) -> None:
+    assert not any("\ud800" <= character <= "\udfff" for character in decoded(path))
 
 
 def test_a_fixed_path_goes_before_a_template_but_does_not_hide_it() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
+from pyservice.edge.upstream import Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
 from tests.small_service import HttpConnection, HttpDoor, Response, code_of, open_http
@@ -21,6 +24,7 @@ from tests.two_doors import BILLING, CLOUD, VALIDATE, SmallControl
 pytestmark = pytest.mark.anyio
 
 NAME = b'{"display_name":"a"}'
+HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -216,3 +220,65 @@ async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connectio
         for _ in range(3):
             assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
     assert len(connections) == 3
+
+
+async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: Path) -> None:
+    """The connection is free by then, and another request may be on it."""
+    path = tmp_path / "answers.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    served: list[socket.socket] = []
+
+    def serve() -> None:
+        one, _ = listener.accept()
+        served.append(one)
+        one.recv(4096)
+
+    def answer() -> None:
+        served[0].sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+
+    upstream = Upstream(path, answer_timeout_ms=2_000)
+    accepted = asyncio.create_task(asyncio.to_thread(serve))
+    leaving = asyncio.create_task(upstream.ask(HEAD, b"", is_safe=True))
+    await accepted
+    gate = asyncio.Event()
+
+    async def come_after() -> Reply:
+        await gate.wait()
+        return await upstream.ask(HEAD, b"", is_safe=True)
+
+    staying = asyncio.create_task(come_after())
+    await asyncio.sleep(0)
+
+    def turn() -> None:
+        # The answer is read in this turn of the loop, before either of the two goes on.
+        answer()
+        gate.set()
+        leaving.cancel()
+
+    asyncio.get_running_loop().call_soon(turn)
+    with suppress(asyncio.CancelledError):
+        await leaving
+    # It asks on the connection that was kept, or on a new one; it is answered, or told.
+    serving = asyncio.create_task(asyncio.to_thread(_answer_next, listener, served))
+    async with asyncio.timeout(20):
+        assert (await staying).body == b"hi"
+        await serving
+    upstream.close()
+    for one in (*served, listener):
+        one.close()
+
+
+def _answer_next(listener: socket.socket, served: list[socket.socket]) -> None:
+    with selectors.DefaultSelector() as ready:
+        ready.register(listener, selectors.EVENT_READ)
+        ready.register(served[0], selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select(10):
+                if key.fileobj is listener:
+                    served.append(listener.accept()[0])
+                if served[-1].recv(4096):
+                    served[-1].sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+                    return
+                ready.unregister(served[0])

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pyservice.doors import DoorSettings
@@ -328,6 +329,64 @@ async def test_another_run_of_the_control_plane_answers_a_watch(doors: Doors) ->
     await doors.behind.start(SmallControl(paid={GROUP: "anew"}))
     answer = await asyncio.wait_for(call, 10)
     assert answer.group.payment_succeeded_ts == "anew"
+
+
+async def test_watches_that_end_without_a_control_plane_do_not_wait_for_each_other(
+    tmp_path: Path,
+) -> None:
+    """In one line, so many would be told in three groups, each as much later as the door looks for the other side."""
+    async with open_doors(tmp_path, hold_ms=2_000) as doors:
+        index = (await billing(doors)).watch.index
+        watching = [asyncio.ensure_future(_ended_at(billing(doors, index))) for _ in range(70)]
+        await until(partial(_is_parked, doors, 70))
+        await doors.behind.stop()
+        ended_s = await asyncio.gather(*watching)
+        assert max(ended_s) - min(ended_s) < 2
+
+
+async def _ended_at(call: object) -> float:
+    """When it ended as unavailable, in seconds of the loop's clock."""
+    assert await code_of(call) == "CONTROL_PLANE_UNAVAILABLE"
+    return asyncio.get_running_loop().time()
+
+
+async def test_watches_that_end_just_before_a_control_plane_starts_are_answered(
+    tmp_path: Path,
+) -> None:
+    async with open_doors(tmp_path, hold_ms=2_000) as doors:
+        index = (await billing(doors)).watch.index
+        watching = [billing(doors, index) for _ in range(70)]
+        await until(partial(_is_parked, doors, 70))
+        await doors.behind.stop()
+        watching[0].cancel()
+        await until(partial(_is_parked, doors, 0))
+        await doors.behind.start(SmallControl(paid={GROUP: "anew"}))
+        for call in watching[1:]:
+            assert (await asyncio.wait_for(call, 10)).group.payment_succeeded_ts == "anew"
+
+
+async def test_a_long_message_is_answered_but_not_parked(doors: Doors) -> None:
+    path, read = f"/{GROUPS}/GetGroupBilling", groups_pb2.GetGroupBillingResponse.FromString
+    index = (await billing(doors)).watch.index
+    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index)
+    assert await code_of(raw(doors, path, _padded(request, 4097))) == "BODY_TOO_LARGE"
+    parked = asyncio.ensure_future(raw(doors, path, _padded(request, 4096)))
+    await until(partial(_is_parked, doors, 1))
+    doors.control.pay(GROUP, "now")
+    # Also what need not wait is answered, however long.
+    for call in (parked, raw(doors, path, _padded(request, 60_000))):
+        assert read(await asyncio.wait_for(call, 5)).group.payment_succeeded_ts == "now"
+
+
+def _padded(request: Message, size_bytes: int) -> bytes:
+    """The message with a field that nobody knows, so long in all."""
+    data = request.SerializeToString()
+    length = size_bytes - len(data) - 5
+    return (
+        data
+        + b"\xfa\x3f%c%c%c" % (length & 127 | 128, length >> 7 & 127 | 128, length >> 14)
+        + (b"x" * length)
+    )
 
 
 # One socket for both

@@ -118,3 +118,29 @@ async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
     assert called == ["attempted"] * 3
     async with database.read() as tx:
         assert await both(tx) == (0, 0)
+
+
+async def test_who_waits_for_another_process_keeps_nobody_else_waiting(
+    database: SqliteDatabase, tmp_path: Path
+) -> None:
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    async def write() -> None:
+        async with database.write() as tx:
+            await count_up(tx, "a")
+
+    writing = [asyncio.create_task(write()) for _ in range(3)]
+    turns = 0
+    async with asyncio.timeout(9):
+        while turns < 100:
+            async with database.read() as tx:
+                assert await both(tx) == (0, 0)
+            turns += 1
+            await asyncio.sleep(0.001)
+    assert not any(one.done() for one in writing)
+    other.rollback()
+    other.close()
+    await asyncio.gather(*writing)
+    async with database.read() as tx:
+        assert await both(tx) == (3, 0)

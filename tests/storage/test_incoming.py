@@ -1,6 +1,8 @@
-"""One upload on its way to the disk, where the disk refuses it."""
+"""One upload on its way to the disk: what is synced before its answer, and where the disk refuses it."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.storage.incoming import Incoming
+from tests.storage.places import folder_place
 
 pytestmark = pytest.mark.anyio
 
@@ -33,3 +36,51 @@ async def test_what_comes_after_a_failure_leaves_no_file(
     await asyncio.wait_for(second.wait(), 5)
     await upload.abort()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [0, 8, 2 << 20])
+async def test_the_answer_comes_after_file_and_folder_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    synced: list[tuple[str, int, list[str]]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        names = [found.name for found in path.iterdir()] if path.is_dir() else []
+        size = 0 if path.is_dir() else os.fstat(descriptor).st_size
+        real(descriptor)
+        synced.append((str(path.relative_to(tmp_path)), size, names))
+
+    async with folder_place(tmp_path) as place:
+        await place.upload("up/a", b"1")  # makes the folders
+        monkeypatch.setattr(os, "fsync", fsync)
+        answer = await place.upload("up/b", b"x" * length)
+        monkeypatch.undo()
+    assert answer.status_code == 200
+    (file, size, _), (folder, _, names) = synced
+    assert (file.startswith("incoming/"), size) == (True, length)
+    assert (folder, sorted(names)) == ("pending/up", ["a.0", "b.0"])
+
+
+@pytest.mark.parametrize("place_of_failure", ["incoming", "pending/up"])
+async def test_what_cannot_be_synced_is_not_called_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place_of_failure: str
+) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if path.startswith(f"{tmp_path}/{place_of_failure}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    async with folder_place(tmp_path) as place:
+        await place.upload("up/a", b"1")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            answer = await place.upload("up/b", b"12345678")
+        assert answer.status_code == 500
+        assert answer.json()["code"] == "INTERNAL"
+        assert list((tmp_path / "incoming").iterdir()) == []
+        assert (await place.upload("up/b", b"12345678")).status_code == 200

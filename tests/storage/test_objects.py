@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -129,6 +129,34 @@ async def test_a_wrong_length_is_never_completed(place: Place) -> None:
     with pytest.raises(ServiceError) as refused:
         await place.objects.complete([Prepared("up/h", [Part(0, len(CONTENT))])])
     assert refused.value.code == "UPLOAD_INCOMPLETE"
+
+
+@pytest.mark.parametrize("late", [CONTENT + b"x", CONTENT[:-1], b""])
+async def test_another_length_that_comes_while_it_is_completed_is_not_kept(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, late: bytes
+) -> None:
+    upload, other = (Prepared(key, [Part(0, len(CONTENT))]) for key in ("up/p", "up/q"))
+    async with bucket_place(s3, secrets.token_hex(4)) as place:
+        url = await place.objects.presign_put("up/p", len(CONTENT), 3600)
+        assert (await place.client.put(url, content=CONTENT)).status_code == 200
+        await place.upload("up/q", CONTENT)
+        keep = place.blobs.keep
+
+        async def keep_late(names: Sequence[tuple[str, str]]) -> None:
+            # The lengths have been looked at: S3 takes what its URL does not say.
+            assert (await place.client.put(url, content=late)).status_code == 200
+            await keep(names)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place.blobs, "keep", keep_late)
+            with pytest.raises(ServiceError, match="2 of 2") as refused:
+                await place.objects.complete([upload, other])
+        assert refused.value.code == "UPLOAD_INCOMPLETE"
+        assert await place.blobs.names("kept/up") == []
+        for key in ("up/p", "up/q"):
+            await place.upload(key, CONTENT)
+        await place.objects.complete([upload, other])
+        assert await place.content("up/p") == await place.content("up/q") == CONTENT
 
 
 async def test_an_altered_url_takes_nothing(place: Place) -> None:

@@ -69,7 +69,8 @@ async def test_statements_of_one_shape_have_each_its_own_values(database: Databa
 
 async def test_a_list_may_have_any_length(database: Database) -> None:
     async with database.write() as tx:
-        for names in ([], ["a"], ["b", "a"], ["a"] * 1_000, ["", "b", "nobody"]):
+        lists: tuple[list[str], ...] = ([], ["a"], ["b", "a"], ["a"] * 1_000, ["", "b", "nobody"])
+        for names in lists if database.name == "postgresql" else (*lists, ["a\0", "b"]):
             found = [row.name for row in await tx.all(_BY_NAMES, {"names": names})]
             assert found == sorted({"a", "b"} & set(names))
             # The same with the list in the statement itself.

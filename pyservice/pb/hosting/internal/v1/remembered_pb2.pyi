@@ -12,3 +12,9 @@ class PreparedUpload(_message.Message):
     upload_id: str
     answer: bytes
     def __init__(self, upload_id: _Optional[str] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
+class VersionSet(_message.Message):
+    __slots__ = ("entry_id",)
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    entry_id: str
+    def __init__(self, entry_id: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,60 @@
+"""Numbers of players are read before the control plane's door opens, so that those who play through its restart are in
+its first answers. With a real data plane and the control plane's own parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.app.control import ControlPlane
+from pyservice.process import StopSignals
+from pyservice.settings import load
+from tests.service import NAMESPACE_ID, MakeService
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def _same_switching() -> Iterator[None]:
+    """A control plane sets it for its process, which is ours here."""
+    before_s = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("_same_switching")
+async def test_the_door_opens_when_the_players_are_known(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await asyncio.to_thread(make_service().start)
+
+    def connect() -> Path:
+        _, lobby_token = service.attach()
+        found = service.find(service.public_token()).json()
+        service.connected(lobby_token, found["player"]["token"]).raise_for_status()
+        return service.data_dir
+
+    data_dir = await asyncio.to_thread(connect)
+    (data_dir / "control").mkdir(mode=0o700, exist_ok=True)
+    plane = ControlPlane(load({"data_dir": data_dir, "cdn": "127.0.0.1:0"}, environ={}))
+    signals = StopSignals()
+    signals.hurry.set()
+    assert await plane.recover(signals)
+    known: list[int] = []
+    open_door = plane._http.start
+
+    async def note_and_open() -> None:
+        known.append(plane._counts.players([NAMESPACE_ID]))
+        await open_door()
+
+    monkeypatch.setattr(plane._http, "start", note_and_open)
+    try:
+        await plane.start()
+    finally:
+        await plane.stop(signals)
+    assert known == [1]

@@ -1,0 +1,99 @@
+"""The age of a site's files in the records: since when they are shown, not only when they were uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.cdn.site_records import SiteRecords
+from pyservice.control.one_namespace import site_topic
+from pyservice.storage import games, groups, namespaces, sites, uploads
+from pyservice.storage.database import Database, Transaction, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.watch import Topics
+
+pytestmark = pytest.mark.anyio
+
+BEGIN_MS = 1_700_000_000_000
+NAMESPACES = ("prod", "staging")
+
+
+class Shown:
+    """A game of two versions, old and new, with a file each; both namespaces show the old one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._topics = Topics()
+        self._records = SiteRecords(database, self._topics)
+        self._entries = 0
+
+    async def deploy(self, version: str, now_ms: int) -> str:
+        """In prod; the entry of its history."""
+        self._entries += 1
+        entry = f"entry-{self._entries}"
+        async with self._database.write() as tx:
+            await namespaces.change(tx, "prod", {"version_id": version})
+            await namespaces.add_history(tx, entry, "prod", version, now_ms)
+        self._topics.bump(site_topic("prod"))
+        return entry
+
+    async def take_back(self, refused: str, version: str, entry: str) -> None:
+        async with self._database.write() as tx:
+            assert await namespaces.take_back_version(tx, "prod", refused, version, entry)
+        self._topics.bump(site_topic("prod"))
+
+    async def age(self, namespace: str = "prod") -> tuple[str, int]:
+        """Whose file is shown, and of when it says to be, in ms."""
+        site = await self._records.find("arena", namespace)
+        assert site is not None
+        file = site.files["app.js"]
+        return file.content_type or "", round(file.modified_s * 1000)
+
+
+async def _fill(tx: Transaction) -> None:
+    await groups.add_identity(tx, "ann", "Ann", 0)
+    await groups.add(tx, "group", "Group", "ann", 0)
+    await games.add(tx, "game", "arena", "Arena", "group", 0)
+    for name, complete_ms in (("old", BEGIN_MS), ("new", BEGIN_MS + 5_000)):
+        files = [uploads.NewFile("app.js", 4, content_type=name)]
+        await uploads.add(tx, f"upload-{name}", "game", "site", name, files, 0)
+        await uploads.complete(tx, f"upload-{name}", "site", complete_ms)
+        await sites.add(tx, f"site-{name}", "game", f"upload-{name}", name, 0)
+        await games.add_version(tx, name, "game", name, b"", b"{}", 0, site_id=f"site-{name}")
+    made = [namespaces.New(name, name, name, f"first-{name}") for name in NAMESPACES]
+    await namespaces.add(tx, "game", "old", made, (1, 1), BEGIN_MS - 1_000)
+
+
+@pytest.fixture
+async def shown(tmp_path: Path) -> AsyncIterator[Shown]:
+    database = open_database(None, tmp_path)
+    await migrate(database, is_allowed=True)
+    async with database.write() as tx:
+        await _fill(tx)
+    yield Shown(database)
+    await database.close()
+
+
+async def test_a_file_is_of_when_it_was_uploaded_where_that_came_last(shown: Shown) -> None:
+    assert await shown.age() == ("old", BEGIN_MS)
+
+
+async def test_after_a_rollback_the_old_file_is_newer_than_the_new_one_was(shown: Shown) -> None:
+    await shown.deploy("new", BEGIN_MS + 10_000)
+    assert await shown.age() == ("new", BEGIN_MS + 10_000)
+    await shown.deploy("old", BEGIN_MS + 20_000)
+    assert await shown.age() == ("old", BEGIN_MS + 20_000)
+    # Another namespace that shows the same site has not changed.
+    assert await shown.age("staging") == ("old", BEGIN_MS)
+
+
+async def test_a_version_that_was_taken_back_leaves_the_age_of_the_one_that_runs_on(
+    shown: Shown,
+) -> None:
+    before = await shown.age()
+    entry = await shown.deploy("new", BEGIN_MS + 10_000)
+    assert await shown.age() == ("new", BEGIN_MS + 10_000)
+    await shown.take_back("new", "old", entry)
+    assert await shown.age() == before

@@ -1,0 +1,130 @@
+"""What the feeder meets and goes on after: tables that are away, domains that move, versions refused too late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.access import Reach
+from pyservice.control.changes import Changes
+from pyservice.control.namespaces import Namespaces
+from pyservice.control.one_namespace import OneNamespace
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
+from pyservice.storage import games, namespaces
+from pyservice.watch import Topics
+from tests.control.fed import TOO_MANY, Fed
+from tests.control.test_feeder import fed as fed
+from tests.control.test_feeder import plane as plane
+from tests.control.test_feeder import source as source
+from tests.databases import databases as databases
+
+pytestmark = pytest.mark.anyio
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_tables_that_are_away_for_a_moment_end_nothing(
+    fed: Fed, caplog: pytest.LogCaptureFixture
+) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    database = fed.source.database
+
+    async def run(statement: str) -> None:
+        await database.run_sync(lambda connection: connection.exec_driver_sql(statement))
+
+    await run("ALTER TABLE namespaces RENAME TO namespaces_away")
+    looks = fed.plane.asked
+    fed.feeder.look_again()
+    await until(lambda: fed.plane.asked > looks + 1)
+    await run("ALTER TABLE namespaces_away RENAME TO namespaces")
+    await fed.source.set_version(namespace_id, await fed.source.version(9))
+    await fed.feeder.settled(namespace_id, wait_s=20)
+
+
+async def test_a_version_is_not_taken_back_for_a_domain_that_is_not_free_yet(fed: Fed) -> None:
+    source = fed.source
+    # The older one is sent first.
+    taking, giving = await source.namespace("taking"), await source.namespace("giving")
+
+    async def change(namespace_id: str, *, adds: bool) -> None:
+        async with source.database.write() as tx:
+            if adds:
+                await namespaces.add_domain(tx, namespace_id, "moves.example", 1)
+            else:
+                await namespaces.remove_domain(tx, namespace_id, "moves.example")
+            await namespaces.change(tx, namespace_id, {})
+
+    await change(giving, adds=True)
+    for namespace_id in (giving, taking):
+        await fed.feeder.settled(namespace_id)
+    await fed.end()
+    await fed.plane.stop()
+    await change(giving, adds=False)
+    await change(taking, adds=True)
+    wanted = await source.version(9)
+    await source.set_version(taking, wanted)
+    await fed.plane.start()
+    fed.feeder = fed.new_feeder()
+    fed.run()
+    await fed.is_connected()
+    # Long before what was refused is tried again by itself.
+    async with asyncio.timeout(8):
+        await fed.feeder.settled(taking, wait_s=8)
+    assert (await source.row(taking)).version_id == wanted
+    assert wanted in await source.history(taking)
+
+
+async def test_a_version_that_was_refused_when_nobody_waited_is_set_afresh_under_its_key(
+    fed: Fed,
+) -> None:
+    source, plane = fed.source, fed.plane
+    namespace_id = await source.namespace()
+    await fed.feeder.settled(namespace_id)
+    ran, wanted = (await source.row(namespace_id)).version_id, await source.version(TOO_MANY)
+    changes, topics = Changes(source.database), Topics()
+    one = OneNamespace(source.database, changes, topics, fed.feeder)
+    nouns = Namespaces(source.database, changes, RecordIds(), topics, fed.feeder, one)
+    async with source.database.read() as tx:
+        game = await games.find(tx, source.game_id)
+    assert game is not None
+    reach = Reach("identity", "token", None, None, (game.group_id,))
+    call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key="key")
+    caller = Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
+    request = pb.UpdateNamespaceVersionRequest(
+        game_id=source.game_id, namespace_id=namespace_id, version_id=wanted
+    )
+
+    async def code() -> str:
+        try:
+            await nouns.set_version(request, caller)
+        except ServiceError as error:
+            return error.code
+        return "OK"
+
+    plane.go_on.clear()
+    assert await code() == "CONTROL_PLANE_UNAVAILABLE"
+    plane.go_on.set()
+    await fed.is_idle()
+    assert (await source.row(namespace_id)).version_id == ran
+    assert await code() == "VALIDATION_FAILED"
+    # Its operator allows it.
+    await plane.stop()
+    plane.limit = TOO_MANY
+    await plane.start()
+    fed.feeder.look_again()
+    await fed.is_connected()
+    async with asyncio.timeout(30):
+        while (said := await code()) == "CONTROL_PLANE_UNAVAILABLE":
+            pass
+    assert said == "OK"
+    assert (await source.row(namespace_id)).version_id == wanted

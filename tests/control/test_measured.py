@@ -1,0 +1,142 @@
+"""What the metrics page tells of the feed, of objects and of watches: figures of things that happened, in one scrape of
+both planes (decisions 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.control.files import png, put
+from tests.household import Developer, House, eventually
+from tests.service import document
+
+pytestmark = pytest.mark.anyio
+
+CLAIMED: Final = "claimed.example.com"
+STRANGER: Final = document(access={"domains": [CLAIMED]})
+"""A namespace that the control plane does not know, with a domain that nobody else may have."""
+Figures = dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One that nobody else changes the figures of."""
+    folder: Path = tmp_path_factory.mktemp("measured")
+    feed_file = folder / "feed.json"
+    feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+    made = House(folder)
+    try:
+        yield made.start("--feed", str(feed_file))
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def owner(house: House) -> AsyncIterator[Developer]:
+    door = house.door("http")
+    try:
+        yield Developer(house, door)
+    finally:
+        await door.close()
+
+
+async def figures(house: House) -> Figures:
+    """By what follows `hosting_control_`, labels included, by a scrape."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        text = (await client.get(f"http://{house.said['metrics']}/metrics")).text
+    prefix = "hosting_control_"
+    lines = [line for line in text.splitlines() if line.startswith(prefix)]
+    return {
+        line.rpartition(" ")[0].removeprefix(prefix): float(line.rpartition(" ")[2])
+        for line in lines
+    }
+
+
+async def quiet(house: House) -> Figures:
+    """Figures once everything is with the data plane."""
+
+    async def settled() -> Figures | None:
+        told = await figures(house)
+        return told if told.get("feed_connected") == 1 and told["feed_waiting"] == 0 else None
+
+    told: Figures = await eventually(settled, 30)
+    return told
+
+
+async def test_a_refused_namespace_waits_until_it_is_set_right(
+    owner: Developer, house: House
+) -> None:
+    before = await quiet(house)
+    game_id = await owner.game()
+    made = await quiet(house)
+    # The two namespaces of a new game.
+    assert made["feed_acknowledged_total"] >= before["feed_acknowledged_total"] + 2
+    assert (made["feed_refused"], made["feed_lag_seconds"]) == (0, 0)
+    claim = {"game_id": game_id, "namespace_id": "prod", "domain": CLAIMED}
+    assert await owner.code("add_domain", **claim) == "VALIDATION_FAILED"
+    refused = await figures(house)
+    states = ("feed_refused", "feed_waiting", "feed_connected")
+    assert [refused[name] for name in states] == [1, 1, 1]
+    assert refused["feed_refusals_total"] > made["feed_refusals_total"]
+    assert refused["feed_lag_seconds"] > 0
+    assert (await figures(house))["feed_lag_seconds"] > refused["feed_lag_seconds"]
+    await owner.good("remove_domain", **claim)
+    after = await quiet(house)
+    assert (after["feed_refused"], after["feed_lag_seconds"]) == (0, 0)
+    assert after["feed_acknowledged_total"] > made["feed_acknowledged_total"]
+
+
+async def test_objects_are_counted_with_their_bytes(owner: Developer, house: House) -> None:
+    game_id = await owner.game()
+    picture = png(7)
+    before = await figures(house)
+    fields: dict[str, Any] = {
+        "game_id": game_id,
+        "path": "x.png",
+        "content_length": len(picture),
+    }
+    made = await owner.good("prepare_avatar", **fields)
+    assert (await put(made["presigned_request"], picture)).status_code == 200
+    await owner.good("complete_avatar", game_id=game_id, upload_id=made["upload_id"])
+    (avatar,) = (await owner.good("list_avatars", game_id=game_id))["custom_avatars"]
+    async with httpx.AsyncClient(timeout=60) as client:
+        assert (await client.get(avatar["url"])).content == picture
+        # What is asked for with an altered address is no object that was read.
+        assert (await client.get(f"{avatar['url']}x")).status_code == 403
+    after = await figures(house)
+    assert grown(before, after, "object_") == {
+        "object_puts_total": 1,
+        "object_put_bytes_total": len(picture),
+        "object_gets_total": 1,
+        "object_get_bytes_total": len(picture),
+        'object_failures_total{code="UPLOAD_URL_INVALID"}': 1,
+    }
+
+
+def grown(before: Figures, after: Figures, prefix: str) -> Figures:
+    """By how much which figures have grown."""
+    return {
+        name: value - before.get(name, 0)
+        for name, value in after.items()
+        if name.startswith(prefix) and value != before.get(name, 0)
+    }
+
+
+async def test_what_a_watch_is_told_of_is_counted(owner: Developer, house: House) -> None:
+    game_id = await owner.game()
+    await quiet(house)
+    index = (await owner.good("get_game", game_id=game_id))["watch"]["index"]
+    before = await figures(house)
+    waiting = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))
+    version_id = await owner.version(game_id)
+    told = (await asyncio.wait_for(waiting, 30))["game"]["versions"]
+    assert version_id in [one["version_id"] for one in told]
+    after = await figures(house)
+    assert after["watch_changes_total"] > before["watch_changes_total"]
