@@ -90,8 +90,9 @@ class PacedConnection(Connection):
     def _next_slice(self) -> bytes:
         size = _SLICE_BYTES
         if self._stage == Stage.BODY:
-            # Nothing but the body can be in it.
-            size = max(size, min(self._body_to_come_bytes(), _TURN_BYTES))
+            # Nothing but the body can be in it: it is one piece for the parser, and what is kept raw would be
+            # in no budget.
+            size = max(size, self._body_to_come_bytes())
         begin = self._rest_begin
         end = self._rest_begin = begin + size
         piece = self._rest[begin:end]

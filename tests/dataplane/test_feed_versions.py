@@ -149,7 +149,9 @@ async def test_a_lobby_that_is_made_while_the_switch_is_saved_keeps_its_rules(pl
     plane.files.go_on.clear()
     plane.files.is_saving.clear()
     switching = asyncio.create_task(plane.switch(2))
-    assert await asyncio.to_thread(plane.files.is_saving.wait, 30)
+    async with asyncio.timeout(30):
+        while not plane.files.is_saving.is_set():
+            await asyncio.sleep(0.001)
     lobby_id = (await plane.attach()).lobby_id
     plane.files.go_on.set()
     assert (await switching).HasField("applied")
