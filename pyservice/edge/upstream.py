@@ -198,6 +198,7 @@ class Upstream:
                     lambda: _Connection(self), path=self._path
                 )
         except TimeoutError:
+            # It is an OSError as well, and tells something else than that nobody is there.
             raise
         except OSError as error:
             raise NoAnswer(f"cannot connect: {error}", was_sent=False) from None

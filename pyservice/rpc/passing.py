@@ -162,6 +162,7 @@ class RpcPassing:
 
 
 def check_parked(data: bytes) -> None:
+    """Of a message that would be kept while its call is parked. Raises BODY_TOO_LARGE."""
     if len(data) > _PARKED_BYTES:
         detail = f"Send at most {_PARKED_BYTES} bytes with watch_index, not {len(data)}."
         raise ServiceError("BODY_TOO_LARGE", detail)

@@ -43,27 +43,22 @@ class PostgresDatabase:
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_READ)
 
-    @contextlib.asynccontextmanager
-    async def look(self) -> AsyncIterator[Transaction]:
-        connection = await self._connections.begun(None)
-        try:
-            yield _PostgresTransaction(connection, self._statements)
-        except BaseException as error:
-            await self._connections.give_up(connection, error)
-            raise
-        self._connections.give_back(connection)
+    def look(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
+        return self._transaction(None)
 
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_WRITE)
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, begin: str) -> AsyncIterator[Transaction]:
+    async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
+        """Without `begin` each statement is one."""
         connection = await self._connections.begun(begin)
         tx = _PostgresTransaction(connection, self._statements)
         try:
             yield tx
-            with told:
-                await finish(tx.commit())
+            if begin is not None:
+                with told:
+                    await finish(tx.commit())
         except BaseException as error:
             await self._connections.give_up(connection, error)
             raise

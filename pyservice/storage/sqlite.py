@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, Executable, NullPool, create_engine, event
 
@@ -21,8 +21,8 @@ from pyservice.observability.logging import get_logger
 from pyservice.storage.failures import DatabaseUnusable, away, told
 from pyservice.storage.group_commit import Group, GroupLost
 from pyservice.storage.sqlite_connections import Connections, Locked, connect
-from pyservice.storage.sqlite_statements import row_maker, sqlite_statements
-from pyservice.storage.statements import Statements
+from pyservice.storage.sqlite_statements import MakeRow, row_maker, sqlite_statements
+from pyservice.storage.statements import Prepared, Statements
 from pyservice.storage.transactions import (
     Afterwards,
     Record,
@@ -181,9 +181,7 @@ class _SqliteTransaction(Afterwards):
             found = cursor.fetchall()
         if not found:
             return found
-        make: Any = prepared.make_row
-        if make is None:
-            make = prepared.make_row = row_maker(prepared, _names(cursor))
+        make = _maker(prepared, cursor)
         return [make(row) for row in found]
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
@@ -195,9 +193,7 @@ class _SqliteTransaction(Afterwards):
             cursor.close()
         if found is None:
             return None
-        if prepared.make_row is None:
-            prepared.make_row = row_maker(prepared, _names(cursor))
-        made: Record = prepared.make_row(found)
+        made: Record = _maker(prepared, cursor)(found)
         return made
 
     async def run(self, statement: Executable, values: Values = None) -> int:
@@ -209,5 +205,9 @@ class _SqliteTransaction(Afterwards):
             return self._connection.execute(prepared.text, prepared.one(values)).rowcount
 
 
-def _names(cursor: sqlite3.Cursor) -> Iterator[str]:
-    return (column[0] for column in cursor.description)
+def _maker(prepared: Prepared, cursor: sqlite3.Cursor) -> MakeRow:
+    """Makes the rows of a statement, whose columns are known once it has run."""
+    if prepared.make_row is None:
+        prepared.make_row = row_maker(prepared, (column[0] for column in cursor.description))
+    make: MakeRow = prepared.make_row
+    return make

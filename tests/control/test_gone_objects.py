@@ -30,15 +30,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 @pytest.fixture
-async def owner(house: House) -> AsyncIterator[Developer]:
-    door = house.door("http")
-    try:
-        yield Developer(house, door)
-    finally:
-        await door.close()
-
-
-@pytest.fixture
 async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}") as client:
         yield client

@@ -66,15 +66,6 @@ async def developer(request: pytest.FixtureRequest, house: House) -> AsyncIterat
 
 
 @pytest.fixture
-async def owner(house: House) -> AsyncIterator[Developer]:
-    door = house.door("http")
-    try:
-        yield Developer(house, door)
-    finally:
-        await door.close()
-
-
-@pytest.fixture
 async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}", timeout=60) as client:
         yield client

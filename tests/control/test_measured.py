@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,15 +36,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield made.start("--feed", str(feed_file))
     finally:
         made.close()
-
-
-@pytest.fixture
-async def owner(house: House) -> AsyncIterator[Developer]:
-    door = house.door("http")
-    try:
-        yield Developer(house, door)
-    finally:
-        await door.close()
 
 
 async def figures(house: House) -> Figures:

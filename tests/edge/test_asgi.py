@@ -9,6 +9,7 @@ import pytest
 
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
+from tests.edge.connections import service as service
 from tests.small_service import (
     GOOD,
     LOBBY_ID,
@@ -32,11 +33,6 @@ CONSOLE = "https://console.example.com"
 @pytest.fixture(params=("http", "asgi"))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def service() -> SmallService:
-    return SmallService()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.doors import KIB, MIB, DoorSettings
+from tests.edge.connections import anyio_backend as anyio_backend
 from tests.small_service import (
     GOOD,
     HttpConnection,
@@ -31,12 +32,6 @@ BUDGET = DoorSettings(bodies_limit_bytes=8 * MIB, receive_timeout_ms=30_000)
 SHARE = MIB
 HALF = 5 * 900 * KIB
 """A little more, of five others."""
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture

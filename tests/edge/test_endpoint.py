@@ -15,6 +15,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.watch import Topics, Waiters
+from tests.edge.connections import anyio_backend as anyio_backend
 from tests.small_service import (
     DOORS,
     MATCHMAKER,
@@ -32,12 +33,6 @@ pytestmark = pytest.mark.anyio
 
 BODY = b'{"player_token":"some token"}'
 PATH = "/matchmaker/players/connected"
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 class SlowService(SmallService):

@@ -15,6 +15,7 @@ from pyservice.calls import Caller, Park
 from pyservice.doors.limits import Limits, Rate
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import WOKEN_A_TURN
+from tests.edge.connections import anyio_backend as anyio_backend
 from tests.small_service import CONNECTED, HttpConnection, Response, code_of
 from tests.two_doors import (
     BILLING,
@@ -33,12 +34,6 @@ pytestmark = pytest.mark.anyio
 MANY = 300
 """Parked requests of a test of many: more than may be sent at one time, of two descriptors each."""
 UNLIMITED = Limits(control=Rate(0, 1))
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from pyservice.doors import DoorSettings
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.connections import connect as connect
+from tests.edge.connections import service as service
 from tests.small_service import (
     GOOD,
     Connect,
     SmallService,
     code_of,
-    connections_to,
     is_closed,
 )
 
@@ -21,23 +21,6 @@ pytestmark = pytest.mark.anyio
 CONNECTED_PATH = "/matchmaker/players/connected"
 BODY = b'{"player_token":"some token"}'
 SMALL = DoorSettings(body_limit_bytes=1000, headers_limit_bytes=2000, url_limit_bytes=500)
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
-
-
-@pytest.fixture
-def service() -> SmallService:
-    return SmallService()
-
-
-@pytest.fixture
-async def connect(service: SmallService) -> AsyncIterator[Connect]:
-    async with connections_to(service) as opens:
-        yield opens
 
 
 # Requests that are fine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,9 @@ from pyservice.edge.asgi import Edge
 from pyservice.edge.exchanges import Request
 from pyservice.edge.http_protocol import HttpProtocol
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.connections import connect as connect
+from tests.edge.connections import service as service
 from tests.small_service import (
     GOOD,
     Connect,
@@ -37,23 +39,6 @@ BODY = b'{"player_token":"some token"}'
 JOIN = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
 HASTY = DoorSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
 SHORTEST = b"GET / HTTP/1.1\r\n\r\n"
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
-
-
-@pytest.fixture
-def service() -> SmallService:
-    return SmallService()
-
-
-@pytest.fixture
-async def connect(service: SmallService) -> AsyncIterator[Connect]:
-    async with connections_to(service) as opens:
-        yield opens
 
 
 async def test_others_have_their_turn_while_one_client_pipelines(

@@ -16,6 +16,7 @@ from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
+from tests.edge.connections import anyio_backend as anyio_backend
 from tests.small_service import (
     CONNECTED,
     GOOD,
@@ -39,12 +40,6 @@ pytestmark = pytest.mark.anyio
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 NAME = b'{"display_name":"a"}'
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture

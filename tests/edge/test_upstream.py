@@ -18,6 +18,7 @@ from pyservice.edge.passing import Passing
 from pyservice.edge.upstream import Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
+from tests.edge.connections import anyio_backend as anyio_backend
 from tests.small_service import HttpConnection, HttpDoor, Response, code_of, open_http
 from tests.two_doors import BILLING, CLOUD, VALIDATE, SmallControl
 
@@ -25,12 +26,6 @@ pytestmark = pytest.mark.anyio
 
 NAME = b'{"display_name":"a"}'
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
-
-
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    """The loop that serves in production, and the one that tools bring."""
-    return "asyncio", {"use_uvloop": request.param}
 
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

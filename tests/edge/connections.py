@@ -1,0 +1,26 @@
+"""Connections to a small service on either loop: fixtures that a module of this folder imports under their names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.small_service import Connect, SmallService, connections_to
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production, and the one that tools bring."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+def service() -> SmallService:
+    return SmallService()
+
+
+@pytest.fixture
+async def connect(service: SmallService) -> AsyncIterator[Connect]:
+    async with connections_to(service) as opens:
+        yield opens
