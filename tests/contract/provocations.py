@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -17,25 +17,22 @@ from pyservice.openapi.credentials import kinds_of
 from pyservice.openapi.failures import OF_KINDS, declared, implied
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.schema.methods import Method, descriptor_of, option
+from tests.contract.conditions import CONDITIONS, shown
 from tests.contract.scene import Scene
 
 Row = Callable[[Scene], httpx.Response]
 ROWS: Final[dict[tuple[str, str], Row]] = {}
-LATER: Final[dict[tuple[str, str], str]] = {}
-"""Codes that nothing can provoke yet, each with the reason. A row for one of them has to end it."""
 
-ELSEWHERE: Final = frozenset(
-    {
-        "REQUEST_TIMEOUT",
-        "OVERLOADED",
-        "SHUTTING_DOWN",
-        "DEADLINE_EXCEEDED",
-        "STORAGE_FULL",
-        "CONTROL_PLANE_UNAVAILABLE",
-        "INTERNAL",
-    }
-)
-"""Conditions of the whole service, not of an operation: other tests provoke them."""
+
+class Elsewhere(NamedTuple):
+    """Why nothing here can provoke a code, and the test (a file and a function of it) that shows it."""
+
+    reason: str
+    test: str
+
+
+ELSEWHERE: Final[dict[tuple[str, str], Elsewhere]] = {}
+"""A row for one of them has to end it. Conditions of the whole service are in `tests.contract.conditions`."""
 
 
 def provokes(slug: str, code: str) -> Callable[[Row], None]:
@@ -48,9 +45,10 @@ def provokes(slug: str, code: str) -> Callable[[Row], None]:
     return register
 
 
-def later(slug: str, code: str, reason: str) -> None:
-    """Says why nothing can provoke a declared code yet."""
-    LATER[slug, code] = reason
+def elsewhere(slug: str, code: str, test: str, reason: str) -> None:
+    """Says which test shows a declared code that nothing here can provoke."""
+    assert (slug, code) not in ELSEWHERE, f"{slug}: {code} is shown by two tests"
+    ELSEWHERE[slug, code] = Elsewhere(reason, test)
 
 
 def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
@@ -58,8 +56,8 @@ def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
     missing = [
         code
         for code in declared(method)
-        if (method.slug, code) not in ROWS.keys() | LATER.keys()
-        and code not in (*ELSEWHERE, *implied(method))
+        if (method.slug, code) not in ROWS.keys() | ELSEWHERE.keys()
+        and code not in (*CONDITIONS, *implied(method))
         and not _absent(method, code)
     ]
     assert not missing, (
@@ -69,11 +67,11 @@ def rows_of(method: Method) -> Iterator[tuple[str, Row]]:
     for code in declared(method):
         row = ROWS.get((method.slug, code)) or _absent(method, code)
         if row is not None:
-            assert (method.slug, code) not in LATER, f"{method.slug}: {code} is not for later"
+            assert (method.slug, code) not in ELSEWHERE, f"{method.slug}: {code} has a row"
             yield code, row
     for code in implied(method):
         row = ROWS.get((method.slug, code))
-        if row is None and (code in ELSEWHERE or (method.slug, code) in LATER):
+        if row is None and (shown(method, code) or (method.slug, code) in ELSEWHERE):
             continue
         is_instead = row is not None and code not in declared(method)
         for general in [row] if row and is_instead else _GENERAL[code](method):
@@ -180,13 +178,10 @@ def _ended(how: str, code: str) -> Callable[[Method], list[Row]]:
         def row(kind: str) -> Row:
             return lambda scene: scene.call(method.slug, bearer=scene.value(f"{how} {kind}"))
 
-        found = [row(kind) for kind in _kinds(method) if Scene.can_fill(f"{how} {kind}")]
-        if not found:
-            ending = {kind.value for kind in kinds_of(method) if code in OF_KINDS.get(kind, ())}
-            known = ending.intersection(Scene.kinds())
-            assert not known, f"{code}: give scenes a place({how!r} and one of {sorted(known)})"
-            later(method.slug, code, f"no scene has a token of {', '.join(sorted(ending))}")
-        return found
+        ending = sorted(kind.value for kind in kinds_of(method) if code in OF_KINDS.get(kind, ()))
+        missing = [kind for kind in ending if not Scene.can_fill(f"{how} {kind}")]
+        assert not missing, f"{code}: give scenes a place({how!r} and each of {missing})"
+        return [row(kind) for kind in ending]
 
     return rows
 

@@ -66,13 +66,14 @@ BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.v
 @dataclass(repr=False)
 class World:
     """A running service with one game, whose namespaces prod and small (one lobby) run its version; that of guarded
-    asks for a captcha.
+    asks for a captcha. `database_url` is None for the file of its control plane.
     """
 
     service: Household
     gates: Gates
     cloud_token: str
     group_id: str
+    database_url: str | None = None
     version_id: str = ""
     environment_id: str = ""
     public_token: str = ""
@@ -97,16 +98,27 @@ class World:
 
 
 @contextlib.contextmanager
-def open_world(folder: Path, **limits: Any) -> Iterator[World]:
-    """A world in a folder. With rate limits it is started again, once all is there."""
+def open_world(
+    folder: Path,
+    changes: Mapping[str, Any] | None = None,
+    make: Callable[..., Household] = Household,
+    limits: Mapping[str, Any] | None = None,
+    database_url: str | None = None,
+) -> Iterator[World]:
+    """A world in a folder, `changes` beside its settings. With rate limits it is started again, once all is there.
+    `make` makes its service, which is not started, of the folder and `settings`. Its records are in the file of the
+    control plane, or in the empty database of the URL.
+    """
+    stored = {} if database_url is None else {"database_url": database_url}
     with open_gates() as gates:
-        service = Household(folder, settings={**SETTINGS, **gates.settings})
+        settings = {**SETTINGS, **gates.settings, **stored, **(changes or {})}
+        service = make(folder, settings=settings)
         service.feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
         try:
             service.start()
             said = service.ready()
-            token = Path(said["cloud_token_file"]).read_text().strip()
-            world = World(service, gates, token, said["owner_group_id"])
+            token = service.seen(said["cloud_token_file"]).read_text().strip()
+            world = World(service, gates, token, said["owner_group_id"], database_url)
             _furnish(world)
             if limits:
                 service.stop()

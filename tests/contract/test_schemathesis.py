@@ -1,17 +1,21 @@
 """Every operation against its published description: examples, generated requests, and each code provoked.
 
 No answer may be outside of the document or say that the service failed (`judge.is_failure`), and every
-operation reaches its success and every code that it can be made to answer. `-s` shows the counts.
+operation reaches its success and every code that it can be made to answer, on both databases. `-s` shows the
+counts. Conditions of the whole service are `test_sweeps`'.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,13 +29,16 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
 from pyservice.errors import ServiceError
-from pyservice.openapi.credentials import kinds_of
+from pyservice.openapi.credentials import Kind, kinds_of
 from pyservice.openapi.examples import Filled, curl, fill_example
 from pyservice.openapi.failures import declared, implied
 from pyservice.pb.errors import TABLE
 from tests.contract import provocations
+from tests.contract.areas.developing import ask_mock, check_mock
+from tests.contract.conditions import CONDITIONS
 from tests.contract.judge import Judge, is_failure
 from tests.contract.scene import BY_SLUG, ORIGIN, Scene, World, open_world
+from tests.databases import KINDS, Databases
 
 provocations.load_areas()
 
@@ -39,6 +46,17 @@ SHORT: Final = (12, 6)
 LONG: Final = (100, 50)
 """Generated requests per operation: such that the schema allows, and such that it does not."""
 
+DEVELOPED: Final = sorted(
+    slug for slug, method in BY_SLUG.items() if Kind.DEVELOPMENT in kinds_of(method)
+)
+"""Operations that answer a developer's own machine with a mock."""
+EACH: Final = pytest.mark.parametrize("slug", sorted(BY_SLUG))
+ON_BOTH: Final = pytest.mark.parametrize("world", KINDS, indirect=True)
+# Examples, and each code once, are what an operation has to ask of a database. Generated requests, other forms of one
+# request or refusal, and the conditions of the sweeps vary what is the same code above either of them.
+ON_ONE: Final = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+LIMIT: Final = "RATE_LIMITED"
+LIMITED: Final = sorted(slug for slug, method in BY_SLUG.items() if LIMIT in implied(method))
 GENERAL_LIMIT: Final = {"per_second": 0.001, "burst": 1}
 _RAY_ID: Final = "0123456789abcdef" * 2
 _PROBLEM: Final = {"content-type": "application/problem+json", "x-ray-id": _RAY_ID}
@@ -50,9 +68,26 @@ def _no_left_over() -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("world")) as opened:
-        yield opened
+def world_on(
+    tmp_path_factory: pytest.TempPathFactory, databases: Databases
+) -> Iterator[Callable[[str], World]]:
+    """The world on a kind of database. Both stay, in whichever order tests ask for them."""
+    with contextlib.ExitStack() as opened:
+
+        @functools.cache
+        def world_on(kind: str) -> World:
+            url, folder = databases.url(kind), tmp_path_factory.mktemp(f"world-{kind}")
+            world = opened.enter_context(open_world(folder, database_url=url))
+            has_file = (world.service.data_dir / "control" / "records.db").exists()
+            assert has_file == (kind == "sqlite")
+            return world
+
+        yield world_on
+
+
+@pytest.fixture(scope="module")
+def world(request: pytest.FixtureRequest, world_on: Callable[[str], World]) -> World:
+    return world_on(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +95,7 @@ def strict_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same with rate limits that nobody keeps for long."""
     folder: Path = tmp_path_factory.mktemp("strict")
     limits = dict.fromkeys(("client", "operator", "anonymous"), GENERAL_LIMIT)
-    with open_world(folder, **limits) as opened:
+    with open_world(folder, limits=limits) as opened:
         yield opened
 
 
@@ -79,12 +114,14 @@ def _configuration() -> schemathesis.Config:
     return schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
 
 
-@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+@ON_BOTH
+@EACH
 def test_the_example_of_an_operation_succeeds(slug: str, world: World, judge: Judge) -> None:
     _example(slug, world, judge)
 
 
-@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+@ON_ONE
+@EACH
 def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> None:
     if shutil.which("curl") is None:
         pytest.skip("the commands of the document use curl: apt-get install curl")
@@ -106,7 +143,8 @@ def test_the_shell_command_of_an_example_succeeds(slug: str, world: World) -> No
     assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+@ON_ONE
+@EACH
 def test_an_operation_takes_every_kind_of_token_that_it_says(
     slug: str, world: World, judge: Judge
 ) -> None:
@@ -116,19 +154,55 @@ def test_an_operation_takes_every_kind_of_token_that_it_says(
         assert code not in ("FORBIDDEN", "TOKEN_INVALID", "TOKEN_MISSING"), (kind, code)
 
 
-@pytest.mark.parametrize("slug", sorted(BY_SLUG))
-def test_an_operation_answers_as_described_and_reaches_every_code(
-    slug: str, world: World, strict_world: World, judge: Judge, schema: Any
+@ON_ONE
+@pytest.mark.parametrize("slug", DEVELOPED)
+def test_a_developers_machine_gets_a_mock_as_described(
+    slug: str, world: World, judge: Judge
 ) -> None:
-    reached = Counter(_example(slug, world, judge))
-    reached += _generated(slug, world, judge, schema, SHORT)
-    reached += _provoked(slug, world, strict_world, judge)
+    answer = ask_mock(world.scene(), slug)
+    assert judge.code(slug, answer) == "OK", answer.text
+    check_mock(slug, answer.json())
+
+
+@ON_BOTH
+@EACH
+def test_an_operation_reaches_every_code_and_answers_as_described(
+    slug: str, world: World, judge: Judge
+) -> None:
+    reached: Counter[str] = Counter()
+    for code, row in provocations.rows_of(BY_SLUG[slug]):
+        if code in reached and world.database_url is not None:
+            continue  # another form of what has met the database
+        told = judge.code(slug, row(world.scene()))
+        assert told == code, f"{slug}: what provokes {code} answers {told}"
+        reached[code] += 1
     _require_all(slug, reached)
+
+
+@ON_ONE
+@pytest.mark.parametrize("slug", LIMITED)
+def test_an_operation_that_is_limited_says_so(slug: str, strict_world: World, judge: Judge) -> None:
+    scene = strict_world.scene()
+    # Only what the limit stands before: what an example needs might be limited itself.
+    example = fill_example(BY_SLUG[slug], lambda name: "none")
+    for _ in range(2):
+        told = judge.code(slug, _bare(scene, slug, example))
+    assert told == LIMIT, f"{slug} is limited and answers {told}"
+
+
+@ON_ONE
+@EACH
+def test_generated_requests_are_answered_as_described(
+    slug: str, world: World, judge: Judge, schema: Any
+) -> None:
+    reached = _generated(slug, world, judge, schema, SHORT)
+    print(f"\n{slug}: {_counts(reached)}")
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+@ON_ONE
+@EACH
 def test_a_hundred_generated_requests_are_answered_as_described(
     slug: str, world: World, judge: Judge, schema: Any
 ) -> None:
@@ -139,7 +213,8 @@ def test_a_hundred_generated_requests_are_answered_as_described(
     print(f"\n{slug}: {_counts(reached)}")
 
 
-@pytest.mark.parametrize("slug", sorted(BY_SLUG))
+@ON_ONE
+@EACH
 def test_no_operation_may_fail_though_its_description_has_a_500(slug: str, judge: Judge) -> None:
     method = BY_SLUG[slug]
     codes = {*declared(method), *implied(method)}
@@ -163,17 +238,21 @@ def test_every_row_is_of_a_code_that_its_operation_declares() -> None:
         for slug, method in BY_SLUG.items()
         for code in (*declared(method), *implied(method))
     }
-    stale = sorted((provocations.LATER.keys() | provocations.ROWS.keys()) - known)
+    stale = sorted((provocations.ELSEWHERE.keys() | provocations.ROWS.keys()) - known)
     assert not stale, f"declare these in the (operation) of their protos, or drop them: {stale}"
 
 
-def test_other_tests_name_the_conditions_of_the_whole_service() -> None:
-    """Those that are left to them. The table of all codes names everything and does not count."""
-    ours = {"test_errors.py", Path(__file__).name}
-    tests = Path(__file__).resolve().parents[1]
-    texts = [path.read_text() for path in tests.rglob("test_*.py") if path.name not in ours]
-    unnamed = {code for code in provocations.ELSEWHERE if not any(code in text for text in texts)}
-    assert not unnamed
+def test_what_is_left_to_other_tests_is_shown_by_them() -> None:
+    """Each is there, and its file names the code; in Rust it is a name in camel case."""
+    left = {(code, one.test) for code, ways in CONDITIONS.items() for one in ways}
+    left |= {(code, one.test) for (_, code), one in provocations.ELSEWHERE.items()}
+    root = Path(__file__).resolve().parents[2]
+    for code, test in sorted(left):
+        path, _, name = test.partition("::")
+        text = (root / path).read_text()
+        assert re.search(rf"\b(def|fn) {name}\(", text), f"{code}: there is no {test}"
+        words = code.removeprefix("MATCHMAKER_").split("_")
+        assert code in text or "".join(map(str.capitalize, words)) in text, f"{test}: no {code}"
 
 
 # Parts --------------------------------------------------------------------------------------------
@@ -183,23 +262,6 @@ def _example(slug: str, world: World, judge: Judge) -> list[str]:
     code = judge.code(slug, world.scene().call(slug))
     assert code == "OK", f"the example of {slug} in proto/examples answers {code}"
     return [code]
-
-
-def _provoked(slug: str, world: World, strict_world: World, judge: Judge) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    for code, row in provocations.rows_of(BY_SLUG[slug]):
-        told = judge.code(slug, row(world.scene()))
-        assert told == code, f"{slug}: what provokes {code} answers {told}"
-        reached[code] += 1
-    if "RATE_LIMITED" in implied(BY_SLUG[slug]):
-        # Only what the limit stands before: what an example needs might be limited itself.
-        scene = strict_world.scene()
-        example = fill_example(BY_SLUG[slug], lambda name: "none")
-        for _ in range(2):
-            told = judge.code(slug, _bare(scene, slug, example))
-        assert told == "RATE_LIMITED", f"{slug} is limited and answers {told}"
-        reached[told] += 1
-    return reached
 
 
 def _bare(scene: Scene, slug: str, example: Filled) -> Any:
@@ -212,8 +274,8 @@ def _bare(scene: Scene, slug: str, example: Filled) -> Any:
 
 def _require_all(slug: str, reached: Counter[str]) -> None:
     method = BY_SLUG[slug]
-    wanted = {"OK", *declared(method), *implied(method)}
-    wanted -= set(provocations.ELSEWHERE) | {code for of, code in provocations.LATER if of == slug}
+    wanted = {*declared(method), *implied(method)}
+    wanted -= {*CONDITIONS, LIMIT, *(code for of, code in provocations.ELSEWHERE if of == slug)}
     missing = sorted(wanted - set(reached))
     print(f"\n{slug}: {_counts(reached)}")
     assert not missing, f"{slug} never answered {', '.join(missing)}"

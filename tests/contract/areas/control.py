@@ -6,15 +6,8 @@ from typing import Any
 
 import httpx
 
-from pyservice.openapi.credentials import Kind, kinds_of
-from pyservice.openapi.failures import implied
-from tests.contract.provocations import later, provokes
-from tests.contract.scene import BY_SLUG, Scene, before, place
-
-LASTING = "a token lives until it is revoked: no operation makes one that ends within a test"
-ENDING = ("complete_device_link",)
-"""Whose own token ends."""
-
+from tests.contract.provocations import provokes
+from tests.contract.scene import Scene, before, place
 
 # What scenes need ---------------------------------------------------------------------------------
 
@@ -66,27 +59,6 @@ def _(scene: Scene) -> str:
     return str(game_token(scene)["token_id"])
 
 
-@place("revoked pub")
-def _(scene: Scene) -> str:
-    token = public_token(scene)
-    scene.good("revoke_namespace_token", path={"token_id": token["token_id"]})
-    return str(token["token"])
-
-
-@place("revoked env")
-def _(scene: Scene) -> str:
-    token = service_token(scene)
-    scene.good("revoke_namespace_token", path={"token_id": token["token_id"]})
-    return str(token["token"])
-
-
-@place("revoked cloud")
-def _(scene: Scene) -> str:
-    token = game_token(scene)
-    scene.good("revoke_group_token", path={"token_id": token["token_id"]})
-    return str(token["token"])
-
-
 @before("remove_domain")
 def _(scene: Scene) -> Any:
     return scene.good("add_domain")
@@ -95,14 +67,6 @@ def _(scene: Scene) -> Any:
 @before("remove_auth_user")
 def _(scene: Scene) -> Any:
     return scene.good("set_auth_user")
-
-
-for _method in BY_SLUG.values():
-    # A lobby's token is made with the service's keys for a lobby that ended long ago.
-    if _method.slug in ENDING:
-        continue
-    if "TOKEN_EXPIRED" in implied(_method) and Kind.LOBBY not in kinds_of(_method):
-        later(_method.slug, "TOKEN_EXPIRED", LASTING)
 
 
 # What a token of one game may not do ---------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import httpx
 
-from pyservice.control.devices import LIVES_MS, LinkKey
-from tests.contract.provocations import later, provokes
+from pyservice.control.devices import LIVES_MS, LinkKeys
+from pyservice.control.keys import ControlKeys
+from tests.contract.conditions import SWEEPS
+from tests.contract.provocations import elsewhere, provokes
 from tests.contract.scene import Scene, place
 
 
@@ -20,8 +23,9 @@ def _(scene: Scene) -> str:
 
 def _signed(scene: Scene, lives_ms: int) -> str:
     """The token, by the service's own key, of a link that the records do not have."""
-    key = LinkKey.load_or_create(scene.service.data_dir / "control")
-    return key.link_token(str(uuid4()), time.time_ns() // 1_000_000 + lives_ms)
+    keys = LinkKeys(ControlKeys.load_or_create(scene.service.data_dir / "control"))
+    end_ms = time.time_ns() // 1_000_000 + lives_ms
+    return keys.link_token(str(uuid4()), end_ms, keys.current)
 
 
 def _show(scene: Scene, slug: str, token: str) -> httpx.Response:
@@ -36,10 +40,6 @@ def _of_link(slug: str) -> None:
     def _(scene: Scene) -> httpx.Response:
         return _show(scene, slug, _signed(scene, LIVES_MS))
 
-    @provokes(slug, "TOKEN_EXPIRED")
-    def _(scene: Scene) -> httpx.Response:
-        return _show(scene, slug, _signed(scene, -1))
-
 
 for _slug in ("get_device_link", "complete_device_link"):
     _of_link(_slug)
@@ -50,12 +50,26 @@ def _(scene: Scene) -> httpx.Response:
     return _show(scene, "get_device_link", "link_AAAA")
 
 
-@provokes("complete_device_link", "TOKEN_INVALID")
+@provokes("get_device_link", "TOKEN_EXPIRED")
 def _(scene: Scene) -> httpx.Response:
-    """Of the link, or of who completes it: the words are the same."""
-    forged = scene.call("complete_device_link", bearer=f"cloud_{'A' * 24}")
-    assert forged.json()["code"] == "TOKEN_INVALID"
-    return _show(scene, "complete_device_link", "link_AAAA")
+    return _show(scene, "get_device_link", _signed(scene, -1))
+
+
+def _of_whom(code: str, link: Callable[[Scene], str], bearer: Callable[[Scene], str]) -> None:
+    @provokes("complete_device_link", code)
+    def _(scene: Scene) -> httpx.Response:
+        """Of the link, or of who completes it: the words are the same."""
+        refused = scene.call("complete_device_link", bearer=bearer(scene))
+        assert refused.json()["code"] == code, refused.text
+        return _show(scene, "complete_device_link", link(scene))
+
+
+_of_whom("TOKEN_INVALID", lambda _: "link_AAAA", lambda _: f"cloud_{'A' * 24}")
+_of_whom(
+    "TOKEN_EXPIRED",
+    lambda scene: _signed(scene, -1),
+    lambda scene: scene.value("expired cloud"),
+)
 
 
 @provokes("complete_device_link", "DEVICE_LINK_USED")
@@ -64,8 +78,9 @@ def _(scene: Scene) -> httpx.Response:
     return scene.call("complete_device_link")
 
 
-later(
+elsewhere(
     "prepare_device_link",
     "IDEMPOTENCY_KEY_REUSED",
+    f"{SWEEPS}::test_who_asks_without_a_token_cannot_repeat_what_an_older_key_file_remembered",
     "its message is empty and it alone changes something without a token: a key meets no other message",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -110,6 +111,21 @@ def _(scene: Scene) -> httpx.Response:
     config = {"matchmaker": {"game_modes": {"duel": {"docker": docker}}}}
     scene.good("create_version", fields={"config": config})
     return scene.call("delete_build")
+
+
+def _gone(slug: str, id_of: Callable[[Any], Any]) -> None:
+    """A preparation that is repeated under its key when its build was deleted."""
+
+    @provokes(slug, "UPLOAD_NOT_FOUND")
+    def _(scene: Scene) -> httpx.Response:
+        key = {"idempotency-key": scene.name}
+        made = scene.good(slug, headers=key)
+        scene.good("delete_build", path={"build_id": id_of(made)})
+        return scene.call(slug, headers=key)
+
+
+_gone("create_game_build", lambda made: made["build_id"])
+_gone("prepare_build", lambda made: made["build"]["id"])
 
 
 @provokes("list_builds", "QUERY_INVALID")

@@ -8,9 +8,7 @@ from typing import Any
 
 import httpx
 
-from pyservice import keyring
-from pyservice.dataplane import engine
-from tests.contract.provocations import later, provokes
+from tests.contract.provocations import elsewhere, provokes
 from tests.contract.scene import SOURCE_LIMIT, Lobby, Scene, before, credential, place
 
 WAIT_S = 20.0
@@ -35,34 +33,6 @@ def _(scene: Scene) -> str:
 @credential("lobby")
 def _(scene: Scene) -> str:
     return scene.lobby.token
-
-
-@place("expired lobby")
-def _(scene: Scene) -> str:
-    """Made with the service's keys for a lobby that it does not know: one that ended long ago."""
-    return scene.once("forgotten lobby", lambda: _forgotten_lobby(scene))  # type: ignore[no-any-return]
-
-
-def _forgotten_lobby(scene: Scene) -> str:
-    import asyncio
-
-    async def make() -> str:
-        ring = keyring.load(scene.service.data_dir)
-        elsewhere = engine.open_engine(None, ring, engine.Limits())
-        _, token, _ = elsewhere._native.attach(
-            *(bytes(16), bytes(16), "duel", "local", []),
-            max_players=(2, 2, 2),
-            player_token_ttl_ms=5_000,
-            heartbeat_timeout_ms=0,
-            heartbeat_grace_ms=0,
-            is_join_enabled=True,
-            create_ts_ms=0,
-            lobby_count_max=1,
-        )
-        await elsewhere.close()
-        return str(token)
-
-    return asyncio.run(make())
 
 
 @place("lobby_id")
@@ -254,6 +224,11 @@ def _(scene: Scene) -> httpx.Response:
     return while_it_starts(scene, lobby, "join", fields={"lobby_id": lobby.id})
 
 
+@provokes("join", "DEADLINE_EXCEEDED")
+def _(scene: Scene) -> httpx.Response:
+    return join(scene, scene.attach("pair", is_ready=False))
+
+
 @provokes("join", "PLAYER_TOKEN_INVALID")
 def _(scene: Scene) -> httpx.Response:
     return join(scene, scene.lobby, rejoin_token="player_AAAA")
@@ -271,5 +246,15 @@ def _(scene: Scene) -> httpx.Response:
     return scene.call("join", headers=key, fields={"party_size": 2})
 
 
-later("find", "MATCHMAKER_TOO_MANY_LOBBIES", NO_RUNTIME)
-later("join", "MATCHMAKER_LOBBY_DRAINING", NO_RUNTIME)
+elsewhere(
+    "find",
+    "MATCHMAKER_TOO_MANY_LOBBIES",
+    "tests/dataplane/test_fleet.py::test_lobbies_are_limited_by_the_namespace",
+    NO_RUNTIME,
+)
+elsewhere(
+    "join",
+    "MATCHMAKER_LOBBY_DRAINING",
+    "native/core/tests/lobbies.rs::stopping_and_reserving_exclude_each_other",
+    NO_RUNTIME,
+)

@@ -1,0 +1,53 @@
+"""A developer's own machine: its token, and what it gets for every operation that takes it (decisions 3)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+
+from pyservice.dataplane.development import LOBBY_ID, REGION_ID
+from tests.contract.scene import Scene, credential
+
+_PROD: Final = {"namespace_id": "prod"}
+
+
+@credential("dev")
+def _(scene: Scene) -> str:
+    """With the port of the example of its making."""
+
+    def made() -> str:
+        return str(scene.good("create_development_token", path=_PROD)["token"])
+
+    return scene.world.once("development token", made)
+
+
+def ask_mock(scene: Scene, slug: str) -> httpx.Response:
+    """The example of an operation with a developer's token; players of its own stand in for those in it."""
+    fields: dict[str, Any] = {}
+    if slug in ("connected", "disconnected"):
+        fields = {"player_token": _mock_player(scene)}
+    elif slug == "heartbeat":
+        fields = {"player_tokens": [_mock_player(scene)]}
+    return scene.call(slug, token="dev", fields=fields)
+
+
+def _mock_player(scene: Scene) -> str:
+    return str(scene.good("find", token="dev")["player"]["token"])
+
+
+def check_mock(slug: str, told: Any) -> None:
+    """It is of the developer's machine, whatever lobbies there are."""
+    match slug:
+        case "find" | "join":
+            lobby = told["lobby"]
+            assert (lobby["lobby_id"], lobby["region"]["region_id"]) == (LOBBY_ID, REGION_ID)
+            assert {name: port["port"] for name, port in told["ports"].items()} == {"game": 7777}
+        case "list":
+            assert [one["lobby_id"] for one in told["lobbies"]] == [LOBBY_ID]
+        case "regions":
+            assert [one["region_id"] for one in told["regions"]] == [REGION_ID]
+        case "statistics":
+            assert told["player_count"] == 0
+        case _:
+            assert told == {}

@@ -1,0 +1,145 @@
+"""Codes that tell of the whole service and not of an operation: which sweep brings operations to answer them, and which
+test shows them where no request of the HTTP door can meet them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pyservice.openapi.failures import declared, implied
+from pyservice.schema.methods import METHODS, Method
+
+SWEEPS: Final = "tests/contract/test_sweeps.py"
+_OF_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
+_WAITS: Final = frozenset({"find", "join", "attach", "detach", "get_state"})
+"""Of the data plane: for a lobby that starts, or for the control plane that knows the token."""
+
+_NEW_PLACES: Final = frozenset({"find", "join", "attach", "ready", "set_state"})
+"""Of the data plane: what a full disk refuses first."""
+
+
+class Shown(NamedTuple):
+    """The test, a file and a function of it, that shows a code for operations of which `of` is true. `reason` is there
+    when the test is no sweep that brings each of them to it.
+    """
+
+    of: Callable[[Method], bool]
+    test: str
+    reason: str = ""
+
+
+def is_passed(method: Method) -> bool:
+    """Whether the control plane answers the operation."""
+    return not method.name.startswith(_OF_DATA_PLANE)
+
+
+def _any(_: Method) -> bool:
+    return True
+
+
+def _takes_body(method: Method) -> bool:
+    return bool(method.body_field)
+
+
+def _writes(method: Method) -> bool:
+    if is_passed(method):
+        return not method.slug.startswith("validate_")
+    return method.slug in _NEW_PLACES
+
+
+def _waits(method: Method) -> bool:
+    return is_passed(method) or method.slug in _WAITS
+
+
+_HANGS: Final = (
+    "test_behind_a_control_plane_that_hangs_too_many_are_sent_away_and_a_stop_answers_all"
+)
+
+_FULL_DISK: Final = (
+    "tests/contract/test_full_disk.py"
+    "::test_what_has_something_to_write_waits_for_room_and_all_else_goes_on"
+)
+
+CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
+    "CONTROL_PLANE_UNAVAILABLE": (
+        Shown(
+            _any, f"{SWEEPS}::test_what_needs_the_control_plane_waits_for_it_and_all_else_goes_on"
+        ),
+    ),
+    "REQUEST_TIMEOUT": (
+        Shown(_any, f"{SWEEPS}::test_a_request_that_does_not_end_is_told_so_by_every_operation"),
+    ),
+    "OVERLOADED": (
+        Shown(is_passed, f"{SWEEPS}::{_HANGS}"),
+        Shown(
+            _takes_body, f"{SWEEPS}::test_more_than_the_door_may_hold_is_refused_wherever_a_body_is"
+        ),
+        Shown(
+            _any,
+            "tests/rpc/test_reading.py"
+            "::test_who_took_longest_of_the_address_with_most_gives_way_and_others_are_served",
+            "without a body the data plane answers at once: only the gRPC door can have too many of them",
+        ),
+    ),
+    "SHUTTING_DOWN": (
+        Shown(_waits, f"{SWEEPS}::{_HANGS}"),
+        Shown(
+            _any,
+            "tests/doors/test_doors.py::test_what_does_not_finish_in_time_is_told_that_the_service_stops",
+            "it waits for the disk alone, or for nothing: what came before the stop is answered",
+        ),
+    ),
+    "DEADLINE_EXCEEDED": (
+        Shown(
+            is_passed,
+            f"{SWEEPS}::test_a_control_plane_that_hangs_for_a_minute_is_waited_for_no_longer",
+        ),
+        Shown(
+            _any,
+            "tests/rpc/test_server.py::test_an_operation_past_its_deadline_is_given_up",
+            "clients of the gRPC door alone say how long they wait, and nothing else here waits for long",
+        ),
+    ),
+    "STORAGE_FULL": (
+        Shown(_writes, _FULL_DISK),
+        Shown(
+            is_passed,
+            _FULL_DISK,
+            "it changes nothing whatever it is asked, and goes on",
+        ),
+        Shown(
+            _any,
+            "tests/faults/test_full_disk.py"
+            "::test_when_the_reserve_is_used_up_too_nothing_is_lost_and_it_heals",
+            "players who are there go on, and there is a reserve for it: only all of it makes it full",
+        ),
+    ),
+    "INTERNAL": (
+        Shown(
+            _any,
+            "tests/doors/test_doors.py"
+            "::test_an_unexpected_exception_is_logged_and_told_without_its_inside",
+            "no request is known that brings it about; one that is found is a defect",
+        ),
+    ),
+}
+"""By code; of each the first that is for an operation counts."""
+
+
+def shown(method: Method, code: str) -> Shown | None:
+    """Where a condition is shown for an operation, None for what tells of the operation itself."""
+    return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
+
+
+def swept(code: str, test: Callable[..., None]) -> list[str]:
+    """Slugs of the operations that this sweep has to bring to the code. Raises ValueError when there are none."""
+    found = []
+    for method in METHODS.values():
+        one = shown(method, code)
+        is_here = one is not None and not one.reason and one.test.endswith(f"::{test.__name__}")
+        if is_here and code in {*declared(method), *implied(method)}:
+            found.append(method.slug)
+    if not found:
+        raise ValueError(f"{test.__name__} is not for {code}")
+    return sorted(found)

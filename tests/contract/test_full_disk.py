@@ -1,0 +1,112 @@
+"""A disk that is full under both planes: every operation that has something to write says so and is done when there is
+room again; all others go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.app.household import Household, until
+from tests.contract import provocations
+from tests.contract.conditions import swept
+from tests.contract.judge import Judge
+from tests.contract.scene import BY_SLUG, Scene, World, open_world
+from tests.faults.disk import SmallDisk, small_disk
+
+provocations.load_areas()
+
+DISK_MIB: Final = 48
+SETTINGS: Final = {"journal": {"segment_bytes": 1 << 20}, "storage_reserve_bytes": 1 << 20}
+STATE: Final = "." * 60_000
+
+
+class OnDisk(Household):
+    """Its data directory is on a disk that it alone sees."""
+
+    def __init__(self, folder: Path, disk: SmallDisk, settings: Any) -> None:
+        super().__init__(folder, settings=settings)
+        self.data_dir = disk.mount_point / "data"
+        self.command_prefix = disk.command_prefix
+        self._disk = disk
+
+    def seen(self, path: str) -> Path:
+        assert self.process is not None
+        return Path(f"/proc/{self.process.pid}/root{path}")
+
+    def fill(self) -> Path:
+        assert self.process is not None
+        return self._disk.fill(self.process.pid)
+
+
+@pytest.fixture
+def _no_left_over() -> None:
+    """In the place of the folder's: these tests have a service of their own."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    disk = small_disk(tmp_path, DISK_MIB)
+    with open_world(tmp_path, SETTINGS, partial(OnDisk, disk=disk)) as opened:
+        yield opened
+
+
+@pytest.mark.proof
+def test_what_has_something_to_write_waits_for_room_and_all_else_goes_on(world: World) -> None:
+    writes = swept(
+        "STORAGE_FULL", test_what_has_something_to_write_waits_for_room_and_all_else_goes_on
+    )
+    judge, service = Judge(world.document), world.service
+    asked = {slug: _changing(world.scene(), slug) for slug in BY_SLUG}
+
+    def ask(slug: str) -> str:
+        return judge.code(slug, service.client.send(asked[slug]))
+
+    assert isinstance(service, OnDisk)
+    scene = world.scene()
+    states = itertools.count()
+    assert scene.call("set_state", body="small").status_code == 200
+    filler = service.fill()
+    _use_up(lambda: scene.call("set_state", body=f"{next(states)}{STATE}"))
+    _use_up(lambda: scene.call("create_group", fields={"display_name": "Another"}))
+    told = {slug: ask(slug) for slug in asked}
+    assert told == {slug: "STORAGE_FULL" if slug in writes else "OK" for slug in asked}
+    print(f"\n{dict(Counter(told.values()))}")
+    filler.unlink()
+    for slug in writes:
+        # The journal is tried again each second, the records whenever somebody asks.
+        healed = until(lambda slug=slug: _unless_full(ask(slug)))  # type: ignore[misc]
+        assert healed == "OK", slug
+    assert service.stop() == 0
+
+
+def _changing(scene: Scene, slug: str) -> httpx.Request:
+    """The example of an operation, where it is of what is already so a change."""
+    if slug == "ready":
+        lobby = scene.attach(is_ready=False)
+        return scene.request(slug, bearer=lobby.token, token=None)
+    if slug == "set_version":
+        other = scene.good("create_version", fields={"display_name": scene.name})
+        return scene.request(slug, fields={"version_id": other["version_id"]})
+    return scene.request(slug)
+
+
+def _use_up(ask: Callable[[], httpx.Response]) -> None:
+    """Asks until there is no room for it."""
+    for _ in range(DISK_MIB * (1 << 20) // len(STATE)):
+        answer = ask()
+        if answer.status_code != 200:
+            assert answer.json()["code"] == "STORAGE_FULL", answer.text
+            return
+    raise AssertionError("the disk never gets full")
+
+
+def _unless_full(code: str) -> str:
+    return "" if code == "STORAGE_FULL" else code

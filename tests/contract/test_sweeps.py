@@ -1,0 +1,332 @@
+"""Conditions of the whole service, each met by every operation that can meet it, and answered as described.
+
+One service for all of them, which every test starts as it needs it; `-s` shows the counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from pyservice.doors.bodies import SMALL_BYTES
+from pyservice.edge.passing import AT_ONCE
+from pyservice.openapi.examples import fill_example
+from tests.app.household import Household
+from tests.contract import provocations
+from tests.contract.conditions import is_passed, swept
+from tests.contract.judge import Judge
+from tests.contract.scene import BY_SLUG, Scene, World, open_world
+from tests.small_service import HttpConnection
+
+provocations.load_areas()
+
+WAIT_S: Final = 30.0
+SLOW_CLIENT_MS: Final = 1_000
+LARGEST: Final = "create_site"
+"""No operation takes a larger body. The door, which is given the least, has room for one of these, and for half as much
+again in small ones.
+"""
+LARGEST_BYTES: Final = 8 << 20
+SETTINGS: Final = {
+    # What waits when the service stops is told so, once what was sent before has been read.
+    "stop_grace_ms": 0,
+    "lame_duck_ms": 300,
+    "find_wait_ms": 30_000,
+    "http_limits": {"bodies_bytes": 1 << 20},
+}
+
+
+@pytest.fixture
+def _no_left_over() -> None:
+    """In the place of the folder's: these tests have a service of their own."""
+
+
+class Stage:
+    """A world whose service is started as a test needs it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.service: Household = world.service
+        self._words: tuple[str, ...] = ()
+
+    def run(self, *words: str) -> None:
+        """It runs with these words behind its usual ones."""
+        process = self.service.process
+        is_running = process is not None and process.poll() is None
+        if is_running and words == self._words:
+            return
+        if is_running:
+            self.stop()
+        self._words = words
+        self.service.start(*words)
+
+    def stop(self) -> None:
+        assert self.service.stop() == 0, self.service.log()
+
+    def send(self, request: httpx.Request) -> httpx.Response:
+        return self.service.client.send(request)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with open_world(tmp_path_factory.mktemp("swept"), SETTINGS) as world:
+        yield Stage(world)
+
+
+@pytest.fixture(scope="module")
+def judge(stage: Stage) -> Judge:
+    return Judge(stage.world.document)
+
+
+# A control plane that is away ---------------------------------------------------------------------
+
+
+def test_what_needs_the_control_plane_waits_for_it_and_all_else_goes_on(
+    stage: Stage, judge: Judge
+) -> None:
+    needs = swept(
+        "CONTROL_PLANE_UNAVAILABLE",
+        test_what_needs_the_control_plane_waits_for_it_and_all_else_goes_on,
+    )
+    stage.run()
+    asked = {}
+    for slug, method in BY_SLUG.items():
+        # The data plane asks of cloud_ tokens, and of no others.
+        token = "cloud" if slug in needs and not is_passed(method) else "example"
+        asked[slug] = stage.world.scene().request(slug, token=token)
+    stage.run("--role", "data")
+    told = {slug: judge.code(slug, stage.send(request)) for slug, request in asked.items()}
+    assert told == {slug: "CONTROL_PLANE_UNAVAILABLE" if slug in needs else "OK" for slug in asked}
+    print(f"\n{dict(Counter(told.values()))}")
+    stage.run()
+    told = {slug: judge.code(slug, stage.send(asked[slug])) for slug in needs}
+    assert told == dict.fromkeys(needs, "OK")
+
+
+def test_who_asks_without_a_token_cannot_repeat_what_an_older_key_file_remembered(
+    stage: Stage, judge: Judge
+) -> None:
+    stage.run()
+    scene = stage.world.scene()
+    request = scene.request("prepare_device_link", headers={"idempotency-key": scene.name})
+    first, again = (stage.send(request).json()["device_link_id"] for _ in range(2))
+    assert first == again
+    stage.stop()
+    (stage.service.data_dir / "control" / "keys.json").unlink()
+    stage.run()
+    code = judge.code("prepare_device_link", stage.send(request))
+    assert code == "IDEMPOTENCY_KEY_REUSED"
+
+
+# A control plane that hangs -----------------------------------------------------------------------
+
+
+def test_behind_a_control_plane_that_hangs_too_many_are_sent_away_and_a_stop_answers_all(
+    stage: Stage, judge: Judge
+) -> None:
+    this = test_behind_a_control_plane_that_hangs_too_many_are_sent_away_and_a_stop_answers_all
+    stage.run()
+    crowded, other = stage.world.scene(), stage.world.scene()
+    too_many = {slug: _bare(crowded, slug) for slug in swept("OVERLOADED", this)}
+    last = {slug: _waiting(other, slug) for slug in swept("SHUTTING_DOWN", this)}
+    # As many as one address may have there, of so many tokens that none has too many.
+    fillers = [
+        _bare(crowded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
+        for number in range(AT_ONCE // 2)
+    ]
+
+    async def story() -> None:
+        async with _connections(stage.service) as send:
+            held = [await send(filler) for filler in fillers]
+            await _until(stage.service, "hosting_requests_in_flight", len(held))
+            refused = await _codes(judge, {slug: await send(too_many[slug]) for slug in too_many})
+            assert refused == dict.fromkeys(too_many, "OVERLOADED")
+            waiting = {slug: await send(last[slug]) for slug in last}
+            stage.service.signal(signal.SIGTERM)
+            answered = await _codes(judge, waiting)
+            assert answered == dict.fromkeys(last, "SHUTTING_DOWN")
+            for connection in held:
+                assert await _codes(judge, {"get_games": connection}) == {
+                    "get_games": "SHUTTING_DOWN"
+                }
+            print(f"\n{dict(Counter([*refused.values(), *answered.values()]))}")
+
+    _while_it_hangs(stage.service, story)
+    assert stage.service.process is not None
+    assert stage.service.process.wait(WAIT_S) == 0
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(300)
+def test_a_control_plane_that_hangs_for_a_minute_is_waited_for_no_longer(
+    stage: Stage, judge: Judge
+) -> None:
+    this = test_a_control_plane_that_hangs_for_a_minute_is_waited_for_no_longer
+    stage.run()
+    scene = stage.world.scene()
+    asked = {slug: _bare(scene, slug) for slug in swept("DEADLINE_EXCEEDED", this)}
+
+    async def story() -> None:
+        async with _connections(stage.service) as send:
+            waiting = {slug: await send(asked[slug]) for slug in asked}
+            told = await _codes(judge, waiting, 90.0)
+            assert told == dict.fromkeys(asked, "DEADLINE_EXCEEDED")
+
+    _while_it_hangs(stage.service, story)
+
+
+def _while_it_hangs(service: Household, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """The story, while the control plane is stopped in the middle of whatever it does."""
+    pid = service.pid("control")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        asyncio.run(story())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _waiting(scene: Scene, slug: str) -> bytes:
+    """A request that is not answered while the control plane hangs."""
+    if is_passed(BY_SLUG[slug]):
+        return _bare(scene, slug)
+    if slug not in ("find", "join"):
+        return _written(scene.request(slug, token="cloud"))
+    lobby = scene.attach("pair", is_ready=False)
+    fields: dict[str, Any] = {"lobby_id": lobby.id, "party_size": None}
+    if slug == "find":
+        fields = {"game_modes": ["pair"], "tags": {"scene": scene.name}}
+    return _written(scene.request(slug, fields=fields))
+
+
+# Requests that do not end -------------------------------------------------------------------------
+
+
+def test_a_request_that_does_not_end_is_told_so_by_every_operation(
+    stage: Stage, judge: Judge
+) -> None:
+    slugs = swept("REQUEST_TIMEOUT", test_a_request_that_does_not_end_is_told_so_by_every_operation)
+    stage.run("--role", "data", "--set", f"http_limits.slow_client_ms={SLOW_CLIENT_MS}")
+    scene = stage.world.scene()
+    begun = {slug: _bare(scene, slug)[:-1] for slug in slugs}
+
+    async def story() -> None:
+        async with _connections(stage.service) as send:
+            told = await _codes(judge, {slug: await send(begun[slug]) for slug in begun})
+            assert told == dict.fromkeys(begun, "REQUEST_TIMEOUT")
+            print(f"\n{dict(Counter(told.values()))}")
+
+    asyncio.run(story())
+
+
+def test_more_than_the_door_may_hold_is_refused_wherever_a_body_is(
+    stage: Stage, judge: Judge
+) -> None:
+    slugs = swept("OVERLOADED", test_more_than_the_door_may_hold_is_refused_wherever_a_body_is)
+    stage.run("--role", "data")
+    scene = stage.world.scene()
+    begun = {slug: _bare(scene, slug, content=b" " * 1_000)[:-1] for slug in slugs}
+    large = _bare(scene, LARGEST, content=b" " * LARGEST_BYTES)[:-1]
+    small = _bare(scene, "find", content=b" " * SMALL_BYTES)[:-1]
+    count = LARGEST_BYTES // 2 // SMALL_BYTES
+
+    async def story() -> None:
+        async with _connections(stage.service) as send:
+            await send(large)
+            held = LARGEST_BYTES - 1
+            await _until(stage.service, "hosting_request_bodies_bytes", held)
+            for _ in range(count):
+                await send(small)
+            held += count * (SMALL_BYTES - 1)
+            await _until(stage.service, "hosting_request_bodies_bytes", held)
+            told = await _codes(judge, {slug: await send(begun[slug]) for slug in begun})
+            assert told == dict.fromkeys(begun, "OVERLOADED")
+            print(f"\n{dict(Counter(told.values()))}")
+
+    asyncio.run(story())
+
+
+# On the wire --------------------------------------------------------------------------------------
+
+
+def _bare(
+    scene: Scene, slug: str, *, content: bytes | None = None, bearer: str | None = None
+) -> bytes:
+    """The example of an operation as it is in the document, with a token of the scene; nothing in it need exist."""
+    method = BY_SLUG[slug]
+    example = fill_example(method)
+    headers = scene.headers(example.token)
+    if bearer is not None:
+        headers["authorization"] = f"Bearer {bearer}"
+    if content is None and example.body is not None:
+        content = example.body.encode()
+    url = f"http://{scene.service.addresses['http']}{method.template.format(**example.path)}"
+    return _written(
+        scene.service.client.build_request(
+            method.http_method, url, params=example.query or None, content=content, headers=headers
+        )
+    )
+
+
+def _written(request: httpx.Request) -> bytes:
+    """A request as HTTP/1.1 has it."""
+    lines = [f"{request.method} {request.url.raw_path.decode()} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + request.read()
+
+
+Send = Callable[[bytes], Awaitable[HttpConnection]]
+
+
+@asynccontextmanager
+async def _connections(service: Household) -> AsyncIterator[Send]:
+    """Each sends what it is given; all are cut off in the end."""
+    host, _, port = service.addresses["http"].rpartition(":")
+    made: list[HttpConnection] = []
+
+    async def send(data: bytes) -> HttpConnection:
+        connection = await HttpConnection.open((host, int(port)))
+        made.append(connection)
+        connection.writer.write(data)
+        await connection.writer.drain()
+        return connection
+
+    try:
+        yield send
+    finally:
+        for connection in made:
+            connection.writer.transport.abort()
+            await connection.close()
+
+
+async def _codes(
+    judge: Judge, asked: Mapping[str, HttpConnection], timeout_s: float = WAIT_S
+) -> dict[str, str]:
+    """What was answered, judged, by slug."""
+    found = {}
+    async with asyncio.timeout(timeout_s):
+        for slug, connection in asked.items():
+            answer = await connection.read()
+            found[slug] = judge.judge(slug, answer.status, answer.headers, answer.body)
+    return found
+
+
+async def _until(service: Household, metric: str, at_least: int) -> None:
+    """Returns when the HTTP door counts so many."""
+    begin = f'{metric}{{door="http"}} '
+    end = time.monotonic() + WAIT_S
+    while True:
+        text = (await asyncio.to_thread(service.probe, "/metrics")).text
+        value = float(text.partition(begin)[2].partition("\n")[0])
+        if value >= at_least:
+            return
+        assert time.monotonic() < end, f"{metric} is {value}, not {at_least}"
+        await asyncio.sleep(0.01)
