@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +21,12 @@ import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import func, select
 
 from bench.asking import Asked, Question, ask_all
-from bench.machine import SERVER_CORE, Bench
-from bench.planes import MODES, Planes, kept_config, loaded, postgres, running
+from bench.machine import SERVER_CORE, Bench, loaded, staying_on
+from bench.postgres import postgres
 from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
-from pyservice.pb.hosting.internal.v1 import feed_pb2
-from pyservice.rpc import InternalClient
+from bench.service import MODES, Service, kept_config, running
 from pyservice.storage.database import Transaction
-from pyservice.storage.tables import games, namespaces, version_history, versions
+from pyservice.storage.tables import games, version_history, versions
 
 NAME = "changes"
 CALLERS = 32
@@ -36,7 +34,6 @@ COUNT = 1_600
 """Changes in one window."""
 BARE_COUNT = 800
 RATE = 300.0
-_TAKEN_IN_S = 120.0
 Runs = Mapping[str, Sequence[Run]]
 
 
@@ -44,20 +41,20 @@ def run(bench: Bench) -> Result:
     """SQLite, then PostgreSQL."""
     runs: dict[str, list[Run]] = {}
     folder = bench.scratch("changes")
-    with running(folder) as planes:
-        runs |= _on(planes, "SQLite", lambda: _bare_sqlite(bench.scratch("bare.db")))
+    with running(folder) as service:
+        runs |= _on(service, "SQLite", lambda: _bare_sqlite(bench.scratch("bare.db")))
     with postgres() as new_url:
         url = new_url()
-        with running(folder, url) as planes:
-            runs |= _on(planes, "PostgreSQL", lambda: _bare_postgres(url))
+        with running(folder, url) as service:
+            runs |= _on(service, "PostgreSQL", lambda: _bare_postgres(url))
     figures = [
         figure for database in ("SQLite", "PostgreSQL") for figure in _figures(runs, database)
     ]
     return Result(NAME, figures, runs)
 
 
-def _on(planes: Planes, database: str, bare: Any) -> dict[str, list[Run]]:
-    world = _World(planes)
+def _on(service: Service, database: str, bare: Any) -> dict[str, list[Run]]:
+    world = _World(service)
     return interleaved(
         {
             f"{database} bare": bare,
@@ -72,24 +69,24 @@ def _on(planes: Planes, database: str, bare: Any) -> dict[str, list[Run]]:
 class _World:
     """A game with a namespace for each caller."""
 
-    planes: Planes
+    service: Service
     games: list[str] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         for number in range(CALLERS):
-            game_id = self.planes.game(f"caller-{number}")
+            game_id = self.service.game(f"caller-{number}")
             self.games.append(game_id)
-            self.namespaces.append(self.planes.namespace_id(game_id))
+            self.namespaces.append(self.service.namespace_id(game_id))
 
     def create_games(self) -> Run:
         """New games, each with its two namespaces, which the data plane gets to hold meanwhile or soon after."""
         questions = [
-            self.planes.question(
+            self.service.question(
                 "create_game",
                 {
-                    "developer_group_id": self.planes.group_id,
+                    "developer_group_id": self.service.group_id,
                     "display_name": "Bench",
                     "name_id": f"bench-{next(self._names)}",
                 },
@@ -100,14 +97,14 @@ class _World:
         asked = self._measure(questions)
         self._require(games.c.game_id, [json.loads(body)["game_id"] for body in asked.bodies])
         began_s = time.perf_counter()
-        self._wait_held()
+        self.service.wait_held()
         asked.run["caught_up_s"] = time.perf_counter() - began_s
         return asked.run
 
     def create_versions(self) -> Run:
         """New versions with a game mode."""
         questions = [
-            self.planes.question(
+            self.service.question(
                 "create_version",
                 {
                     "game_id": self.games[number % CALLERS],
@@ -128,7 +125,7 @@ class _World:
         wanted = self._new_versions(COUNT // CALLERS)
         before = self._history_count()
         questions = [
-            self.planes.question(
+            self.service.question(
                 "set_version",
                 {
                     "game_id": self.games[number % CALLERS],
@@ -139,7 +136,7 @@ class _World:
             for number in range(COUNT // CALLERS * CALLERS)
         ]
         asked = self._measure(questions)
-        held = self._held()
+        held = self.service.held()
         for namespace_id, version_ids in zip(self.namespaces, wanted, strict=True):
             if held[namespace_id] != version_ids[-1]:
                 raise WrongAnswer("the data plane does not hold what it has acknowledged")
@@ -150,7 +147,7 @@ class _World:
     def _new_versions(self, count: int) -> list[list[str]]:
         """So many for each game, put straight into the records."""
         kept = kept_config({"matchmaker": {"game_modes": MODES}})
-        made = [[self.planes.ids.new() for _ in range(count)] for _ in self.games]
+        made = [[self.service.ids.new() for _ in range(count)] for _ in self.games]
         rows = (
             {
                 "version_id": version_id,
@@ -162,14 +159,14 @@ class _World:
             for game_id, version_ids in zip(self.games, made, strict=True)
             for version_id in version_ids
         )
-        self.planes.fill(versions, rows)
+        self.service.fill(versions, rows)
         return made
 
     def _measure(self, questions: Sequence[Question]) -> Asked:
-        before_s = self.planes.cpu_s()
-        address = self.planes.address
+        before_s = self.service.cpu_s()
+        address = self.service.address
         asked = loaded(lambda: ask_all(address, questions, CALLERS, is_kept=True))
-        cpu_s = self.planes.cpu_s() - before_s
+        cpu_s = self.service.cpu_s() - before_s
         asked.run["server_cpu_us_per_answer"] = cpu_s / len(questions) * 1e6
         return asked
 
@@ -177,7 +174,7 @@ class _World:
         async def found(tx: Transaction) -> set[str]:
             return {row[0] for row in await tx.all(select(column))}
 
-        missing = set(ids) - self.planes.with_records(found)
+        missing = set(ids) - self.service.with_records(found)
         if missing or len(set(ids)) != len(ids):
             raise WrongAnswer(f"{len(missing)} answered changes are not in the records")
 
@@ -187,31 +184,7 @@ class _World:
             row = await tx.first(select(func.count()).where(condition))
             return int(row[0]) if row else 0
 
-        return self.planes.with_records(count)
-
-    def _held(self) -> dict[str, str]:
-        """Which version the data plane runs in each namespace, as it says itself."""
-
-        async def ask() -> dict[str, str]:
-            async with InternalClient(self.planes.data_dir / "admin.sock") as client:
-                answer = await client.call("hosting.internal.v1.Feed.Held", feed_pb2.HeldRequest())
-            return {one.namespace_id: one.current_version_id for one in answer.configurations}
-
-        return asyncio.run(ask())
-
-    def _wait_held(self) -> None:
-        """Returns when the data plane holds every namespace of the records."""
-
-        async def count(tx: Transaction) -> int:
-            row = await tx.first(select(func.count()).select_from(namespaces))
-            return int(row[0]) if row else 0
-
-        wanted = self.planes.with_records(count)
-        end_s = time.monotonic() + _TAKEN_IN_S
-        while len(self._held()) < wanted:
-            if time.monotonic() > end_s:
-                raise WrongAnswer("the data plane was not fed every new namespace")
-            time.sleep(0.05)
+        return self.service.with_records(count)
 
 
 # The databases alone ------------------------------------------------------------------------------
@@ -224,7 +197,7 @@ def _bare_sqlite(path: Path) -> Run:
     """One row a transaction, one after the other, as durable as the service wants it."""
     for stale in path.parent.glob(f"{path.name}*"):
         stale.unlink()
-    with _on_server_core(), contextlib.closing(sqlite3.connect(path)) as connection:
+    with staying_on(SERVER_CORE), contextlib.closing(sqlite3.connect(path)) as connection:
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -261,19 +234,9 @@ def _bare_postgres(url: str) -> Run:
         return seconds
 
     assert urlsplit(url).scheme == "postgresql"
-    with _on_server_core():
+    with staying_on(SERVER_CORE):
         seconds = asyncio.run(insert_all())
     return {"answers": BARE_COUNT, "seconds": seconds, "answers_per_s": BARE_COUNT / seconds}
-
-
-@contextlib.contextmanager
-def _on_server_core() -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {SERVER_CORE})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _figures(runs: Runs, database: str) -> list[Figure]:

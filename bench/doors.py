@@ -1,18 +1,22 @@
 """`connected` through both doors, durable, beside bare servers of the same kind that parse and
-answer the same. Closed loop for the rate; open loop at half of that rate for the latency.
+answer the same. Closed loop for the rate; open loop at half of that rate for the latency. Both
+planes share the core: what the control plane does meanwhile counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.load import GRPC, HTTP, Shape, Tokens, ask, window
-from bench.machine import ROOT, SERVER_CORE, Bench, on_core, python
+from bench.machine import ROOT, SERVER_CORE, Bench, cpu_seconds, on_core, python
+from bench.players import Players
+from bench.processes import end, wait_for
 from bench.results import ROUNDS, Figure, Result, Run, interleaved, median
-from bench.service import Service, end, running, wait_for
+from bench.service import running
 
 NAME = "doors"
 TOKENS = {"http": 49_152, "grpc": 16_384}
@@ -24,10 +28,12 @@ def run(bench: Bench) -> Result:
     """HTTP, then gRPC."""
     runs: dict[str, list[Run]] = {}
     with running(bench.scratch("doors")) as service:
+        players = Players(service)
         probe = bench.scratch("probe")
         runs["disk"] = [bench.native("bench-journal", "disk", "--folder", str(probe))]
         for shape, peer in ((HTTP, "bare_uvicorn"), (GRPC, "bare_grpc")):
-            runs.update(_door(bench, service, shape, peer))
+            runs.update(_door(bench, players, shape, peer))
+        players.check_recorded()
     figures = [
         *_figures(runs, HTTP, "bare uvicorn", 0.5),
         *_figures(runs, GRPC, "bare grpcio", 0.7),
@@ -35,29 +41,29 @@ def run(bench: Bench) -> Result:
     return Result(NAME, figures, runs)
 
 
-def _door(bench: Bench, service: Service, shape: Shape, peer: str) -> dict[str, list[Run]]:
+def _door(bench: Bench, players: Players, shape: Shape, peer: str) -> dict[str, list[Run]]:
     door, count = shape.door, TOKENS[shape.door]
-    with _peer(bench, peer) as (address, pid):
+    with _peer(bench, peer) as (address, cpu_s):
         # The bare server looks at no token: a spent plan serves it all the time.
         spent = bench.scratch(f"{door}.plan")
-        tokens = Tokens.make(service, spent, count)
+        tokens = Tokens.make(players, spent, count)
         tokens.end()
         runs = interleaved(
             {
-                f"{door} bare": lambda: ask(bench, shape, address, spent, pid),
-                f"{door} service": lambda: window(bench, service, shape, count),
+                f"{door} bare": lambda: ask(bench, shape, address, spent, cpu_s),
+                f"{door} service": lambda: window(bench, players, shape, count),
             }
         )
         spent.unlink()
     rate = OPEN_SHARE * median(runs[f"{door} service"], "answers_per_s")
     runs[f"{door} open"] = [
-        window(bench, service, shape, count // 2, round(rate)) for _ in range(ROUNDS)
+        window(bench, players, shape, count // 2, round(rate)) for _ in range(ROUNDS)
     ]
     return runs
 
 
 @contextlib.contextmanager
-def _peer(bench: Bench, name: str) -> Iterator[tuple[str, int]]:
+def _peer(bench: Bench, name: str) -> Iterator[tuple[str, Callable[[], float]]]:
     ready: Path = bench.scratch(f"{name}.ready")
     ready.unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -65,7 +71,7 @@ def _peer(bench: Bench, name: str) -> Iterator[tuple[str, int]]:
     )
     try:
         wait_for(ready, process)
-        yield ready.read_text(), process.pid
+        yield ready.read_text(), partial(cpu_seconds, process.pid)
     finally:
         end(process)
         ready.unlink(missing_ok=True)
@@ -92,7 +98,7 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
             "the same by CPU time an answer, which a busy machine does not change",
             bare_cpu_us / cpu_us,
             "of its rate",
-            note=f"{cpu_us:.0f} µs against {bare_cpu_us:.0f} µs",
+            note=f"{cpu_us:.0f} µs of all processes against {bare_cpu_us:.0f} µs",
         ),
         Figure(
             f"{door} door, closed loop, p99",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from bench.planes import Planes
+from bench.service import Service
 from pyservice.control.configuration import encode
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.storage import tables
@@ -23,16 +23,18 @@ Tables = Sequence[tuple[Table, Rows]]
 class Place:
     """A game with a namespace that nobody plays in."""
 
-    planes: Planes
+    service: Service
     game_id: str
     namespace_id: str
     version_id: str
 
     @classmethod
-    def make(cls, planes: Planes, name: str) -> Place:
-        game_id = planes.game(name)
-        version_id = planes.call("list_versions", {"game_id": game_id})["versions"][0]["version_id"]
-        return cls(planes, game_id, planes.namespace_id(game_id), version_id)
+    def make(cls, service: Service, name: str) -> Place:
+        game_id = service.game(name)
+        version_id = service.call("list_versions", {"game_id": game_id})["versions"][0][
+            "version_id"
+        ]
+        return cls(service, game_id, service.namespace_id(game_id), version_id)
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -41,7 +43,7 @@ class Place:
             "game_id": self.game_id,
             "namespace_id": self.namespace_id,
             "environment_id": self.namespace_id,
-            "group_id": self.planes.group_id,
+            "group_id": self.service.group_id,
         }
 
 
@@ -70,7 +72,7 @@ class Whole:
 
 def _history_row(place: Place, number: int) -> Mapping[str, Any]:
     return {
-        "entry_id": place.planes.ids.new(),
+        "entry_id": place.service.ids.new(),
         "namespace_id": place.namespace_id,
         "version_id": place.version_id,
         "deploy_ms": FIRST_MS + number,
@@ -81,7 +83,7 @@ def _lobby_row(place: Place, number: int) -> Mapping[str, Any]:
     """One that is over, and not yet forgotten."""
     columns = {column.name for column in tables.lobbies.columns}
     row = {
-        "lobby_id": place.planes.ids.new(),
+        "lobby_id": place.service.ids.new(),
         "namespace_id": place.namespace_id,
         "version_id": place.version_id,
         "game_mode": "hall",
@@ -109,7 +111,7 @@ def _version_rows(place: Place, count: int) -> Tables:
             tables.versions,
             (
                 {
-                    "version_id": place.planes.ids.new(),
+                    "version_id": place.service.ids.new(),
                     "game_id": place.game_id,
                     "display_name": f"1.0.{number}",
                     "create_ms": FIRST_MS + number,
@@ -128,7 +130,7 @@ def _namespace_rows(place: Place, count: int) -> Tables:
             tables.namespaces,
             (
                 {
-                    "namespace_id": place.planes.ids.new(),
+                    "namespace_id": place.service.ids.new(),
                     "game_id": place.game_id,
                     "name_id": f"n{number}",
                     "display_name": "Bench",
@@ -152,7 +154,7 @@ def _token_rows(place: Place, count: int) -> Tables:
             tables.namespace_tokens,
             (
                 {
-                    "token_id": place.planes.ids.new(),
+                    "token_id": place.service.ids.new(),
                     "namespace_id": place.namespace_id,
                     "kind": "pub",
                     "create_ms": FIRST_MS + number,
@@ -180,10 +182,10 @@ def _upload_rows(place: Place, kind: str, ids: Sequence[str]) -> tuple[Table, Ro
 
 
 def _build_rows(place: Place, count: int) -> Tables:
-    uploads = [place.planes.ids.new() for _ in range(count)]
+    uploads = [place.service.ids.new() for _ in range(count)]
     rows = (
         {
-            "build_id": place.planes.ids.new(),
+            "build_id": place.service.ids.new(),
             "game_id": place.game_id,
             "upload_id": upload_id,
             "display_name": "Bench",
@@ -197,10 +199,10 @@ def _build_rows(place: Place, count: int) -> Tables:
 
 
 def _site_rows(place: Place, count: int) -> Tables:
-    uploads = [place.planes.ids.new() for _ in range(count)]
+    uploads = [place.service.ids.new() for _ in range(count)]
     rows = (
         {
-            "site_id": place.planes.ids.new(),
+            "site_id": place.service.ids.new(),
             "game_id": place.game_id,
             "upload_id": upload_id,
             "display_name": "Bench",
@@ -212,7 +214,7 @@ def _site_rows(place: Place, count: int) -> Tables:
 
 
 def _avatar_rows(place: Place, count: int) -> Tables:
-    uploads = [place.planes.ids.new() for _ in range(count)]
+    uploads = [place.service.ids.new() for _ in range(count)]
     rows = (
         {
             "upload_id": upload_id,
@@ -226,13 +228,13 @@ def _avatar_rows(place: Place, count: int) -> Tables:
 
 
 def _group_token_rows(place: Place, count: int) -> Tables:
-    identity_id = place.planes.identity_id()
+    identity_id = place.service.identity_id()
     rows = (
         {
-            "token_id": place.planes.ids.new(),
+            "token_id": place.service.ids.new(),
             "sha256": sha256(str(number).encode()).digest(),
             "identity_id": identity_id,
-            "group_id": place.planes.group_id,
+            "group_id": place.service.group_id,
             "create_ms": FIRST_MS + number,
         }
         for number in range(count)
@@ -243,10 +245,10 @@ def _group_token_rows(place: Place, count: int) -> Tables:
 def _game_rows(place: Place, count: int) -> Tables:
     rows = (
         {
-            "game_id": place.planes.ids.new(),
+            "game_id": place.service.ids.new(),
             "name_id": f"rest-{number}",
             "display_name": "At rest",
-            "group_id": place.planes.group_id,
+            "group_id": place.service.group_id,
             "create_ms": FIRST_MS + number,
         }
         for number in range(count)

@@ -1,5 +1,6 @@
-"""Lists of many rows: first and last page of a long one beside those of a short one, and whole lists that have no
-pages by their rows. One request at a time over HTTP, both planes on one core; rows are put straight into the records.
+"""Lists of many rows, on SQLite and on PostgreSQL: first and last page of a long one beside those of a short one, and
+whole lists that have no pages by their rows. One request at a time over HTTP, both planes on one core, PostgreSQL on
+the load's; rows are put straight into the records.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from urllib.parse import quote
 
 from bench.asking import Question, ask_all
 from bench.list_rows import FIRST_MS, PAGED, WHOLE_LISTS, Paged, Place, Whole
-from bench.machine import Bench
-from bench.planes import Planes, loaded, running
-from bench.results import Figure, Result, Run, WrongAnswer, interleaved
+from bench.machine import Bench, loaded
+from bench.postgres import postgres, tidy
+from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.service import Service, running
 from pyservice.control.timestamps import rfc3339
 
 NAME = "lists"
 SHORT, LONG = 100, 100_000
 WHOLE = (1_000, 10_000, 20_000)
+LINEAR = 1.5
+"""What a row of the longest may take, of what one of the shortest takes."""
 ASKED = 100
 """Requests of a page in one window."""
 ASKED_WHOLE = 3
@@ -28,36 +32,58 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
+    """SQLite, then PostgreSQL."""
+    runs = _on(bench, "SQLite", lambda: None)
+    with postgres() as new_url:
+        runs |= _on(bench, "PostgreSQL", new_url)
+    figures = [
+        figure
+        for database in ("SQLite", "PostgreSQL")
+        for figure in (*_paged_figures(runs, database), *_whole_figures(runs, database))
+    ]
+    return Result(NAME, figures, runs)
+
+
+def _on(bench: Bench, database: str, new_url: Callable[[], str | None]) -> dict[str, list[Run]]:
     """Each list by itself; short and long in turn."""
     runs: dict[str, list[Run]] = {}
-    with running(bench.scratch("lists")) as planes:
+    folder = bench.scratch("lists")
+    with running(folder, new_url()) as service:
         for paged in PAGED:
-            runs |= _paged(planes, paged)
+            runs |= _in_turn(service, _paged(service, paged))
         for whole in WHOLE_LISTS:
             if not whole.is_of_group:
-                runs |= interleaved(_whole(planes, whole, WHOLE))
+                runs |= _in_turn(service, _whole(service, whole, WHOLE))
     for whole in WHOLE_LISTS:
         if whole.is_of_group:
             # A group has one of each: three services in turn instead.
             for count in WHOLE:
-                with running(bench.scratch("lists")) as planes:
-                    runs |= interleaved(_whole(planes, whole, [count]))
-    return Result(NAME, [*_paged_figures(runs), *_whole_figures(runs)], runs)
+                with running(folder, new_url()) as service:
+                    runs |= _in_turn(service, _whole(service, whole, [count]))
+    return {f"{database} {name}": of_name for name, of_name in runs.items()}
 
 
-def _paged(planes: Planes, paged: Paged) -> dict[str, list[Run]]:
+def _in_turn(service: Service, asked: Mapping[str, Callable[[], Run]]) -> dict[str, list[Run]]:
+    if service.database_url is not None:
+        tidy(service.database_url)
+    return interleaved(asked)
+
+
+def _paged(service: Service, paged: Paged) -> dict[str, Callable[[], Run]]:
     asked: dict[str, Callable[[], Run]] = {}
     for count in (SHORT, LONG):
-        place = Place.make(planes, f"{paged.slug.replace('_', '-')}-{count}")
-        planes.fill(paged.table, (paged.row(place, number) for number in range(count)))
+        place = Place.make(service, f"{paged.slug.replace('_', '-')}-{count}")
+        service.fill(paged.table, (paged.row(place, number) for number in range(count)))
         # The last page is a full one too: as much to tell as on the first.
         last = {paged.anchor: quote(rfc3339(FIRST_MS + paged.page))}
         for which, more, newest in (("first", {}, count - 1), ("last", last, paged.page - 1)):
             fields = {"game_id": place.game_id, "namespace_id": place.namespace_id, **more}
-            question = planes.question(paged.slug, fields)
+            question = service.question(paged.slug, fields)
             look = partial(_look_page, paged, newest)
-            asked[f"{paged.slug} {which} {count}"] = partial(_window, planes, question, ASKED, look)
-    return interleaved(asked)
+            asked[f"{paged.slug} {which} {count}"] = partial(
+                _window, service, question, ASKED, look
+            )
+    return asked
 
 
 def _look_page(paged: Paged, newest: int, answer: Any) -> None:
@@ -70,21 +96,21 @@ def _look_page(paged: Paged, newest: int, answer: Any) -> None:
         raise WrongAnswer(f"{paged.slug}: another page was asked for: {times[:1]} {wanted[:1]}")
 
 
-def _whole(planes: Planes, whole: Whole, counts: Sequence[int]) -> dict[str, Callable[[], Run]]:
+def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, Callable[[], Run]]:
     asked: dict[str, Callable[[], Run]] = {}
     for count in counts:
-        place = Place.make(planes, f"{whole.slug.replace('_', '-')}-{count}")
+        place = Place.make(service, f"{whole.slug.replace('_', '-')}-{count}")
         for table, rows in whole.rows(place, count):
-            planes.fill(table, rows)
+            service.fill(table, rows)
         # Only what its path names.
-        question = planes.question(whole.slug, _only_path(whole.slug, place.fields))
+        question = service.question(whole.slug, _only_path(whole.slug, place.fields))
         look = partial(_look_whole, whole, count)
-        asked[f"{whole.slug} {count}"] = partial(_window, planes, question, ASKED_WHOLE, look)
+        asked[f"{whole.slug} {count}"] = partial(_window, service, question, ASKED_WHOLE, look)
     return asked
 
 
 def _only_path(slug: str, fields: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: fields[name] for name in Planes.path_fields(slug)}
+    return {name: fields[name] for name in Service.path_fields(slug)}
 
 
 def _look_whole(whole: Whole, count: int, answer: Any) -> None:
@@ -92,10 +118,14 @@ def _look_whole(whole: Whole, count: int, answer: Any) -> None:
     # What every new game has is on it too.
     if not count <= len(rows) <= count + 2:
         raise WrongAnswer(f"{whole.slug}: {len(rows)} rows of {count}")
+    if len({json.dumps(row) for row in rows}) != len(rows):
+        raise WrongAnswer(f"{whole.slug}: a row is there twice")
 
 
-def _window(planes: Planes, question: Question, count: int, look: Callable[[Any], None]) -> Run:
-    asked = loaded(lambda: ask_all(planes.address, [question] * count, 1, is_kept=True))
+def _window(service: Service, question: Question, count: int, look: Callable[[Any], None]) -> Run:
+    before_s = service.cpu_s()
+    asked = loaded(lambda: ask_all(service.address, [question] * count, 1, is_kept=True))
+    asked.run["server_cpu_us_per_answer"] = (service.cpu_s() - before_s) / count * 1e6
     for body in {asked.bodies[0], asked.bodies[-1]}:
         look(json.loads(body))
     return asked.run
@@ -104,14 +134,16 @@ def _window(planes: Planes, question: Question, count: int, look: Callable[[Any]
 # Figures ------------------------------------------------------------------------------------------
 
 
-def _paged_figures(runs: Runs) -> list[Figure]:
+def _paged_figures(runs: Runs, database: str) -> list[Figure]:
     figures = []
     for paged in PAGED:
         for which in ("first", "last"):
-            short, long = (_p50_ms(runs[f"{paged.slug} {which} {n}"]) for n in (SHORT, LONG))
+            short, long = (
+                _p50_ms(runs[f"{database} {paged.slug} {which} {count}"]) for count in (SHORT, LONG)
+            )
             figures.append(
                 Figure(
-                    f"{paged.slug}, {which} page of {LONG:,} rows against {SHORT}",
+                    f"{paged.slug}, {which} page of {LONG:,} rows against {SHORT}, {database}",
                     long / short,
                     "times",
                     at_most=2,
@@ -121,25 +153,35 @@ def _paged_figures(runs: Runs) -> list[Figure]:
     return figures
 
 
-def _whole_figures(runs: Runs) -> list[Figure]:
-    """By the row; the shortest list says how linear it is."""
+def _whole_figures(runs: Runs, database: str) -> list[Figure]:
+    """By the row, and whether that grows with the list."""
     figures = []
     for whole in WHOLE_LISTS:
-        times_ms = [_p50_ms(runs[f"{whole.slug} {count}"]) for count in WHOLE]
-        per_row_us = times_ms[-1] * 1e3 / WHOLE[-1]
-        others = ", ".join(
-            f"{time_ms * 1e3 / count:.1f} at {count:,}"
-            for count, time_ms in zip(WHOLE[:-1], times_ms[:-1], strict=True)
+        times_ms = [_p50_ms(runs[f"{database} {whole.slug} {count}"]) for count in WHOLE]
+        rows_us = [time_ms * 1e3 / count for count, time_ms in zip(WHOLE, times_ms, strict=True)]
+        each = ", ".join(
+            f"{row_us:.1f} µs a row at {count:,}"
+            for count, row_us in zip(WHOLE, rows_us, strict=True)
         )
-        figures.append(
+        longest = runs[f"{database} {whole.slug} {WHOLE[-1]}"]
+        cpu_us = median(longest, "server_cpu_us_per_answer") / WHOLE[-1]
+        what = f"{whole.slug}, {WHOLE[-1]:,} rows"
+        figures += [
             Figure(
-                f"{whole.slug}, {WHOLE[-1]:,} rows",
-                per_row_us,
+                f"{what}, {database}",
+                rows_us[-1],
                 "µs a row",
                 at_most=20,
-                note=f"{others}; {times_ms[-1]:.0f} ms in all",
-            )
-        )
+                note=f"{times_ms[-1]:.0f} ms in all; {cpu_us:.1f} µs CPU a row, both planes",
+            ),
+            Figure(
+                f"{what}: a row over one of {WHOLE[0]:,}, {database}",
+                rows_us[-1] / rows_us[0],
+                "times",
+                at_most=LINEAR,
+                note=each,
+            ),
+        ]
     return figures
 
 

@@ -5,13 +5,14 @@ counted from when they should have been asked for). Tokens are made before and s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.machine import LOAD_CORE, Bench, cpu_seconds
+from bench.machine import LOAD_CORE, Bench
+from bench.players import Lobby, Players
 from bench.results import Run, WrongAnswer
-from bench.service import Lobby, Service
 
 LOBBIES: Final = 64
 """Game servers that ask at once; each worker speaks for one of them."""
@@ -34,40 +35,43 @@ GRPC: Final = Shape("grpc", 4, 64)
 class Tokens:
     """Lobbies and the fresh tokens of their players, as the generator reads them."""
 
-    service: Service
+    players: Players
     plan: Path
     count: int
     lobbies: list[Lobby]
 
     @classmethod
-    def make(cls, service: Service, plan: Path, count: int) -> Tokens:
+    def make(cls, players: Players, plan: Path, count: int) -> Tokens:
         """So many tokens of `LOBBIES` lobbies in turn."""
-        lobbies = [service.attach(service.namespaces[0]) for _ in range(LOBBIES)]
-        of_lobbies = [service.reserve(lobby, count // LOBBIES) for lobby in lobbies]
+        lobbies = players.attach([players.namespaces[0]] * LOBBIES)
+        of_lobbies = players.reserve(lobbies, count // LOBBIES)
         with plan.open("w") as file:
             for tokens in zip(*of_lobbies, strict=True):
                 for lobby, token in zip(lobbies, tokens, strict=True):
                     file.write(f"{lobby.lobby_token} {token}\n")
-        return cls(service, plan, count // LOBBIES * LOBBIES, lobbies)
+        return cls(players, plan, count // LOBBIES * LOBBIES, lobbies)
 
     def check_spent(self) -> None:
         """Every token has brought its player in."""
-        namespace = self.service.namespaces[0]
-        connected = self.service.connected_players(namespace)
+        connected = self.players.connected(self.players.namespaces[0])
         if connected != self.count:
             raise WrongAnswer(f"{self.count} players were let in, {connected} are connected")
 
     def end(self) -> None:
         """Ends the lobbies."""
-        for lobby in self.lobbies:
-            self.service.detach(lobby)
+        self.players.detach(self.lobbies)
 
 
 def ask(
-    bench: Bench, shape: Shape, address: str, plan: Path, server_pid: int, rate: float = 0.0
+    bench: Bench,
+    shape: Shape,
+    address: str,
+    plan: Path,
+    cpu_s: Callable[[], float],
+    rate: float = 0.0,
 ) -> Run:
-    """One window of load; the answers must all be right."""
-    before_s = cpu_seconds(server_pid)
+    """One window of load; the answers must all be right. `cpu_s`: what the server has taken so far."""
+    before_s = cpu_s()
     run = bench.native(
         "bench-load",
         shape.door,
@@ -76,7 +80,7 @@ def ask(
         *("--rate", str(rate)),
         core=LOAD_CORE,
     )
-    run["server_cpu_us_per_answer"] = (cpu_seconds(server_pid) - before_s) / run["answers"] * 1e6
+    run["server_cpu_us_per_answer"] = (cpu_s() - before_s) / run["answers"] * 1e6
     if run["error_count"]:
         raise WrongAnswer(f"{shape.door} answered with {run['errors']}")
     return run
@@ -84,16 +88,17 @@ def ask(
 
 def window(
     bench: Bench,
-    service: Service,
+    players: Players,
     shape: Shape,
     count: int,
     rate: float = 0.0,
 ) -> Run:
     """Fresh tokens, one window of load on the service, and a look whether everybody is in."""
-    tokens = Tokens.make(service, service.folder / "plan", count)
+    service = players.service
+    tokens = Tokens.make(players, service.folder / "plan", count)
     try:
         syncs_before = service.metric("hosting_journal_syncs_total")
-        run = ask(bench, shape, service.addresses[shape.door], tokens.plan, service.pid, rate)
+        run = ask(bench, shape, service.said[shape.door], tokens.plan, service.cpu_s, rate)
         run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
         if run["rays"] != run["answers"]:
             raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")

@@ -5,19 +5,24 @@ other.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import uvloop
 
 from bench.results import Run, WrongAnswer
+
+Result = TypeVar("Result")
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SERVER_CORE: Final = 0
@@ -28,6 +33,23 @@ _CLOCK_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 def on_core(core: int) -> Callable[[], None]:
     """For a child before exec: it and all its threads run on this core."""
     return lambda: os.sched_setaffinity(0, {core})
+
+
+@contextlib.contextmanager
+def staying_on(core: int) -> Iterator[None]:
+    """This thread, and whom it starts, runs on this core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def loaded(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Runs a load on its core, in a loop of its own."""
+    with staying_on(LOAD_CORE):
+        return uvloop.run(work())
 
 
 def cpu_seconds(pid: int) -> float:

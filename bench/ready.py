@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from bench.machine import Bench
-from bench.planes import started
 from bench.results import ROUNDS, Figure, Result, Run, median
+from bench.service import started
 
 NAME = "ready"
 GAMES = 20
@@ -42,11 +42,11 @@ def run(bench: Bench) -> Result:
 
 def _start(folder: Path, games_before: int) -> Run:
     began_s = time.perf_counter()
-    with started(folder, is_pinned=False) as planes:
-        ready_s, cpu_s = time.perf_counter() - began_s, planes.cpu_s()
-        games = planes.call("get_games")["games"]
+    with started(folder, is_pinned=False) as service:
+        ready_s, cpu_s = time.perf_counter() - began_s, service.cpu_s()
+        games = service.call("get_games")["games"]
         answered_s = time.perf_counter() - began_s
         assert len(games) == games_before, f"{len(games)} games are there, {games_before} were made"
         for number in range(0 if games else GAMES):
-            planes.version(planes.game(f"game-{number}"))
+            service.version(service.game(f"game-{number}"))
     return {"ready_s": ready_s, "answered_s": answered_s, "cpu_s": cpu_s}

@@ -1,4 +1,4 @@
-"""Scrapes of a service with 1,000 namespaces: how long one takes, and what one each second does to
+"""Scrapes of a service with 1,000 namespaces, both planes: how long one takes, and what one each second does to
 `connected`. Open loop at a fixed rate, so that a pause is seen by everybody who should have asked.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.load import HTTP, window
-from bench.machine import Bench
+from bench.machine import LOAD_CORE, Bench, staying_on
+from bench.players import Players
 from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
 from bench.service import Service, running
 
@@ -19,19 +20,21 @@ NAMESPACES = 1_000
 SCRAPES = 21
 RATE = 3_000
 TOKENS = 8 * RATE // 64 * 64
+_CONTROL_PAGE = b"\nhosting_control_plane_up 1\n"
+"""What a scrape has when the control plane's page is in it."""
 
 
 def run(bench: Bench) -> Result:
     """Single scrapes, then windows of load with and without scrapes."""
-    with running(bench.scratch("scrape"), namespaces=NAMESPACES) as service:
-        for namespace in service.namespaces:
-            lobby = service.attach(namespace)
-            service.reserve(lobby, 1)
+    with running(bench.scratch("scrape")) as service:
+        players = Players(service, NAMESPACES)
+        players.reserve(players.attach(players.namespaces), 1)
+        players.check_recorded()
         scrapes = [_scrape(service) for _ in range(SCRAPES)]
         runs = interleaved(
             {
-                "without scrapes": lambda: window(bench, service, HTTP, TOKENS, RATE),
-                "with scrapes": lambda: _window_with_scrapes(bench, service),
+                "without scrapes": lambda: window(bench, players, HTTP, TOKENS, RATE),
+                "with scrapes": lambda: _window_with_scrapes(bench, players),
             }
         )
     runs["scrapes"] = scrapes
@@ -39,7 +42,10 @@ def run(bench: Bench) -> Result:
 
 
 def _scrape(service: Service) -> Run:
-    took_s, text = service.scrape()
+    with staying_on(LOAD_CORE):
+        took_s, text = service.scrape()
+    if _CONTROL_PAGE not in text:
+        raise WrongAnswer("the control plane's page is not in a scrape")
     labels = {line.split('namespace="')[1].split('"')[0] for line in _slots(text)}
     if len(labels) < NAMESPACES:
         raise WrongAnswer(f"{len(labels)} namespaces in a scrape, not {NAMESPACES}")
@@ -51,30 +57,35 @@ def _slots(text: bytes) -> list[str]:
     return [line for line in lines if line.startswith("hosting_slots{") and 'namespace="' in line]
 
 
-def _window_with_scrapes(bench: Bench, service: Service) -> Run:
-    with _scraping(service) as took_ms:
-        run = window(bench, service, HTTP, TOKENS, RATE)
-    run["scrapes"] = len(took_ms)
-    run["slowest_scrape_ms"] = max(took_ms)
+def _window_with_scrapes(bench: Bench, players: Players) -> Run:
+    with _scraping(players.service) as scraped:
+        run = window(bench, players, HTTP, TOKENS, RATE)
+    run["scrapes"] = len(scraped)
+    run["whole_scrapes"] = sum(is_whole for _, is_whole in scraped)
+    run["slowest_scrape_ms"] = max(took_ms for took_ms, _ in scraped)
     return run
 
 
 @contextmanager
-def _scraping(service: Service) -> Iterator[list[float]]:
-    """A scrape each second in a thread of its own; yields how long they took."""
-    took_ms: list[float] = []
+def _scraping(service: Service) -> Iterator[list[tuple[float, bool]]]:
+    """A scrape each second in a thread of its own; yields how many milliseconds each took, and whether the control
+    plane answered it in time.
+    """
+    scraped: list[tuple[float, bool]] = []
     stop = threading.Event()
 
     def scrape() -> None:
-        while True:
-            took_ms.append(service.scrape()[0] * 1e3)
-            if stop.wait(1.0):
-                return
+        with staying_on(LOAD_CORE):
+            while True:
+                took_s, text = service.scrape()
+                scraped.append((took_s * 1e3, _CONTROL_PAGE in text))
+                if stop.wait(1.0):
+                    return
 
     thread = threading.Thread(target=scrape)
     thread.start()
     try:
-        yield took_ms
+        yield scraped
     finally:
         stop.set()
         thread.join()
@@ -94,7 +105,7 @@ def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
             "ms",
             at_most=50,
             note=f"slowest of {SCRAPES} {max(run['took_ms'] for run in scrapes):.0f} ms, "
-            f"{scrapes[0]['bytes'] / 1e6:.1f} MB",
+            f"{scrapes[0]['bytes'] / 1e6:.1f} MB, both planes",
         ),
         Figure(
             "growth of p99 of `connected` by a scrape each second",
@@ -103,6 +114,8 @@ def _figures(runs: dict[str, list[Run]]) -> list[Figure]:
             at_most=5,
             note=f"rounds {min(growths_ms):.1f} to {max(growths_ms):.1f} ms, medians "
             f"{before:.2f} ms → {after:.2f} ms, open loop at {RATE:,}/s; slowest scrape "
-            f"meanwhile {max(run['slowest_scrape_ms'] for run in scraped):.0f} ms",
+            f"meanwhile {max(run['slowest_scrape_ms'] for run in scraped):.0f} ms; "
+            f"{sum(run['whole_scrapes'] for run in scraped)} of "
+            f"{sum(run['scrapes'] for run in scraped)} with the control plane's page",
         ),
     ]

@@ -1,130 +1,92 @@
-"""The service under measurement: a `pyservice serve --role data` of our own on the service's core,
-its feed, its lobbies, and fresh player tokens. Every limit that would get in the way is raised by a
-setting; everything else is as it is by default.
+"""The service under measurement: `pyservice serve` with both planes, all its processes on the service's core unless a
+benchmark says otherwise, over SQLite or a PostgreSQL server on the load's core. Rates are off and lobbies may be large;
+everything else is as it is by default.
+
+Records that only have to be there are put straight into the database.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import contextlib
-import hashlib
 import http.client
 import json
-import random
 import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
-from uuid import UUID
+from typing import Any, Final, TypeVar, cast
 
-from bench.machine import SERVER_CORE, cpu_seconds, on_core, python
+from sqlalchemy import Table, func, insert, select
+
+from bench.asking import Question, ask_all, ask_once
+from bench.machine import SERVER_CORE, cpu_seconds, loaded, on_core, python
+from bench.processes import end, family, memory_kib, wait_for
 from bench.results import WrongAnswer
+from pyservice.control.configuration import encode, json_of
+from pyservice.edge.codec import decoder
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.rpc import InternalClient
+from pyservice.schema.methods import METHODS
+from pyservice.storage.database import Transaction, open_database
+from pyservice.storage.tables import cloud_tokens, games, namespaces
 
-GAME: Final = "bench"
-MODE: Final = "hall"
-PARTY: Final = 64
-"""Places that one call reserves at most."""
-_START_TIMEOUT_S: Final = 60.0
-_IDLE_S: Final = 5.0
-"""A connection that was idle for longer is not used again: the service may be closing it."""
+Result = TypeVar("Result")
+
+MODES: Final = {"hall": {"max_players": 4, "docker": {"ports": {"game": {"protocol": "http"}}}}}
+"""Game modes of a version that does no more than run."""
+
 _SETTINGS: Final = """
 player_limit_max = 65535
 [rate_limits]
 client = {per_second = 0, burst = 1}
 operator = {per_second = 0, burst = 1}
 """
+_BY_SLUG: Final = {method.slug: method for method in METHODS.values()}
+_ROWS_AT_ONCE: Final = 2_000
+_CALLERS: Final = 16
+"""Who make what only has to be there, over the API."""
+_TAKEN_IN_S: Final = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """One namespace of the feed and the back end's token for it."""
-
-    name: str
-    environment_token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lobby:
-    """An attached lobby that is ready."""
-
-    namespace: Namespace
-    lobby_id: str
-    lobby_token: str
-
-
-@dataclass
 class Service:
-    """A running service. Blocking calls: nothing here is measured."""
+    """A running service. Nothing here is measured but what says so."""
 
-    folder: Path
-    namespaces: Sequence[Namespace]
-    process: subprocess.Popen[bytes]
-    addresses: Mapping[str, str]
-    _connection: http.client.HTTPConnection | None = field(default=None, repr=False)
-    _used_s: float = 0.0
+    def __init__(
+        self, folder: Path, process: subprocess.Popen[bytes], database_url: str | None
+    ) -> None:
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.process = process
+        self.database_url = database_url
+        self.said: Mapping[str, Any] = json.loads((folder / "ready.json").read_text())
+        self.address = str(self.said["http"])
+        self.group_id = str(self.said["owner_group_id"])
+        self.token = Path(self.said["cloud_token_file"]).read_text().strip()
+        self.ids = RecordIds()
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self.process.pid
+    # Its processes
 
-    def call(self, method: str, path: str, token: str, body: object = None) -> Any:
-        """One request that must succeed."""
-        now_s = time.monotonic()
-        if self._connection is None or now_s - self._used_s > _IDLE_S:
-            self._connection = http.client.HTTPConnection(self.addresses["http"], timeout=60)
-        self._used_s = now_s
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        sent = json.dumps(body) if body is not None else b""
-        try:
-            self._connection.request(method, path, sent, headers)
-            response = self._connection.getresponse()
-            text = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            log = (self.folder / "service.log").read_text(errors="replace")[-2_000:]
-            ended = self.process.poll()
-            raise WrongAnswer(f"{method} {path}: {error!r}, exit {ended}, log:\n{log}") from error
-        if response.status != 200:
-            raise WrongAnswer(f"{method} {path}: {response.status} {text.decode(errors='replace')}")
-        return json.loads(text)
+    def pids(self) -> list[int]:
+        """The parent and everybody below it."""
+        return family(self.process.pid)
 
-    def attach(self, namespace: Namespace, places: int = 0) -> Lobby:
-        """A ready lobby; with `places` it is checked that so many fit."""
-        path = f"/cloud/games/{GAME}/namespaces/{namespace.name}/lobbies/attach"
-        body = {"game_mode": MODE, "ports": {"game": {"address": "127.0.0.1", "port": 7777}}}
-        made = self.call("POST", path, namespace.environment_token, body)
-        lobby = Lobby(namespace, made["lobby_id"], made["lobby_token"])
-        self.call("POST", "/matchmaker/lobbies/ready", lobby.lobby_token, {})
-        return lobby
+    def cpu_s(self) -> float:
+        """CPU time of all its processes so far."""
+        return sum(map(cpu_seconds, self.pids()))
 
-    def detach(self, lobby: Lobby) -> None:
-        """Ends a lobby with all its players."""
-        path = f"/cloud/games/{GAME}/matchmaker/lobbies/{lobby.lobby_id}"
-        self.call("DELETE", path, lobby.namespace.environment_token)
-
-    def reserve(self, lobby: Lobby, places: int) -> list[str]:
-        """Fresh player tokens, a party at a time."""
-        tokens: list[str] = []
-        while len(tokens) < places:
-            size = min(PARTY, places - len(tokens))
-            body = {"lobby_id": lobby.lobby_id, "party_size": size}
-            path = "/matchmaker/lobbies/join"
-            answer = self.call("POST", path, lobby.namespace.environment_token, body)
-            tokens += [player["token"] for player in answer.get("players") or [answer["player"]]]
-        return tokens
-
-    def connected_players(self, namespace: Namespace) -> int:
-        """As statistics has it."""
-        path = "/matchmaker/players/statistics"
-        return int(self.call("GET", path, namespace.environment_token)["player_count"])
+    def memory_kib(self) -> int:
+        """Resident memory of all its processes; what they share counts in each."""
+        return sum(map(memory_kib, self.pids()))
 
     def scrape(self) -> tuple[float, bytes]:
-        """One scrape of the metrics on a connection of its own: seconds and text."""
-        connection = http.client.HTTPConnection(self.addresses["metrics"], timeout=60)
+        """One scrape of the metrics of both planes, on a connection of its own: seconds and text."""
+        connection = http.client.HTTPConnection(str(self.said["metrics"]), timeout=60)
         began = time.perf_counter()
         connection.request("GET", "/metrics")
         text = connection.getresponse().read()
@@ -140,94 +102,221 @@ class Service:
         ]
         return sum(map(float, values))
 
-    def cpu_seconds(self) -> float:
-        """CPU time so far, threads included."""
-        return cpu_seconds(self.pid)
+    # Its operations
+
+    def question(
+        self,
+        slug: str,
+        fields: Mapping[str, Any] | None = None,
+        expected: str = "",
+        token: str | None = None,
+    ) -> Question:
+        """A request over HTTP, with what its answer has to contain."""
+        method = _BY_SLUG[slug]
+        rest = dict(fields or {})
+        path = method.template
+        for name in method.path_fields:
+            path = path.replace(f"{{{name}}}", str(rest.pop(name)))
+        body = b""
+        if method.body_field:
+            body = json.dumps(rest).encode()
+        elif rest:
+            path += "?" + "&".join(f"{name}={value}" for name, value in rest.items())
+        head = (
+            f"{method.http_method} {path} HTTP/1.1\r\nHost: bench\r\nUser-Agent: bench\r\n"
+            f"Authorization: Bearer {token or self.token}\r\n"
+        )
+        if body:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return Question(f"{head}\r\n".encode() + body, expected.encode())
+
+    @staticmethod
+    def path_fields(slug: str) -> Sequence[str]:
+        """What the path of an operation names."""
+        return _BY_SLUG[slug].path_fields
+
+    def call(self, slug: str, fields: Mapping[str, Any] | None = None) -> Any:
+        """The body of one request that must succeed."""
+        return json.loads(ask_once(self.address, self.question(slug, fields)))
+
+    def call_all(self, questions: Sequence[Question]) -> list[Any]:
+        """The bodies of many requests that must succeed, in their order."""
+        asked = loaded(lambda: ask_all(self.address, questions, _CALLERS, is_kept=True))
+        return [json.loads(body) for body in asked.bodies]
+
+    def game(self, name: str) -> str:
+        """Id of a new game of the owner's group."""
+        fields = {"developer_group_id": self.group_id, "display_name": name, "name_id": name}
+        return str(self.call("create_game", fields)["game_id"])
+
+    def version(self, game_id: str, config: Any = None) -> str:
+        """Id of a new version."""
+        fields = {
+            "game_id": game_id,
+            "display_name": "1.0.0",
+            "config": config or {"matchmaker": {"game_modes": MODES}},
+        }
+        return str(self.call("create_version", fields)["version_id"])
+
+    def namespace_id(self, game_id: str, name: str = "prod") -> str:
+        """Id of a namespace."""
+        found = self.call("list_namespaces", {"game_id": game_id})["namespaces"]
+        return next(str(one["namespace_id"]) for one in found if one["name_id"] == name)
+
+    # What its data plane holds
+
+    def held(self) -> dict[str, str]:
+        """Which version the data plane runs in each namespace, as it says itself."""
+
+        async def ask() -> dict[str, str]:
+            async with InternalClient(self.data_dir / "admin.sock") as client:
+                answer = await client.call("hosting.internal.v1.Feed.Held", feed_pb2.HeldRequest())
+            return {one.namespace_id: one.current_version_id for one in answer.configurations}
+
+        return asyncio.run(ask())
+
+    def wait_held(self) -> None:
+        """Returns when the data plane holds every namespace of the records."""
+        wanted = self.count_of(namespaces)
+        end_s = time.monotonic() + _TAKEN_IN_S
+        while len(self.held()) < wanted:
+            if time.monotonic() > end_s:
+                raise WrongAnswer("the data plane was not fed every new namespace")
+            time.sleep(0.05)
+
+    # Its records
+
+    def count_of(self, table: Table) -> int:
+        """How many rows it has."""
+
+        async def count(tx: Transaction) -> int:
+            row = await tx.first(select(func.count()).select_from(table))
+            return int(row[0]) if row else 0
+
+        return self.with_records(count)
+
+    def with_records(self, work: Callable[[Transaction], Coroutine[Any, Any, Result]]) -> Result:
+        """Work in one transaction of our own on the database of the service."""
+
+        async def done() -> Result:
+            database = open_database(self.database_url, self.data_dir / "control")
+            try:
+                async with database.write() as tx:
+                    return await work(tx)
+            finally:
+                await database.close()
+
+        return asyncio.run(done())
+
+    def fill(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Puts rows there."""
+
+        async def put(tx: Transaction) -> None:
+            batch: list[Mapping[str, Any]] = []
+            for row in rows:
+                batch.append(row)
+                if len(batch) == _ROWS_AT_ONCE:
+                    await tx.run(insert(table), batch)
+                    batch = []
+            if batch:
+                await tx.run(insert(table), batch)
+
+        self.with_records(put)
+
+    def identity_id(self) -> str:
+        """The owner."""
+        own = sha256(self.token.encode()).digest()
+
+        async def identity(tx: Transaction) -> str:
+            row = await tx.first(cloud_tokens.select().where(cloud_tokens.c.sha256 == own))
+            assert row is not None
+            return str(row.identity_id)
+
+        return self.with_records(identity)
+
+    def owner_tokens(self, count: int) -> list[str]:
+        """Further `cloud_` tokens of the owner."""
+        made = [f"cloud_{secrets.token_urlsafe(32)}" for _ in range(count)]
+        identity_id = self.identity_id()
+        now_ms = time.time_ns() // 1_000_000
+        self.fill(
+            cloud_tokens,
+            (
+                {
+                    "token_id": self.ids.new(),
+                    "sha256": sha256(token.encode()).digest(),
+                    "identity_id": identity_id,
+                    "create_ms": now_ms,
+                }
+                for token in made
+            ),
+        )
+        return made
+
+    def games_at_rest(self, group_id: str, count: int) -> list[str]:
+        """Ids of games without namespaces, put straight into the records: the data plane hears nothing of them."""
+        ids = [self.ids.new() for _ in range(count)]
+        rows = (
+            {
+                "game_id": game_id,
+                "name_id": f"rest-{game_id[-12:]}",
+                "display_name": "At rest",
+                "group_id": group_id,
+                "create_ms": 1_700_000_000_000 + number,
+            }
+            for number, game_id in enumerate(ids)
+        )
+        self.fill(games, rows)
+        return ids
+
+
+def kept_config(config: Any) -> dict[str, bytes]:
+    """The columns of a version that hold its configuration, as creating it would write them."""
+    method = _BY_SLUG["create_version"]
+    body = json.dumps({"display_name": "1.0.0", "config": config}).encode()
+    message, _ = decoder(method)(body, b"", {"game_id": "bench"})
+    request = cast(versions_pb2.CreateVersionRequest, message)
+    return {"config": encode(request.config), "config_json": json_of(request.config)}
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, namespaces: int = 1, places: int = 1_024) -> Iterator[Service]:
-    """A service with so many namespaces, whose lobbies have so many places. Ends with the block."""
+def running(
+    folder: Path, database_url: str | None = None, *, is_pinned: bool = True
+) -> Iterator[Service]:
+    """A service on an empty data directory; ends with the block."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    made = [
-        Namespace(f"n{number}", f"env_{secrets.token_urlsafe(32)}") for number in range(namespaces)
-    ]
-    configurations = [_configuration(namespace, places) for namespace in made]
-    (folder / "feed.json").write_text(json.dumps({"namespaces": configurations}))
-    (folder / "settings.toml").write_text(_SETTINGS)
-    ready = folder / "ready.json"
-    command = python(
-        *("-m", "pyservice", "serve", "--role", "data", "--config", str(folder / "settings.toml")),
-        *("--data-dir", str(folder / "data"), "--feed", str(folder / "feed.json")),
-        *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
-        *("--ready-file", str(ready)),
-    )
-    with (folder / "service.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            preexec_fn=on_core(SERVER_CORE),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
     try:
-        wait_for(ready, process, folder / "service.log")
-        yield Service(folder, made, process, json.loads(ready.read_text()))
+        with started(folder, database_url, is_pinned=is_pinned) as service:
+            yield service
     finally:
-        end(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
-    """Returns when a process has written that it is ready."""
-    end_s = time.monotonic() + _START_TIMEOUT_S
-    while not (ready.exists() and ready.read_text()):
-        if process.poll() is not None or time.monotonic() > end_s:
-            said = log.read_text(errors="replace")[-2_000:] if log else ""
-            raise WrongAnswer(f"{process.args!r} did not start:\n{said}")
-        time.sleep(0.01)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for who does not listen."""
-    process.terminate()
+@contextlib.contextmanager
+def started(
+    folder: Path, database_url: str | None = None, *, is_pinned: bool = True
+) -> Iterator[Service]:
+    """A service on what is in the folder."""
+    settings, ready, log = folder / "settings.toml", folder / "ready.json", folder / "log"
+    text = _SETTINGS if database_url is None else f'database_url = "{database_url}"\n{_SETTINGS}'
+    settings.write_text(text)
+    ready.unlink(missing_ok=True)
+    command = python(
+        *("-m", "pyservice", "serve", "--config", str(settings), "--ready-file", str(ready)),
+        *("--data-dir", str(folder / "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
+        *("--cdn", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
+    )
+    with log.open("ab") as said:
+        process = subprocess.Popen(
+            command,
+            preexec_fn=on_core(SERVER_CORE) if is_pinned else None,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
     try:
-        process.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _configuration(namespace: Namespace, places: int) -> dict[str, Any]:
-    chance = random.Random(namespace.name)
-
-    def new_id() -> str:
-        return str(UUID(int=chance.getrandbits(128), version=4))
-
-    game_id = str(UUID(int=random.Random(GAME).getrandbits(128), version=4))
-    mode = {
-        "max_players": places,
-        "player_token_ttl": 3_600_000,
-        "heartbeat_timeout": 3_600_000,
-        "docker": {"ports": {"game": {"protocol": "tcp"}}},
-    }
-    version_id = new_id()
-    sha256 = base64.b64encode(hashlib.sha256(namespace.environment_token.encode()).digest())
-    return {
-        "namespace_id": new_id(),
-        "revision": 1,
-        "game": {"game_id": game_id, "name_id": GAME, "display_name": "Bench"},
-        "name_id": namespace.name,
-        "display_name": namespace.name,
-        "current_version_id": version_id,
-        "versions": [
-            {
-                "version_id": version_id,
-                "display_name": "0.0.1",
-                "matchmaker": {"game_modes": {MODE: mode}},
-            }
-        ],
-        "matchmaker": {"lobby_count_max": 100_000, "max_players": 4_294_967_295},
-        "environment_tokens": [{"token_id": new_id(), "sha256": sha256.decode()}],
-    }
+        wait_for(ready, process, log)
+        yield Service(folder, process, database_url)
+    finally:
+        end(process)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.asking import Question, ask_all
-from bench.machine import ROOT, SERVER_CORE, Bench, on_core, python
-from bench.planes import MODES, Planes, kept_config, loaded, running
+from bench.machine import ROOT, SERVER_CORE, Bench, loaded, on_core, python
+from bench.processes import end, wait_for
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
-from bench.service import end, wait_for
+from bench.service import MODES, Service, kept_config, running
 from pyservice.storage.tables import versions
 
 NAME = "versions"
@@ -35,30 +35,30 @@ Runs = Mapping[str, Sequence[Run]]
 def run(bench: Bench) -> Result:
     """The service and the bare server in turn."""
     chance = random.Random(bench.seed)
-    with running(bench.scratch("versions")) as planes:
-        game_id = planes.game("bench")
-        configs = _put_versions(planes, game_id, chance)
-        _look(planes, game_id, configs, chance)
+    with running(bench.scratch("versions")) as service:
+        game_id = service.game("bench")
+        configs = _put_versions(service, game_id, chance)
+        _look(service, game_id, configs, chance)
         ids = list(configs)
-        ours = [_question(planes, game_id, version_id) for version_id in ids]
+        ours = [_question(service, game_id, version_id) for version_id in ids]
         chance.shuffle(ours)
-        with _bare(bench, planes.data_dir / "control" / "records.db") as address:
+        with _bare(bench, service.data_dir / "control" / "records.db") as address:
             runs = interleaved(
                 {
                     "bare": lambda: _window(address, ours),
-                    "service": lambda: _measured(planes, ours),
+                    "service": lambda: _measured(service, ours),
                 }
             )
-        runs["open"] = [_window(planes.address, ours, RATE / 2) for _ in range(ROUNDS)]
+        runs["open"] = [_window(service.address, ours, RATE / 2) for _ in range(ROUNDS)]
     return Result(NAME, _figures(runs), runs)
 
 
-def _put_versions(planes: Planes, game_id: str, chance: random.Random) -> Configs:
+def _put_versions(service: Service, game_id: str, chance: random.Random) -> Configs:
     configs: dict[str, Any] = {}
     rows = []
     for number in range(COUNT):
         config = _config(chance)
-        version_id = planes.ids.new()
+        version_id = service.ids.new()
         configs[version_id] = config
         rows.append(
             {
@@ -69,7 +69,7 @@ def _put_versions(planes: Planes, game_id: str, chance: random.Random) -> Config
                 **kept_config(config),
             }
         )
-    planes.fill(versions, rows)
+    service.fill(versions, rows)
     return configs
 
 
@@ -83,22 +83,22 @@ def _config(chance: random.Random) -> Any:
     return config
 
 
-def _question(planes: Planes, game_id: str, version_id: str) -> Question:
+def _question(service: Service, game_id: str, version_id: str) -> Question:
     fields = {"game_id": game_id, "version_id": version_id}
-    return planes.question("get_version", fields, f'"version_id":"{version_id}"')
+    return service.question("get_version", fields, f'"version_id":"{version_id}"')
 
 
-def _look(planes: Planes, game_id: str, configs: Configs, chance: random.Random) -> None:
+def _look(service: Service, game_id: str, configs: Configs, chance: random.Random) -> None:
     for version_id in chance.sample(list(configs), LOOKED_AT):
-        answer = planes.call("get_version", {"game_id": game_id, "version_id": version_id})
+        answer = service.call("get_version", {"game_id": game_id, "version_id": version_id})
         if answer["version"]["config"] != configs[version_id]:
             raise WrongAnswer(f"version {version_id} was given back otherwise than it was stored")
 
 
-def _measured(planes: Planes, questions: Sequence[Question]) -> Run:
-    before_s = planes.cpu_s()
-    run = _window(planes.address, questions)
-    run["server_cpu_us_per_answer"] = (planes.cpu_s() - before_s) / run["answers"] * 1e6
+def _measured(service: Service, questions: Sequence[Question]) -> Run:
+    before_s = service.cpu_s()
+    run = _window(service.address, questions)
+    run["server_cpu_us_per_answer"] = (service.cpu_s() - before_s) / run["answers"] * 1e6
     return run
 
 

