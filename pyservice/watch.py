@@ -18,7 +18,17 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Park, Run
 
-__all__ = ["Change", "Changes", "Park", "Parked", "Topics", "Waiters", "park", "run_parked"]
+__all__ = [
+    "Change",
+    "Changes",
+    "Park",
+    "Parked",
+    "ParkedTask",
+    "Topics",
+    "Waiters",
+    "park",
+    "run_parked",
+]
 
 HOLD_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
@@ -174,9 +184,11 @@ class Topics:
 class Parked:
     """A request that a door holds. `Waiters` fills the slots; a door's own kind of it is woken."""
 
-    __slots__ = ("sequence", "topics", "until")
+    __slots__ = ("doubted_in", "sequence", "topics", "until")
 
     def __init__(self) -> None:
+        self.doubted_in = ""
+        """The run that was believed when another parked it and it was woken for that; empty: it was not."""
         self.topics: tuple[str, ...] = ()
         self.sequence = 0
         self.until = 0.0
@@ -189,6 +201,20 @@ class Parked:
         raise NotImplementedError
 
 
+class ParkedTask(Parked):
+    """A task that waits, where the door has one for each request anyway: one of them for all of its waits."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.future: asyncio.Future[bool] | None = None
+
+    def woken(self, *, is_over: bool) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(is_over)
+
+
 class Waiters:
     """The parked requests of the doors, by topic. Costs no task and no timer for each.
 
@@ -197,6 +223,12 @@ class Waiters:
     after the number that it was parked with; where nobody knows, it is woken, which costs one
     question. Nobody asks for changes while nothing is parked: who is parked first says from which
     number on they matter.
+
+    One run is believed at a time, and none again after another, so numbers of two runs are never compared.
+    Names of runs have no order, and what an earlier run parked may arrive late. But a plane has one run
+    at a time: who is asked while a run is believed answers in that one or in a later one. So another run
+    is believed when it answers the question for changes, or parks a request that was sent again since;
+    whom it parks before is not held but woken, to be sent again.
     """
 
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
@@ -222,7 +254,11 @@ class Waiters:
     def hold(self, parked: Parked, park: Park) -> None:
         """Hold a request until it is woken, which may be before this returns, or dropped."""
         if park.run != self._run:
-            # Nobody is parked, or the service was restarted and the door is the first to see it.
+            if parked.doubted_in != self._run:
+                parked.doubted_in = self._run
+                parked.woken(is_over=False)
+                return
+            # The first run of all, or the service was restarted and the door is the first to see it.
             self._restart(park.run, park.sequence)
             self._wake(tuple(self._held))
         elif not self._held and park.sequence > self._after:
@@ -254,14 +290,12 @@ class Waiters:
         if not self._held:
             self._wanted.clear()
 
-    async def wait(self, park: Park, until: float = 0.0) -> tuple[bool, float]:
-        """Hold the calling task: whether its time is over, and when it will be, which is given back
-        when it waits once more."""
-        task = _ParkedTask(asyncio.get_running_loop().create_future())
-        task.until = until
+    async def wait(self, task: ParkedTask, park: Park) -> bool:
+        """Hold the calling task, for what is left of its time: whether that is over."""
+        task.future = asyncio.get_running_loop().create_future()
         try:
             self.hold(task, park)
-            return await task.future, task.until
+            return await task.future
         finally:
             self.drop(task)
 
@@ -340,27 +374,13 @@ async def run_parked(
     and doors that have a task for each request anyway."""
     if waiters is None:
         raise RuntimeError("the operation waits, and nobody was given to wake it")
-    until = 0.0
+    task = ParkedTask()
     while True:
-        caller.call.is_hold_over, until = await waiters.wait(parked, until)
+        caller.call.is_hold_over = await waiters.wait(task, parked)
         response = await run(message, caller)
         if not isinstance(response, Park):
             return response
         parked = response
-
-
-class _ParkedTask(Parked):
-    """A task that waits, where the door has one for each request anyway."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[bool]) -> None:
-        super().__init__()
-        self.future = future
-
-    def woken(self, *, is_over: bool) -> None:
-        if not self.future.done():
-            self.future.set_result(is_over)
 
 
 Key = TypeVar("Key")

@@ -6,12 +6,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pyservice.calls import Call, Caller, Park, TokenKind
 from pyservice.pb.hosting.v1 import groups_pb2
-from pyservice.watch import Change, Changes, Parked, Topics, Waiters, park, run_parked
+from pyservice.watch import (
+    Change,
+    Changes,
+    Parked,
+    ParkedTask,
+    Topics,
+    Waiters,
+    park,
+    run_parked,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -197,26 +204,77 @@ async def test_a_request_from_before_what_is_remembered_is_woken() -> None:
 
 
 async def test_another_run_wakes_everybody() -> None:
-    waiters, first, second, third = Waiters(), Request(), Request(), Request()
+    waiters, first, second = Waiters(), Request(), Request()
+    waiters.hold(first, Park(("a",), 5, "r"))
+    waiters.take("r", Changes("s", 1, (), is_complete=False))
+    assert first.wakings == [False]
+    waiters.hold(second, Park(("a",), 1, "s"))
+    # An answer to a question about another run says nothing about this one.
+    waiters.take("r", Changes("r", 9, (Change("a", 9),), is_complete=True))
+    assert second.wakings == []
+
+
+async def test_a_request_of_another_run_is_asked_again_before_that_is_believed() -> None:
+    """It may have been on its way since before a restart, so it is not held, and nobody is woken for it."""
+    waiters, first, late = Waiters(), Request(), Request()
+    waiters.hold(first, Park(("a",), 1, "s"))
+    waiters.hold(late, Park(("a",), 5, "r"))
+    assert (first.wakings, late.wakings) == ([], [False])
+    waiters.hold(late, Park(("a",), 1, "s"))
+    waiters.take("s", Changes("s", 2, (Change("b", 2),), is_complete=True))
+    assert (first.wakings, late.wakings) == ([], [False])
+    assert len(waiters) == 2
+
+
+async def test_an_earlier_run_is_not_believed_because_nobody_waits() -> None:
+    waiters, first, late = Waiters(), Request(), Request()
+    waiters.hold(first, Park(("a",), 1, "s"))
+    waiters.drop(first)
+    waiters.hold(late, Park(("a",), 5, "r"))
+    assert late.wakings == [False]
+
+
+async def test_a_run_that_parks_a_request_again_is_new_and_wakes_everybody() -> None:
+    waiters, first, second = Waiters(), Request(), Request()
+    waiters.hold(first, Park(("a",), 5, "r"))
+    for _ in range(2):
+        waiters.hold(second, Park(("a",), 1, "s"))
+    assert (first.wakings, second.wakings) == ([False], [False])
+    assert len(waiters) == 1
+    assert await waiters.question() == ("s", 1)
+
+
+async def test_who_was_asked_again_before_one_more_restart_proves_nothing() -> None:
+    waiters, first, second = Waiters(), Request(), Request()
     waiters.hold(first, Park(("a",), 5, "r"))
     waiters.hold(second, Park(("a",), 1, "s"))
-    assert (first.wakings, second.wakings) == ([False], [])
-    waiters.take("s", Changes("t", 1, (), is_complete=False))
-    assert second.wakings == [False]
-    waiters.hold(third, Park(("a",), 1, "t"))
-    # An answer to a question about another run says nothing about this one.
-    waiters.take("s", Changes("s", 9, (Change("a", 9),), is_complete=True))
-    assert third.wakings == []
+    waiters.take("r", Changes("t", 3, (), is_complete=False))
+    waiters.hold(second, Park(("a",), 1, "s"))
+    assert (first.wakings, second.wakings) == ([False], [False, False])
+    waiters.hold(second, Park(("a",), 3, "t"))
+    assert second.wakings == [False, False]
+    assert await waiters.question() == ("t", 3)
+
+
+async def test_a_task_that_is_parked_by_another_run_asks_once_more_and_waits() -> None:
+    waiters, first, task = Waiters(), Request(), ParkedTask()
+    waiters.hold(first, Park(("a",), 5, "r"))
+    assert not await waiters.wait(task, Park(("a",), 1, "s"))
+    waiting = asyncio.create_task(waiters.wait(task, Park(("a",), 1, "s")))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiters.take("s", Changes("s", 2, (Change("a", 2),), is_complete=True))
+    assert not await waiting
 
 
 async def test_a_request_is_held_no_longer_than_its_time() -> None:
     loop = asyncio.get_running_loop()
     waiters = Waiters(hold_ms=200)
     began = loop.time()
-    over, until = await waiters.wait(Park(("a",), 1, "r"))
-    assert over
+    task = ParkedTask()
+    assert await waiters.wait(task, Park(("a",), 1, "r"))
     assert 0.199 <= loop.time() - began < 5.0
-    assert until == pytest.approx(began + 0.2, abs=0.1)
+    assert task.until == pytest.approx(began + 0.2, abs=0.1)
     assert len(waiters) == 0
 
 
@@ -224,14 +282,13 @@ async def test_parking_again_does_not_give_more_time() -> None:
     loop = asyncio.get_running_loop()
     waiters = Waiters(hold_ms=300)
     began = loop.time()
-    waiting = asyncio.create_task(waiters.wait(Park(("a",), 1, "r")))
+    task = ParkedTask()
+    waiting = asyncio.create_task(waiters.wait(task, Park(("a",), 1, "r")))
     await asyncio.sleep(0.1)
     waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
-    over, until = await waiting
-    assert not over
-    over, _ = await waiters.wait(Park(("a",), 2, "r"), until)
-    assert over
-    # Without what was given back it would have been 0.4 s at least.
+    assert not await waiting
+    assert await waiters.wait(task, Park(("a",), 2, "r"))
+    # Without what the task remembers it would have been 0.4 s at least.
     assert loop.time() - began < 0.39
 
 
@@ -295,115 +352,3 @@ async def test_an_operation_of_this_process_waits_by_itself() -> None:
     topics.bump("a")
     assert await running is answer
     assert not caller.call.is_hold_over
-
-
-# Every order of things
-
-_TOPICS = st.sampled_from(["a", "b", "c"])
-_ACTIONS = (
-    *(st.tuples(st.just("bump"), _TOPICS),) * 3,
-    *(st.tuples(st.just("read"), _TOPICS),) * 4,
-    *(st.tuples(st.just("park"), st.integers(0, 5)),) * 4,
-    *(st.tuples(st.just("ask"), st.none()),) * 3,
-    *(st.tuples(st.just("tell"), st.none()),) * 3,
-    st.tuples(st.just("leave"), st.integers(0, 5)),
-)
-_STEPS = st.lists(st.one_of(*_ACTIONS), min_size=10, max_size=60)
-
-
-class _World:
-    """A plane, a door, and what is on its way between them."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.topics = Topics(capacity)
-        self.waiters = Waiters()
-        self.shown: dict[Request, tuple[Topics, str, int]] = {}
-        """Which change of which topic the client of a request has seen."""
-        self.parks: list[tuple[Request, Park]] = []
-        """Answers that park, on their way to the door."""
-        self.news: tuple[str, Changes] | None = None
-        """An answer of the long poll, on its way to the door."""
-        self.truth: dict[str, int] = {}
-
-    def bump(self, topic: str) -> None:
-        self.topics.bump(topic)
-        self.truth[topic] = self.topics.sequence
-
-    def read(self, topic: str) -> None:
-        request = Request()
-        index = self.topics.index_of(topic)
-        parked = self.topics.park_or_none(index, CALL, topic)
-        assert parked is not None
-        self.shown[request] = (self.topics, topic, self.truth.get(topic, 0))
-        self.parks.append((request, parked))
-
-    def park(self, number: int) -> None:
-        if self.parks:
-            self.waiters.hold(*self.parks.pop(number % len(self.parks)))
-
-    def ask(self, _: None) -> None:
-        if self.news is None and len(self.waiters):
-            run, after = _now(self.waiters.question())
-            self.news = (run, _now(self.topics.changes_after(run, after, 0.0)))
-
-    def tell(self, _: None) -> None:
-        if self.news is not None:
-            asked, changes = self.news
-            self.news = None
-            self.waiters.take(asked, changes)
-
-    def leave(self, number: int) -> None:
-        held = tuple(self.waiters._held)
-        if held:
-            request = held[number % len(held)]
-            self.waiters.drop(request)
-            assert isinstance(request, Request)
-            del self.shown[request]
-
-    def restart(self) -> None:
-        self.topics = Topics(self.capacity)
-        self.truth = {}
-
-    def is_old(self, request: Request) -> bool:
-        topics, topic, seen = self.shown[request]
-        return topics is not self.topics or self.truth.get(topic, 0) > seen
-
-
-def _now(coroutine: Any) -> Any:
-    """The result of a coroutine that has nothing to wait for."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("it waits")
-
-
-@settings(max_examples=300, deadline=None)
-@given(steps=_STEPS, later=st.none() | _STEPS, capacity=st.sampled_from([2, 1000]))
-def test_in_no_order_of_things_is_a_change_missed(
-    steps: list[tuple[str, Any]], later: list[tuple[str, Any]] | None, capacity: int
-) -> None:
-    """`later`: what happens after a restart; None: there is none."""
-
-    async def live() -> None:
-        world = _World(capacity)
-        for step, argument in steps:
-            getattr(world, step)(argument)
-        if later is not None:
-            world.restart()
-            for step, argument in later:
-                getattr(world, step)(argument)
-        while world.parks:
-            world.park(0)
-        # What is on its way arrives; then one question more is all that it takes to know everything.
-        world.tell(None)
-        for _ in range(2):
-            world.ask(None)
-            world.tell(None)
-        for request in world.shown:
-            is_held = request in world.waiters._held
-            assert is_held != bool(request.wakings)
-            assert not (is_held and world.is_old(request))
-
-    asyncio.run(live())

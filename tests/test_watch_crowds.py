@@ -111,7 +111,10 @@ async def test_another_run_meanwhile_wakes_the_rest_once() -> None:
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
     late = Request(crowd.woken)
-    waiters.hold(late, Park(("a",), 7, "other"))
+    other = Park(("a",), 7, "other")
+    waiters.hold(late, other)
+    assert crowd.woken.pop() == (late, False)
+    waiters.hold(late, other)
     await crowd.all_woken()
     assert len(crowd.woken) == COUNT
     assert len(waiters) == 1

@@ -7,6 +7,7 @@ sizes, the deadline, and the time that parked calls wait. How many are passed on
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +23,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
 from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
-from pyservice.watch import Waiters
+from pyservice.watch import ParkedTask, Waiters
 
 AT_ONCE: Final = 512
 """Calls that are with the other side at one time, of which a token or an address has a share
@@ -31,7 +32,9 @@ ANSWER_TIMEOUT_MS: Final = 60_000
 _WOKEN_AT_ONCE: Final = 32
 """Parked calls that are sent again at one time; the others wait for their turn."""
 _PARKED_BYTES: Final = 4 * 1024
-"""The longest message of a parked call. What a watch asks for is a tenth of it."""
+"""The longest message of a parked call, and the most metadata. A watch needs a tenth of either."""
+_ENTRY_BYTES: Final = 32
+"""What an entry of metadata costs beside its name and value (RFC 9113, 6.5.2)."""
 _READY_S: Final = 2.0
 
 _PASSED: Final = ("authorization", "idempotency-key", "user-agent")
@@ -69,6 +72,8 @@ class Asked(NamedTuple):
     """Metadata of the client's call."""
     client: Address
     trace: Trace
+    check_parked: Callable[[], None]
+    """Raises ServiceError when too much would be kept of it while it waits; see the function."""
 
 
 class RpcPassing:
@@ -96,9 +101,10 @@ class RpcPassing:
     async def answer(self, asked: Asked, time_left_s: float | None) -> bytes:
         """The answer's bytes, after waiting for a change where the other side parks the call.
 
-        A call that has to wait is refused as BODY_TOO_LARGE when its message has more than 4 KiB: it is in memory
-        until the call ends, up to 40 s, and most are too small to be in the budget of bodies. Charging them to it
-        would let a few thousand watches take the room of everybody's bodies; and no watch needs so much.
+        A call that has to wait is refused as BODY_TOO_LARGE when its message has more than 4 KiB, and as
+        HEADERS_TOO_LARGE when its metadata has: both are in memory until the call ends, up to 40 s (the metadata is the
+        library's), and most are too small to be in the budget of bodies. Charging them to it would let a few thousand
+        watches take the room of everybody's bodies; and no watch needs so much.
 
         Raises ServiceError of this side, Failed with the other's.
         """
@@ -107,11 +113,11 @@ class RpcPassing:
         metadata = _metadata(asked, self._rays.pass_on(asked.trace))
         async with self._shares.place(asked.fields.get("authorization"), asked.client):
             answer = await self._ask(asked, metadata, deadline)
-        until = 0.0
+        task = ParkedTask()
         while isinstance(answer, Park):
-            check_parked(asked.data)
+            asked.check_parked()
             asked.trace.is_held = True
-            is_over, until = await self._waiters.wait(answer, until)
+            is_over = await self._waiters.wait(task, answer)
             again = (*metadata, (behind.HELD, behind.OVER if is_over else behind.WOKEN))
             # Before its turn: while nobody is there, all find out at the same time.
             await self._look()
@@ -161,11 +167,16 @@ class RpcPassing:
         await self._channel.close()
 
 
-def check_parked(data: bytes) -> None:
-    """Of a message that would be kept while its call is parked. Raises BODY_TOO_LARGE."""
+def check_parked(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Of message and metadata of a call that is to be parked. Raises BODY_TOO_LARGE, HEADERS_TOO_LARGE."""
     if len(data) > _PARKED_BYTES:
         detail = f"Send at most {_PARKED_BYTES} bytes with watch_index, not {len(data)}."
         raise ServiceError("BODY_TOO_LARGE", detail)
+    metadata = context.invocation_metadata() or ()
+    size = sum(len(name) + len(value) + _ENTRY_BYTES for name, value in metadata)
+    if size > _PARKED_BYTES:
+        detail = f"Send at most {_PARKED_BYTES} bytes of metadata with watch_index, not {size}."
+        raise ServiceError("HEADERS_TOO_LARGE", detail)
 
 
 def _metadata(asked: Asked, traceparent: str) -> Metadata:

@@ -220,7 +220,7 @@ class _Calls:
                     park = (behind.PARK, behind.park_text(response))
                     context.set_trailing_metadata(((RAY_ID, ray_id), park))
                     return b""
-                check_parked(data)
+                check_parked(data, context)
                 trace.is_held = True
                 response = await run_parked(run, message, caller, response, waiters)
             context.set_trailing_metadata(((RAY_ID, ray_id),))
@@ -235,7 +235,8 @@ class _Calls:
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             _check_length(data, limit)
             client, _, _ = self._client(context, fields)
-            asked = Asked(method.grpc_path, data, fields, client, trace)
+            check = partial(check_parked, data, context)
+            asked = Asked(method.grpc_path, data, fields, client, trace, check)
             answer = await passing.answer(asked, context.time_remaining())
             context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
             return answer

@@ -16,7 +16,7 @@ from pyservice.rpc import (
     InternalServer,
     next_changes,
 )
-from pyservice.watch import Topics, Waiters, park
+from pyservice.watch import ParkedTask, Topics, Waiters, park
 
 pytestmark = pytest.mark.anyio
 
@@ -44,10 +44,10 @@ class Plane:
             await self._server.stop(0.0)
             self._server = None
 
-    def waits(self, waiters: Waiters, topic: str) -> asyncio.Task[tuple[bool, float]]:
+    def waits(self, waiters: Waiters, topic: str) -> asyncio.Task[bool]:
         """Somebody who read just now and waits for the next change of a topic."""
         parked = park(topic, sequence=self.topics.sequence, run=self.topics.run)
-        return asyncio.create_task(waiters.wait(parked))
+        return asyncio.create_task(waiters.wait(ParkedTask(), parked))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_news_reach_whom_they_concern(plane: Plane) -> None:
         concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
         await asyncio.sleep(0.05)
         plane.topics.bump("a")
-        over, _ = await asyncio.wait_for(concerned, 5)
+        over = await asyncio.wait_for(concerned, 5)
         assert not over
         assert not other.done()
         plane.topics.bump("b")
@@ -125,7 +125,7 @@ async def test_another_run_wakes_everybody(plane: Plane) -> None:
         plane.topics = Topics()
         await plane.start()
         for task in waiting:
-            over, _ = await asyncio.wait_for(task, 10)
+            over = await asyncio.wait_for(task, 10)
             assert not over
 
 

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
-from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.metrics import CANCELLED, RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from tests.small_service import CONNECTED, LOBBY_ID, MATCHMAKER, GrpcDoor, SmallService, open_door
@@ -211,7 +211,8 @@ async def test_an_operation_past_its_deadline_is_given_up(
     codes = metrics.grpc.meters["join"].codes
     while sum(codes.values()) == 0:
         await asyncio.sleep(0)
-    assert codes["DEADLINE_EXCEEDED"] == 1
+    # The client gives up at the same time, and its word may be there first.
+    assert codes.get("DEADLINE_EXCEEDED", 0) + codes.get(CANCELLED, 0) == 1
 
 
 async def test_a_port_that_is_taken_is_named(service: SmallService) -> None:

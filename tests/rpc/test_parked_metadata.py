@@ -1,0 +1,121 @@
+"""What a parked gRPC call keeps beside its message is bounded too: the library holds its metadata until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.rpc import RpcServer
+from pyservice.rpc.status import read_error
+from pyservice.watch import Waiters
+from tests.two_doors import GROUP, GROUPS, SmallControl, open_doors, until
+
+pytestmark = pytest.mark.anyio
+
+CLOUD = ("authorization", "Bearer cloud_c")
+Channel = grpc.aio.Channel
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def control() -> SmallControl:
+    return SmallControl()
+
+
+@pytest.fixture(params=["passed on", "answered here"])
+async def parking(
+    request: pytest.FixtureRequest, tmp_path: Path, control: SmallControl
+) -> AsyncIterator[tuple[Channel, Waiters]]:
+    """A door that parks calls of another process, and one that parks its own; and where they wait."""
+    if request.param == "passed on":
+        async with open_doors(tmp_path, control) as doors:
+            yield doors.grpc.channel, doors.waiters
+    else:
+        async with served_here(control) as opened:
+            yield opened
+
+
+@asynccontextmanager
+async def served_here(control: SmallControl) -> AsyncIterator[tuple[Channel, Waiters]]:
+    waiters = Waiters()
+    control.topics.listen(partial(waiters.take, control.topics.run))
+    server = RpcServer(
+        control.operations(),
+        DoorSettings(),
+        RequestMetrics(),
+        Limits(),
+        "127.0.0.1:0",
+        waiters=waiters,
+    )
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel, waiters
+    await server.stop(0.0)
+
+
+def billing(
+    channel: Channel, filling_bytes: int, index: str | None = None, entries: int = 1
+) -> grpc.aio.UnaryUnaryCall[Any, groups_pb2.GetGroupBillingResponse]:
+    method = channel.unary_unary(
+        f"/{GROUPS}/GetGroupBilling",
+        request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
+        response_deserializer=groups_pb2.GetGroupBillingResponse.FromString,
+    )
+    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index)
+    filling = [("x-filling", "x" * (filling_bytes // entries))] * entries
+    return method(request, metadata=(CLOUD, *filling), timeout=20)
+
+
+def _is_parked(waiters: Waiters, number: int) -> bool:
+    return len(waiters) == number
+
+
+@pytest.mark.parametrize(("filling_bytes", "entries"), [(4_096, 1), (30_000, 1), (200, 200)])
+async def test_a_call_with_much_metadata_is_not_parked(
+    parking: tuple[Channel, Waiters], filling_bytes: int, entries: int
+) -> None:
+    channel, waiters = parking
+    index = (await billing(channel, 0)).watch.index
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await billing(channel, filling_bytes, index, entries)
+    error = read_error(raised.value)
+    assert error is not None
+    assert error.code == "HEADERS_TOO_LARGE"
+    assert "at most 4096 bytes of metadata with watch_index" in error.detail
+    assert len(waiters) == 0
+
+
+async def test_a_call_with_as_much_as_tracing_adds_is_parked(
+    parking: tuple[Channel, Waiters], control: SmallControl
+) -> None:
+    channel, waiters = parking
+    index = (await billing(channel, 0)).watch.index
+    call = asyncio.ensure_future(billing(channel, 3_500, index))
+    await until(partial(_is_parked, waiters, 1))
+    control.pay(GROUP, "now")
+    assert (await call).group.payment_succeeded_ts == "now"
+
+
+async def test_what_need_not_wait_is_answered_whatever_comes_with_it(
+    parking: tuple[Channel, Waiters], control: SmallControl
+) -> None:
+    channel, _ = parking
+    index = (await billing(channel, 30_000)).watch.index
+    control.pay(GROUP, "now")
+    assert (await billing(channel, 30_000, index)).group.payment_succeeded_ts == "now"

@@ -1,0 +1,73 @@
+"""Watches at the public doors, over a restart of the control plane that nobody was waiting for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.pb.hosting.v1 import groups_pb2
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.watches import close_all, read_index, watch
+from tests.two_doors import BILLING, CLOUD, GROUP, GROUPS, Doors, SmallControl, open_doors, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
+    """They know the run before this one, by a watch whose client has left."""
+    async with open_doors(tmp_path) as opened:
+        connection = await watch(opened, await read_index(opened))
+        await until(lambda: len(opened.waiters) == 1)
+        await close_all([connection])
+        await until(lambda: len(opened.waiters) == 0)
+        await opened.behind.stop()
+        opened.control = SmallControl()
+        await opened.behind.start(opened.control)
+        yield opened
+
+
+async def test_the_first_watch_is_asked_once_more_and_held_and_the_next_is_held(
+    doors: Doors,
+) -> None:
+    index = await read_index(doors)
+    watching = []
+    for parks in (2, 3):
+        watching.append(await watch(doors, index))
+        await until(lambda: len(doors.waiters) == len(watching))
+        assert doors.control.parks == parks
+    doors.control.pay(GROUP, "now")
+    for connection in watching:
+        answer = await asyncio.wait_for(connection.read(), 5)
+        assert answer.json["group"] == {"payment_succeeded_ts": "now"}
+    await close_all(watching)
+
+
+async def test_a_watch_over_grpc_is_asked_once_more_and_held(doors: Doors) -> None:
+    method = doors.grpc.channel.unary_unary(
+        f"/{GROUPS}/GetGroupBilling",
+        request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
+        response_deserializer=groups_pb2.GetGroupBillingResponse.FromString,
+    )
+    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=await read_index(doors))
+    call = method(request, metadata=tuple(CLOUD.items()))
+    await until(lambda: len(doors.waiters) == 1)
+    assert doors.control.parks == 2
+    doors.control.pay(GROUP, "now")
+    assert (await asyncio.wait_for(call, 5)).group.payment_succeeded_ts == "now"
+
+
+async def test_a_watch_that_is_hurried_while_it_is_asked_again_is_not_held_after_its_answer(
+    doors: Doors,
+) -> None:
+    index = await read_index(doors)
+    connection = await watch(doors, index)
+    connection.say("GET", BILLING, None, CLOUD)
+    for _ in range(2):
+        answer = await asyncio.wait_for(connection.read(), 5)
+        assert answer.json["watch"]["index"] == index
+    assert len(doors.waiters) == 0
+    await close_all([connection])
