@@ -10,26 +10,35 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
+from sqlalchemy import select
 
+from pyservice.cli.asking import control_socket
 from pyservice.control.feeding import Composer
 from pyservice.control.links import Links
 from pyservice.dataplane.feed_files import _read
-from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2, feed_pb2
 from pyservice.rpc import InternalClient, Unreachable
-from pyservice.storage import numbers
-from pyservice.storage.database import Database, open_database
+from pyservice.storage import numbers, uploads
+from pyservice.storage.database import Transaction, open_database
+from pyservice.storage.tables import metadata
+from tests.control.world import MOVING
 from tests.faults.shim import Rule, Shim
 from tests.household import Answer, Door, House
 
+_HELD: Final = "hosting.internal.v1.Feed.Held"
+_IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 AGREE_S: Final = 1.0
 UP_S: Final = 30.0
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
+Told = TypeVar("Told")
+Rows = dict[str, frozenset[tuple[Any, ...]]]
+"""By table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,23 @@ RECORDS: Final = (
     Step("the first page is half of it", "control", "pwrite", LOG, at=3),
     Step("written and not synced", "control", "fdatasync fsync", LOG),
     Step("committed and told to nobody", "control", "fdatasync fsync", LOG, after=True),
+)
+ONE_PAGE: Final = (
+    RECORDS[0],
+    Step("the page is announced and not there", "control", "pwrite", LOG, at=2),
+    *RECORDS[2:],
+)
+"""Of a change so small that the third write of RECORDS never comes."""
+KEPT_FILES: Final = "control/objects/kept/*"
+KEPT: Final = (
+    Step("the file has not its last name", "control", "rename", KEPT_FILES),
+    Step("the file is kept and in no record", "control", "rename", KEPT_FILES, after=True),
+    Step("the folder of the file is not synced", "control", "fsync", KEPT_FILES),
+    Step("the file is durable and in no record", "control", "fsync", KEPT_FILES, after=True),
+)
+REMOVED: Final = (
+    Step("the file is gone and that is not synced", "control", "fsync", KEPT_FILES),
+    Step("the file is gone and its upload is not", "control", "fsync", KEPT_FILES, after=True),
 )
 FED: Final = (
     Step("the new file is not synced", "data", "fsync", "feed/.*.tmp"),
@@ -103,8 +129,22 @@ class StruckHouse(House):
         """After some deaths the parent waits long before it starts a plane again: then a new parent is faster."""
         if self.kills % 4 == 3:
             await asyncio.to_thread(self.stop)
-            await asyncio.to_thread(self.start)
+            await asyncio.to_thread(self._start_again)
         self.kills += 1
+
+    def _start_again(self) -> None:
+        """Its ports were nobody's for a moment: whoever took one meanwhile is waited for."""
+        end = time.monotonic() + UP_S
+        while True:
+            try:
+                self.start()
+            except AssertionError:
+                said = self.log().lower()
+                is_taken = "already in use" in said or "failed to bind" in said
+                if not is_taken or time.monotonic() > end:
+                    raise
+            else:
+                return
 
     def arm(self, step: Step) -> Rule:
         return self.shim.kill(
@@ -116,25 +156,23 @@ async def answer_of(call: Awaitable[Answer]) -> Answer | None:
     """What was answered, None when nothing was: the door died, or the plane behind it."""
     try:
         answer = await call
-    except (httpx.TransportError, ValueError):
+    except (httpx.TransportError, Unreachable, ValueError):
         return None
     return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer
 
 
-async def struck(
-    house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Answer]]
-) -> Answer | None:
-    """Asks for something, and the plane dies at the step. What was answered."""
+async def struck(house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]) -> Told:
+    """Asks for something, and the plane dies at the step. What `ask` gave: it bears that nobody answers."""
     pid = house.pid(step.role)
     if not step.calls:
-        asking = asyncio.ensure_future(answer_of(ask()))
+        asking = asyncio.ensure_future(ask())
         await asyncio.sleep(step.delay_ms / 1000)
         house.kill(step.role)
         answer = await asking
     else:
         rule = house.arm(step)
         try:
-            answer = await answer_of(ask())
+            answer = await ask()
             async with asyncio.timeout(10):
                 while not rule.struck:
                     await asyncio.sleep(0.005)
@@ -156,20 +194,33 @@ class Witness:
         self._door = door
         self._token = token
         self._game_id = game_id
-        self._database: Database = open_database(house.database_url, house.data_dir / "control")
         self._client = InternalClient(house.data_dir / "admin.sock")
+        self._control = InternalClient(control_socket(house.data_dir))
 
     async def close(self) -> None:
+        await self._control.close()
         await self._client.close()
-        await self._database.close()
+
+    @contextlib.asynccontextmanager
+    async def _look(self) -> AsyncIterator[Transaction]:
+        """At the records, and no longer: while somebody else has its file open, SQLite does not go through the log that
+        a dead plane left, and what that plane had committed would be gone.
+        """
+        database = open_database(self._house.database_url, self._house.data_dir / "control")
+        try:
+            async with database.read() as tx:
+                yield tx
+        finally:
+            await database.close()
 
     async def both_up(self) -> None:
-        """Returns when both planes answer."""
+        """Returns when both planes answer, at the public door and to commands."""
         end = time.monotonic() + UP_S
         while True:
             fields = {"game_id": self._game_id}
             with contextlib.suppress(httpx.TransportError, Unreachable):
-                await self._client.call("hosting.internal.v1.Feed.Held", feed_pb2.HeldRequest())
+                await self._client.call(_HELD, feed_pb2.HeldRequest())
+                await self._control.call(_IDENTITIES, control_admin_pb2.ListIdentitiesRequest())
                 if (await self._door.call("get_game", fields, token=self._token)).code == "OK":
                     return
             assert time.monotonic() < end, self._house.log()
@@ -185,15 +236,27 @@ class Witness:
             assert time.monotonic() - began_s < AGREE_S, (found, self._house.log())
             await asyncio.sleep(0.01)
 
+    async def records(self) -> Rows:
+        """Every row, without those that change by themselves, and of uploads those that are not about to be removed."""
+        rows = {}
+        async with self._look() as tx:
+            for table in metadata.sorted_tables:
+                if table.name not in MOVING:
+                    rows[table.name] = await tx.all(select(table))
+        gone = {row.upload_id for row in rows["uploads"] if row.kind == uploads.GONE}
+        for name in ("uploads", "upload_files"):
+            rows[name] = [row for row in rows[name] if row.upload_id not in gone]
+        return {name: frozenset(tuple(row) for row in found) for name, found in rows.items()}
+
     async def _differences(self) -> list[Any]:
         links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
-        async with self._database.read() as tx:
+        async with self._look() as tx:
             epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
             assert epoch is not None
             composer = Composer(epoch, links)
             ids = await _all_namespaces(tx)
             wanted = {one: await composer.compose(tx, one) for one in ids}
-        answer = await self._client.call("hosting.internal.v1.Feed.Held", feed_pb2.HeldRequest())
+        answer = await self._client.call(_HELD, feed_pb2.HeldRequest())
         held = {one.namespace_id: one for one in answer.configurations}
         found: list[Any] = []
         for namespace_id, message in wanted.items():

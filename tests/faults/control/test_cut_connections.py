@@ -8,14 +8,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import text
 
 from pyservice.storage import postgres_connections
 from pyservice.storage.database import Database, open_database
 from tests.databases import Databases
-from tests.databases import databases as databases
 from tests.faults.cut import Way, way_to
+from tests.household import Developer, House
 from tests.storage.notes import (
     at_once,
     both,
@@ -23,6 +24,7 @@ from tests.storage.notes import (
     codes,
     count_up,
     in_use,
+    look_once,
     number,
     prepare,
     read_once,
@@ -32,6 +34,7 @@ from tests.storage.notes import (
 pytestmark = pytest.mark.anyio
 
 COMMIT = b"COMMIT\0"
+TIMES = 6
 
 
 @pytest.fixture
@@ -58,6 +61,42 @@ async def test_connections_that_broke_while_they_were_idle_are_not_noticed_by_an
         await at_once(database, "read", 8, number)
         way.cut()
         assert await codes(database) == {"OK"}
+
+
+async def test_looks_at_connections_that_broke_unnoticed_are_asked_again_and_answered(
+    database: Database, way: Way
+) -> None:
+    for _ in range(3):
+        await at_once(database, "read", 8, number)
+        way.lose()
+        assert await asyncio.gather(*(look_once(database) for _ in range(8))) == [0] * 8
+    async with database.look() as tx:
+        assert await number(tx, "a") == 0
+        way.lose()
+        assert await number(tx, "b") == 0
+
+
+async def test_a_look_is_asked_once_more_and_no_more(database: Database, way: Way) -> None:
+    way.cut_at = b"SELECT notes.number"
+    assert await code_of(lambda: look_once(database)) == "CONTROL_PLANE_UNAVAILABLE"
+    assert way.cuts == 2
+    way.cut_at = None
+    assert await look_once(database) == 0
+
+
+async def test_a_look_that_fails_on_a_good_connection_is_not_repeated(
+    database: Database, way: Way
+) -> None:
+    """A sequence counts how often it was asked, whatever became of it."""
+    async with database.write() as tx:
+        await tx.run(text("CREATE SEQUENCE asked"))
+    async with database.look() as tx:
+        with pytest.raises(asyncpg.PostgresError, match="division by zero"):
+            await tx.all(text("SELECT nextval('asked') / 0"))
+    async with database.look() as tx:
+        row = await tx.first(text("SELECT nextval('asked')"))
+    assert row is not None
+    assert row[0] == 2
 
 
 async def test_connections_on_which_nothing_is_heard_any_more_cost_one_caller_a_wait(
@@ -144,3 +183,44 @@ async def test_a_statement_that_nobody_waits_for_ends_on_the_server_too(
         await write_once(database)
     async with database.read() as tx:
         assert await number(tx) == 1
+
+
+# A whole service ----------------------------------------------------------------------------------
+
+
+async def test_callers_of_a_service_do_not_notice_that_its_connections_were_lost(
+    way: Way, tmp_path: Path
+) -> None:
+    house = House(tmp_path, way.url)
+    try:
+        await asyncio.to_thread(house.start)
+        door = house.door("http")
+        developer = Developer(house, door)
+        game_id = await developer.game()
+        back = Developer(house, door, await developer.service_token(game_id))
+        [version] = (await developer.good("list_versions", game_id=game_id))["versions"]
+        version_id = version["version_id"]
+
+        async def ask() -> set[str]:
+            """Codes of looks, reads and changes, several of each at once."""
+            calls = [
+                call
+                for _ in range(TIMES)
+                for call in (
+                    developer.call("get_version", game_id=game_id, version_id=version_id),
+                    developer.call("get_namespace", game_id=game_id, namespace_id="prod"),
+                    developer.call("inspect_token"),
+                    back.call("list_builds", game_id=game_id, environment_id="prod"),
+                    developer.call("get_game", game_id=game_id),
+                    developer.call("create_version", game_id=game_id, display_name="x", config={}),
+                )
+            ]
+            return {answer.code for answer in await asyncio.gather(*calls)}
+
+        for _ in range(3):
+            assert await ask() == {"OK"}
+            way.lose()
+        assert await ask() == {"OK"}
+        await door.close()
+    finally:
+        await asyncio.to_thread(house.close)

@@ -15,19 +15,22 @@ from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import cloud_tokens, groups, identities
 from tests.databases import Databases
-from tests.databases import databases as databases
 from tests.faults.control.struck import LOG, Step, StruckHouse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 TOKEN: Final = "control/owner.token"
+OF_TOKEN: Final = (
+    Step("the token is not synced", "control", "fsync", "control/.owner.token*"),
+    Step("the token has not its name", "control", "rename", TOKEN),
+    Step("the token is in its file", "control", "rename", TOKEN, after=True),
+)
+"""Steps on files; a server keeps the records on one's own."""
 STEPS: Final = (
     Step("the tables are half written", "control", "pwrite", LOG, at=20),
     Step("the tables are not synced", "control", "fdatasync fsync", LOG),
     Step("the tables are there", "control", "fdatasync fsync", LOG, after=True),
-    Step("the token is not synced", "control", "fsync", "control/.owner.token*"),
-    Step("the token has not its name", "control", "rename", TOKEN),
-    Step("the token is in its file", "control", "rename", TOKEN, after=True),
+    *OF_TOKEN,
     Step("the owner is not synced", "control", "fdatasync fsync", LOG, at=2),
     Step("the owner is there", "control", "fdatasync fsync", LOG, at=2, after=True),
 )
@@ -35,14 +38,22 @@ FEW: Final = (STEPS[1], STEPS[5], STEPS[7])
 
 
 @pytest.mark.parametrize(
-    "step",
-    [step if step in FEW else pytest.param(step, marks=pytest.mark.proof) for step in STEPS],
-    ids=lambda step: step.name.replace(" ", "-"),
+    ("kind", "step"),
+    [
+        pytest.param(
+            kind,
+            step,
+            marks=() if step in FEW else pytest.mark.proof,
+            id=f"{kind}-{step.name.replace(' ', '-')}",
+        )
+        for kind, steps in (("sqlite", STEPS), ("postgresql", OF_TOKEN))
+        for step in steps
+    ],
 )
 async def test_a_first_start_that_dies_is_gone_on_with(
-    step: Step, tmp_path: Path, shim_library: Path
+    kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    house = StruckHouse(tmp_path / "house", shim_library, None)
+    house = StruckHouse(tmp_path / "house", shim_library, databases.url(kind))
     rule = house.arm(step)
     try:
         await asyncio.to_thread(house.start)
@@ -54,7 +65,7 @@ async def test_a_first_start_that_dies_is_gone_on_with(
         assert [one["group_id"] for one in answer.body["groups"]] == [house.group_id]
         await door.close()
         assert house.stop() == 0
-        database = open_database(None, house.data_dir / "control")
+        database = open_database(house.database_url, house.data_dir / "control")
         assert await counts(database) == (1, 1, 1)
         await database.close()
     finally:

@@ -1,14 +1,17 @@
 """Who asks for a change and goes away before it is answered: the change is made, and whoever watches hears of it all
-the same. The disk is held between the change and its answer, so that the caller goes at that very moment.
+the same. The disk is held between the change and its answer, or the commit on its way to the server, so that the caller
+goes at that very moment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -17,7 +20,9 @@ from pyservice.control.changes import now_ms
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
 from tests.control.files import png, put
+from tests.databases import KINDS, Databases
 from tests.faults.control.struck import LOG, StruckHouse
+from tests.faults.cut import way_to
 from tests.household import Developer, Door, GrpcDoor, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -30,14 +35,37 @@ MADE_S: Final = 2.0
 _ADMIN: Final = "hosting.internal.v1.ControlAdmin"
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, shim_library: Path) -> Iterator[StruckHouse]:
-    made = StruckHouse(tmp_path_factory.mktemp("house"), shim_library, None)
-    try:
-        made.start()
+class Held(Protocol):
+    """Commits that are held."""
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class HeldHouse(StruckHouse):
+    """A service whose changes are made and not committed as long as `commits_held` is open."""
+
+    commits_held: Callable[[], contextlib.AbstractContextManager[Held]]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+async def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    shim_library: Path,
+    databases: Databases,
+) -> AsyncIterator[HeldHouse]:
+    url = databases.url(request.param)
+    async with contextlib.AsyncExitStack() as stack:
+        way = None if url is None else await stack.enter_async_context(way_to(url))
+        made = HeldHouse(
+            tmp_path_factory.mktemp("house"), shim_library, None if way is None else way.url
+        )
+        stack.push_async_callback(asyncio.to_thread, made.close)
+        on_disk = functools.partial(made.shim.stalled, "fdatasync fsync", LOG)
+        made.commits_held = on_disk if way is None else way.held
+        await asyncio.to_thread(made.start)
         yield made
-    finally:
-        made.close()
 
 
 @dataclass
@@ -52,7 +80,7 @@ class Watched:
 class Scene:
     """Somebody who watches at the public door, and callers who go."""
 
-    def __init__(self, house: StruckHouse, caller: Door) -> None:
+    def __init__(self, house: HeldHouse, caller: Door) -> None:
         self.house = house
         self.developer = Developer(house, house.door("http"))
         self.caller = Developer(house, caller)
@@ -135,11 +163,11 @@ class Scene:
 
     async def ask_and_go(self, watched: Watched) -> None:
         """The caller goes while what it changed is on its way to the disk."""
-        with self.house.shim.stalled("fdatasync fsync", LOG) as rule:
+        with self.house.commits_held() as held:
             asking = asyncio.ensure_future(watched.change())
 
             async def is_on_its_way() -> bool:
-                return rule.waiting > 0
+                return held.waiting > 0
 
             await eventually(is_on_its_way)
             asking.cancel()
@@ -151,14 +179,14 @@ class Scene:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def scene(request: pytest.FixtureRequest, house: StruckHouse) -> AsyncIterator[Scene]:
+async def scene(request: pytest.FixtureRequest, house: HeldHouse) -> AsyncIterator[Scene]:
     made = Scene(house, house.door(request.param))
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def inside(house: StruckHouse) -> AsyncIterator[Scene]:
+async def inside(house: HeldHouse) -> AsyncIterator[Scene]:
     """The caller asks the control plane itself, as commands do."""
     made = Scene(house, GrpcDoor(f"unix:{control_socket(house.data_dir)}"))
     yield made

@@ -4,289 +4,176 @@ answered is there, what was not is there or not, and repeating it with its key h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import pytest
 
-from tests.control.files import put, tar
+from tests.control.files import without_addresses
 from tests.databases import KINDS, Databases
-from tests.databases import databases as databases
-from tests.faults.control.struck import FED, MOMENTS, RECORDS, Step, StruckHouse, Witness, struck
-from tests.household import ARENA_MODES, Answer, Developer, Door
+from tests.faults.control.changes import (
+    BY_NAME,
+    CHANGES,
+    COMMANDS,
+    OF_FILES,
+    OF_PEOPLE,
+    OF_SITES,
+    Change,
+)
+from tests.faults.control.scene import Fields, Scene
+from tests.faults.control.struck import (
+    FED,
+    MOMENTS,
+    RECORDS,
+    Rows,
+    Step,
+    StruckHouse,
+    answer_of,
+    struck,
+)
+from tests.household import Answer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-DOMAIN: Final = "play.example.com"
-BUILD: Final = tar()
-PAGE: Final = b"<h1>Arena</h1>"
-Fields = dict[str, Any]
+NOT_MADE: Final = "No token was made"
 
 
-class Scene:
-    """A game in a service that dies, with everything that a change may change."""
+class Asking:
+    """A change that is asked for, always with the same fields and the same key."""
 
-    def __init__(self, house: StruckHouse, door: Door) -> None:
-        self.house = house
-        self.door = door
-        self.developer = Developer(house, door)
-        self.public_tokens: dict[str, str] = {}
-        """By id."""
-        self.wanted_game = ""
-        """name_id of a game that is about to be made."""
-        self.spare_domain = ""
-        self.upload_id = ""
-        self.link_token = ""
-        """What is about to be removed, and completed."""
+    def __init__(self, scene: Scene, change: Change, fields: Fields) -> None:
+        self.scene = scene
+        self.change = change
+        self.fields = fields
+        self.key = uuid4().hex
 
-    async def prepare(self) -> Scene:
-        self.game_id = await self.developer.arena()
-        config = {"matchmaker": {"game_modes": ARENA_MODES}}
-        self.versions = [await self.developer.version(self.game_id, config, n) for n in ("a", "b")]
-        await self.developer.good("add_domain", **self.place, domain=DOMAIN)
-        await self.new_public_token()
-        self.witness = Witness(self.house, self.door, self.developer.token, self.game_id)
-        return self
+    async def first(self) -> Answer | None:
+        """What was answered, None when nothing was. What says that nothing was made is an answer."""
+        answers: list[Answer] = []
 
-    @property
-    def place(self) -> Fields:
-        return {"game_id": self.game_id, "namespace_id": "prod"}
+        async def ask() -> Answer:
+            answers.append(await self.change.ask(self.scene, self.fields, self.key))
+            return answers[-1]
 
-    async def new_public_token(self) -> str:
-        made = await self.developer.good("create_public_token", **self.place)
-        self.public_tokens[made["token_id"]] = made["token"]
-        return str(made["token_id"])
+        answer = await answer_of(ask())
+        return answers[-1] if answers and NOT_MADE in answers[-1].detail else answer
 
-    async def new_domain(self) -> None:
-        self.spare_domain = f"{uuid4().hex}.example.com"
-        await self.developer.good("add_domain", **self.place, domain=self.spare_domain)
+    async def again(self) -> Answer:
+        answer = await self.change.ask(self.scene, self.fields, self.key)
+        assert answer.code == "OK", (str(self.change), answer)
+        self.keep(answer)
+        return answer
 
-    async def new_build(self) -> None:
-        """Uploaded, to be completed."""
-        image = {"path": "server.tar", "content_length": len(BUILD)}
-        fields: Fields = {"game_id": self.game_id, "display_name": uuid4().hex, "image_file": image}
-        made = await self.developer.good("create_game_build", **fields)
-        await self._upload(made["upload_id"], made["image_presigned_request"], BUILD)
-
-    async def new_site(self) -> None:
-        """Uploaded, to be completed."""
-        files = [{"path": "index.html", "content_length": len(PAGE)}]
-        fields: Fields = {"game_id": self.game_id, "display_name": uuid4().hex, "files": files}
-        made = await self.developer.good("create_site", **fields)
-        (wanted,) = made["presigned_requests"]
-        await self._upload(made["upload_id"], wanted, PAGE)
-
-    async def _upload(self, upload_id: str, wanted: Fields, content: bytes) -> None:
-        answer = await put(wanted, content)
-        assert answer.status_code == 200, answer.text
-        self.upload_id = upload_id
-
-    async def new_link(self) -> None:
-        """That nobody has completed."""
-        answer = await self.door.call("prepare_device_link", {})
-        self.link_token = answer.body["device_link_token"]
-
-    async def seen(self) -> Fields:
-        """All that a developer and a device are told of it, without what changes by itself."""
-        told: Fields = {}
-        for slug in ("get_namespace", "version_history", "list_namespace_tokens"):
-            told[slug] = await self.developer.good(slug, **self.place)
-        for slug in ("list_game_builds", "list_sites"):
-            told[slug] = await self.developer.good(slug, game_id=self.game_id)
-        if self.link_token:
-            shown = {"device_link_token": self.link_token}
-            answer = await self.door.call("get_device_link", shown)
-            assert answer.code == "OK", answer
-            told["get_device_link"] = answer.body
-        game_ids = [self.game_id]
-        listed = (await self.developer.good("get_games"))["games"]
-        game_ids += [one["game_id"] for one in listed if one["name_id"] == self.wanted_game]
-        told["games"] = [
-            (await self.developer.good("get_game", game_id=game_id))["game"] for game_id in game_ids
-        ]
-        for body in told.values():
-            if isinstance(body, dict):
-                body.pop("watch", None)
-        return told
-
-    async def check_effects(self, told: Fields) -> None:
-        """The data plane does what the developer is told."""
-        cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
-        for domain in filter(None, (DOMAIN, self.spare_domain)):
-            is_let_in = cdn["enable_domain_public_auth"] and domain in {
-                one["domain"] for one in cdn["domains"]
-            }
-            answer = await self.door.call("regions", {}, origin=f"https://{domain}")
-            assert (answer.code == "OK") == is_let_in, (answer, cdn)
-        for record in told["list_namespace_tokens"]["tokens"]:
-            token = self.public_tokens.get(record["token_id"])
-            if token is not None:
-                answer = await self.door.call("regions", {}, token=token)
-                assert (answer.code == "OK") == ("revoke_ts" not in record), (answer, record)
-        for site in told["list_sites"]["sites"]:
-            await self._check_use({"cdn": {"site_id": site["site_id"]}}, site["complete"])
-        for build in told["list_game_builds"]["builds"]:
-            docker = {**ARENA_MODES["arena"]["docker"], "image_id": build["build_id"]}
-            modes = {"arena": {"max_players": 4, "docker": docker}}
-            await self._check_use({"matchmaker": {"game_modes": modes}}, build["complete"])
-        if token := told.get("get_device_link", {}).get("cloud_token"):
-            device = Developer(self.house, self.door, token)
-            assert (await device.good("inspect_token"))["game_id"] == self.game_id
-
-    async def _check_use(self, config: Fields, is_complete: bool) -> None:
-        """What is complete may be named by a version, what is not may not."""
-        fields: Fields = {"game_id": self.game_id, "display_name": "use", "config": config}
-        errors = (await self.developer.good("validate_version", **fields))["errors"]
-        assert (errors == []) == is_complete, (config, errors)
+    def keep(self, answer: Answer | None) -> None:
+        if answer is not None and answer.code == "OK":
+            self.scene.keep(self.key, answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is asked for. `fields` makes a request that changes something, given what was seen before."""
-
-    slug: str
-    fields: Callable[[Scene, Fields], Fields]
-    is_fed: bool = True
-    """Whether the data plane has to write something down for it."""
-    is_repeatable: bool = True
-    """Whether its key makes a repetition the same: not where the answer is a secret that is not kept."""
-    prepare: Callable[[Scene], Awaitable[Any]] | None = None
-    """Makes what is changed."""
-    name: str = ""
-    """Of several with one slug."""
-
-    def __str__(self) -> str:
-        return self.name or self.slug
+async def asking_for(scene: Scene, change: Change, told: Fields | None = None) -> Asking:
+    """`told`: what was seen before, if that will do."""
+    if change.prepare is not None:
+        await change.prepare(scene)
+    return Asking(scene, change, change.fields(scene, told or await scene.seen()))
 
 
-def _other_version(scene: Scene, told: Fields) -> Fields:
-    running = told["get_namespace"]["namespace"]["version_id"]
-    return {"version_id": next(one for one in scene.versions if one != running)}
+def footprint(before: Rows, after: Rows) -> Counter[str]:
+    """What a change did: rows that came, and rows that went, by table."""
+    came = {f"+{name}": len(rows - before[name]) for name, rows in after.items()}
+    went = {f"-{name}": len(rows - after[name]) for name, rows in before.items()}
+    return +Counter({**came, **went})
 
 
-def _other_limit(_: Scene, told: Fields) -> Fields:
-    before = told["get_namespace"]["namespace"]["config"]["matchmaker"]["lobby_count_max"]
-    return {"lobby_count_max": before + 1, "max_players": before + 2}
+def made_by(done: Counter[str]) -> Counter[str]:
+    """What came. A token may be taken back at any time, and leaves its namespace with a higher revision."""
+    return Counter(
+        {name: n for name, n in done.items() if name[0] == "+" and name != "+namespaces"}
+    )
 
 
-def _other_auth(_: Scene, told: Fields) -> Fields:
-    cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
-    return {"enabled": not cdn["enable_domain_public_auth"]}
+def growth(done: Counter[str]) -> Counter[str]:
+    """By how many rows tables grew."""
+    grown = Counter[str]()
+    for name, count in done.items():
+        grown[name[1:]] += count if name[0] == "+" else -count
+    return grown
 
 
-def _new_game(scene: Scene, _: Fields) -> Fields:
-    scene.wanted_game = f"g{uuid4().hex[:20]}"
-    group_id = scene.house.group_id
-    return {"developer_group_id": group_id, "display_name": "G", "name_id": scene.wanted_game}
+def same(answer: Answer, other: Answer) -> bool:
+    return bool(without_addresses(answer.body) == without_addresses(other.body))
 
 
-def _new_version(_: Scene, __: Fields) -> Fields:
-    config = {"matchmaker": {"game_modes": ARENA_MODES}}
-    return {"display_name": uuid4().hex, "config": config}
-
-
-def _new_namespace(scene: Scene, _: Fields) -> Fields:
-    name = f"n{uuid4().hex[:12]}"
-    return {"display_name": name, "name_id": name, "version_id": scene.versions[0]}
-
-
-def _a_token(scene: Scene, told: Fields) -> Fields:
-    good = [one for one in told["list_namespace_tokens"]["tokens"] if "revoke_ts" not in one]
-    return {"token_id": next(one["token_id"] for one in good if one["kind"] == "pub")}
-
-
-def _the_upload(scene: Scene, _: Fields) -> Fields:
-    return {"upload_id": scene.upload_id}
-
-
-def _the_link(scene: Scene, _: Fields) -> Fields:
-    return {"device_link_token": scene.link_token, "game_id": scene.game_id}
-
-
-CHANGES: Final = (
-    Change("create_game", _new_game),
-    Change("create_version", _new_version, is_fed=False),
-    Change("create_namespace", _new_namespace),
-    Change("set_version", _other_version),
-    Change("set_mm_config", _other_limit),
-    Change("set_domain_public_auth", _other_auth),
-    Change("add_domain", lambda *_: {"domain": f"{uuid4().hex}.example.com"}),
-    Change("create_public_token", lambda *_: {}, is_fed=False),
-    Change("create_development_token", lambda *_: {"hostname": "127.0.0.1", "ports": {}}),
-    Change("create_service_token", lambda *_: {}, is_repeatable=False),
-    Change("revoke_namespace_token", _a_token, prepare=Scene.new_public_token),
-    Change(
-        "remove_domain", lambda scene, _: {"domain": scene.spare_domain}, prepare=Scene.new_domain
-    ),
-    Change(
-        "complete_upload",
-        _the_upload,
-        is_fed=False,
-        prepare=Scene.new_build,
-        name="complete a build",
-    ),
-    Change(
-        "complete_upload", _the_upload, is_fed=False, prepare=Scene.new_site, name="complete a site"
-    ),
-    Change("complete_device_link", _the_link, is_fed=False, prepare=Scene.new_link),
-)
-BY_NAME: Final = {str(change): change for change in CHANGES}
-
-
-def _request(scene: Scene, change: Change, fields: Fields) -> Fields:
-    if change.slug in ("create_game", "complete_upload", "complete_device_link"):
-        return fields
-    if change.slug == "create_service_token":
-        return {"game_id": scene.game_id, "environment_id": "prod"}
-    if change.slug in ("create_version", "create_namespace"):
-        return {"game_id": scene.game_id, **fields}
-    return {**scene.place, **fields}
+async def undisturbed(scene: Scene, change: Change, told: Fields | None = None) -> Counter[str]:
+    """The footprint of such a change in which nobody dies."""
+    asking = await asking_for(scene, change, told)
+    before = await scene.witness.records()
+    await asking.again()
+    return footprint(before, await scene.witness.records())
 
 
 async def die_at(scene: Scene, change: Change, step: Step) -> None:
     """One change, one death, and everything that has to be true afterwards."""
-    if change.prepare is not None:
-        await change.prepare(scene)
-    fields = _request(scene, change, change.fields(scene, await scene.seen()))
+    scene.begin()
+    expected = await undisturbed(scene, change)
+    asking = await asking_for(scene, change)
     before = await scene.seen()
-    key = uuid4().hex
-
-    async def ask() -> Answer:
-        return await scene.developer.call(change.slug, key, **fields)
-
-    answer = await struck(scene.house, step, ask)
-    assert answer is None or answer.code == "OK", (step, answer)
+    answer = await struck(scene.house, step, asking.first)
+    asking.keep(answer)
     await scene.witness.agree()
     found = await scene.seen()
     await scene.check_effects(found)
-    if not change.is_repeatable:
-        new = len(found["list_namespace_tokens"]["tokens"]) - len(
-            before["list_namespace_tokens"]["tokens"]
-        )
-        assert new in ((1,) if answer else (0, 1))
-        return
-    again = await ask()
-    assert again.code == "OK", (step, again)
+    again = await asking.again()
     last = await scene.seen()
-    assert last != before
-    if answer is not None:
-        assert again.body == answer.body
-        assert found == last
-    assert found in (before, last), (step, found)
-    # And once more: the same answer, and nothing changes.
-    assert (await ask()).body == again.body
-    assert await scene.seen() == last
+    states = (before, found, last)
+    if change.is_repeatable:
+        assert footprint(before["records"], last["records"]) == expected
+        await check_one_effect(asking, states, answer, again)
+    else:
+        check_whole_ones([state["records"] for state in states], answer, expected)
     await scene.witness.agree()
     await scene.check_effects(last)
 
 
+async def check_one_effect(
+    asking: Asking, states: Sequence[Fields], answer: Answer | None, again: Answer
+) -> None:
+    """Its repetition changed what had not been changed, and nothing else."""
+    before, found, last = states
+    assert last != before
+    if answer is not None:
+        assert answer.code == "OK", answer
+        assert same(again, answer)
+        assert found == last
+    records = [state["records"] for state in states]
+    assert found in (before, last), [footprint(*pair) for pair in itertools.pairwise(records)]
+    # And once more: the same answer, and nothing changes.
+    assert same(await asking.again(), again)
+    assert await asking.scene.seen() == last
+
+
+def check_whole_ones(
+    records: Sequence[Rows], answer: Answer | None, expected: Counter[str]
+) -> None:
+    """Its repetition made one more, and as much as that was made before, or nothing."""
+    nothing, one = Counter[str](), made_by(expected)
+    made, more = (made_by(footprint(*pair)) for pair in itertools.pairwise(records))
+    assert more == one
+    if answer is None:
+        assert made in (nothing, one)
+    else:
+        assert answer.code == "OK" or NOT_MADE in answer.detail, answer
+        assert made == (one if answer.code == "OK" else nothing)
+
+
 @contextlib.asynccontextmanager
 async def scene_of(folder: Path, library: Path, url: str | None) -> AsyncIterator[Scene]:
-    house = StruckHouse(folder, library, url)
+    # Rays are written down when nobody waits for them: a plane is to die at what was asked for.
+    house = StruckHouse(folder, library, url, rays={"per_second": 0})
     try:
         house.start()
         door = house.door("http")
@@ -306,8 +193,7 @@ FEW: Final = {
         ("set_mm_config", FED[2]),
         ("revoke_namespace_token", FED[5]),
         ("set_version", FED[3]),
-        ("complete a build", RECORDS[3]),
-        ("complete_device_link", RECORDS[2]),
+        ("set_cdn_auth", RECORDS[2]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),
@@ -327,6 +213,73 @@ async def test_a_plane_that_dies_in_a_change_leaves_the_old_or_the_new(
             await die_at(scene, BY_NAME[name], step)
 
 
+CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("sqlite", RECORDS[3]),
+        pytest.param("sqlite", RECORDS[2], marks=pytest.mark.proof),
+        *(pytest.param("postgresql", step, marks=pytest.mark.proof) for step in MOMENTS),
+    ],
+    ids=str,
+)
+async def test_of_many_changes_under_way_each_is_there_or_is_not(
+    kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
+) -> None:
+    async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+        told = await scene.seen()
+        expected = [await undisturbed(scene, change, told) for change in CROWD]
+        crowd = [await asking_for(scene, change, told) for change in CROWD]
+        before = await scene.witness.records()
+        answers = await struck(
+            scene.house, step, lambda: asyncio.gather(*(one.first() for one in crowd))
+        )
+        for asking, answer in zip(crowd, answers, strict=True):
+            asking.keep(answer)
+        await scene.witness.agree()
+        await scene.check_effects(await scene.seen())
+        found = await scene.witness.records()
+        for asking, answer in zip(crowd, answers, strict=True):
+            again = await asking.again()
+            last = await scene.witness.records()
+            if not asking.change.is_repeatable:
+                assert last != found
+            elif answer is not None:
+                assert answer.code == "OK", answer
+                assert same(again, answer)
+                assert found == last, str(asking.change)
+            found = last
+        await scene.check_effects(await scene.seen())
+        for asking in crowd:
+            if asking.change.is_repeatable:
+                await asking.again()
+        assert await scene.witness.records() == found
+        check_numbers(crowd, answers, expected, footprint(before, found))
+
+
+def check_numbers(
+    crowd: Sequence[Asking],
+    answers: Sequence[Answer | None],
+    expected: Sequence[Counter[str]],
+    done: Counter[str],
+) -> None:
+    """As many rows came and went as by so many changes without a death; of what each repetition makes one more of, one
+    more at least.
+    """
+    least, most = Counter[str](), Counter[str]()
+    for asking, answer, one in zip(crowd, answers, expected, strict=True):
+        more = not asking.change.is_repeatable
+        is_there = answer is not None and answer.code == "OK"
+        for name, count in growth(one).items():
+            least[name] += count * (1 + (more and is_there))
+            most[name] += count * (1 + more)
+    grown = growth(done)
+    for name in {*most, *grown}:
+        assert least[name] <= grown[name] <= most[name], (name, least, grown, most)
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
@@ -334,12 +287,7 @@ async def test_a_plane_that_dies_in_a_change_leaves_the_old_or_the_new(
 async def test_either_plane_dies_at_every_step_of_every_change(
     kind: str, change: Change, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    steps = [
-        *(RECORDS if kind == "sqlite" else ()),
-        *(FED if change.is_fed else ()),
-        *MOMENTS,
-    ]
     async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
-        for step in steps:
+        for step in change.all_steps(kind):
             await scene.house.refresh()
             await die_at(scene, change, step)

@@ -5,6 +5,7 @@ database, and goes on while it is killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -17,8 +18,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.databases import Databases, Server
-from tests.databases import databases as databases
+from tests.databases import KINDS, Databases, Server
 from tests.databases import one_server as one_server
 from tests.databases import server as server
 from tests.household import Developer, Door, House, eventually
@@ -114,20 +114,21 @@ async def check_says_so(house: House, played: Played) -> None:
     assert int(answer.headers["retry-after"]) > 0
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "house")
+@pytest.fixture(params=KINDS)
+def house(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) -> Iterator[House]:
+    made = House(tmp_path / "house", databases.url(request.param))
     yield made
     made.close()
 
 
 async def test_without_control_plane_and_database_the_data_plane_starts_twice_and_all_play(
-    house: House,
+    house: House, databases: Databases
 ) -> None:
     await asyncio.to_thread(house.start)
     played = await built(house)
     await everybody_plays(house, played)
     assert house.stop() == 0
+    databases.remove(house.database_url, house.data_dir / "control")
     shutil.rmtree(house.data_dir / "control")
     for _ in range(2):
         await asyncio.to_thread(house.start, "--role=data")
@@ -144,27 +145,39 @@ async def test_without_control_plane_and_database_the_data_plane_starts_twice_an
     assert house.stop() == 0
 
 
-async def test_a_service_whose_control_plane_cannot_start_serves_players(house: House) -> None:
+async def test_a_service_whose_control_plane_cannot_start_serves_players(
+    house: House, databases: Databases
+) -> None:
     await asyncio.to_thread(house.start)
     played = await built(house)
     assert house.stop() == 0
-    shutil.rmtree(house.data_dir / "control")
-    # Nothing can be made below a file.
-    (house.data_dir / "control").touch()
-    await asyncio.to_thread(house.start)
+    databases.remove(house.database_url, house.data_dir / "control")
+    if house.database_url is None:
+        # It would be made anew. Nothing can be made below a file.
+        shutil.rmtree(house.data_dir / "control")
+        (house.data_dir / "control").touch()
+    # Its ready file waits for a control plane that may yet come; players do not.
+    house.spawn()
+
+    async def is_ready() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}") as client:
+                return (await client.get("/readyz")).status_code == 200
+        return False
+
+    await eventually(is_ready, 60)
     await everybody_plays(house, played)
     await check_says_so(house, played)
     house.close()
 
 
 async def test_a_new_database_beside_an_old_data_plane_takes_nothing_away_from_players(
-    house: House,
+    house: House, databases: Databases
 ) -> None:
     await asyncio.to_thread(house.start)
     played = await built(house)
     assert house.stop() == 0
-    for path in (house.data_dir / "control").glob("records.db*"):
-        path.unlink()
+    databases.empty(house.database_url, house.data_dir / "control")
     await asyncio.to_thread(house.start)
     await everybody_plays(house, played)
     # The owner's token is as good as before, and a new game goes beside the old ones.

@@ -1,5 +1,6 @@
 """Who plays while the control plane dies is in its first answers: numbers of players are the data plane's, and are read
-before anybody is answered. A data plane that answers nobody is not waited for.
+before anybody is answered. A data plane that answers nobody is not waited for. On SQLite alone: the numbers are in no
+record.
 """
 
 from __future__ import annotations
