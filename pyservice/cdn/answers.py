@@ -13,19 +13,25 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any, Final
 
 import orjson
 
 from pyservice.doors import tracecontext
 from pyservice.errors import ServiceError
+from pyservice.observability.metrics import CANCELLED, OK
+from pyservice.observability.rays import Trace
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RAY_ID: Final = "x-ray-id"
 """The header of every answer (decisions 1.7)."""
+DOOR: Final = "cdn"
+"""What the listener is called in rays."""
 
+_PIECE_BYTES: Final = 256 << 10
 _WITHOUT_BODY: Final = (204, 304)
 _SAYS: Final = {
     400: "this path cannot be asked for",
@@ -49,6 +55,8 @@ class Answer:
     """Called once, sent or not."""
     begun: bytes = b""
     """What comes before the pieces: read already."""
+    code: str = OK
+    """For its ray."""
 
     def to_bytes(self, *, is_last: bool) -> bytes:
         """The whole answer as it goes over the wire, for who speaks HTTP himself."""
@@ -70,11 +78,18 @@ class Answer:
             await send({"type": "http.response.start", "status": self.status, "headers": head})
             if not with_body or isinstance(body, bytes):
                 body = body if with_body and isinstance(body, bytes) else b""
-                await send({"type": "http.response.body", "body": body})
+                # What a slow client has not read yet waits in copies: of one piece, and not of all.
+                for start in range(0, len(body) or 1, _PIECE_BYTES):
+                    end = start + _PIECE_BYTES
+                    piece, more = body[start:end], end < len(body)
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
                 return len(body)
             if self.begun:
                 await send({"type": "http.response.body", "body": self.begun, "more_body": True})
-            return len(self.begun) + await _send_pieces(body, receive, send)
+            sent, is_whole = await _send_pieces(body, receive, send)
+            if not is_whole:
+                self.code = CANCELLED
+            return len(self.begun) + sent
         finally:
             if isinstance(self.body, AsyncGenerator):
                 await self.body.aclose()
@@ -82,20 +97,22 @@ class Answer:
                 self.when_over()
 
 
-async def _send_pieces(pieces: AsyncIterator[bytes], receive: Receive, send: Send) -> int:
-    """Until all is sent, or the client has gone: nothing is read for nobody."""
+async def _send_pieces(
+    pieces: AsyncIterator[bytes], receive: Receive, send: Send
+) -> tuple[int, bool]:
+    """Until all is sent, or the client has gone: nothing is read for nobody. How many bytes, and whether it is all."""
     gone = asyncio.ensure_future(_is_gone(receive))
     sent = 0
     try:
         async for piece in pieces:
             if gone.done():
-                return sent
+                return sent, False
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             sent += len(piece)
         await send({"type": "http.response.body", "body": b""})
     finally:
         gone.cancel()
-    return sent
+    return sent, True
 
 
 async def _is_gone(receive: Receive) -> None:
@@ -103,9 +120,10 @@ async def _is_gone(receive: Receive) -> None:
         pass
 
 
-def ray_id_of(headers: Mapping[bytes, bytes]) -> str:
-    """The ray id of a request with these headers: of the trace that it continues, else a new one."""
-    return tracecontext.ray_id(headers.get(b"traceparent", b"").decode("latin-1"))
+def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
+    """What is noted of a request with these headers, which is there now."""
+    ray_id, given = tracecontext.read(headers.get(b"traceparent", b"").decode("latin-1"))
+    return Trace(ray_id, perf_counter(), given)
 
 
 def page(
@@ -122,6 +140,7 @@ def page(
             **(headers or {}),
         },
         text.encode(),
+        code=HTTPStatus(status).name,
     )
 
 
@@ -135,4 +154,4 @@ def problem(error: ServiceError, ray_id: str) -> Answer:
     }
     if error.retry_after_s:
         headers["retry-after"] = str(error.retry_after_s)
-    return Answer(error.http, headers, orjson.dumps(error.problem(ray_id)))
+    return Answer(error.http, headers, orjson.dumps(error.problem(ray_id)), code=error.code)

@@ -5,30 +5,34 @@ Signed object URLs go to `signed`; uploads never come here: the connection takes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from math import ceil
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from pyservice.cdn.answers import RAY_ID, Answer, Receive, Send, page, problem, ray_id_of
+from pyservice.cdn.answers import DOOR, RAY_ID, Answer, Receive, Send, page, problem, trace_of
+from pyservice.cdn.caching import ASK_AGAIN, with_caching
+from pyservice.cdn.clients import client_of
 from pyservice.cdn.compression import Compressor
 from pyservice.cdn.content_types import content_type_of, is_html
-from pyservice.cdn.credentials import Busy, Credentials, TooOften
+from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
 from pyservice.cdn.files import File, Files
 from pyservice.cdn.signed import SignedObjects
 from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address
-from pyservice.doors import addresses
 from pyservice.doors.addresses import Network, TrustedProxies
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import CANCELLED
+from pyservice.observability.rays import Rays, Trace
 from pyservice.storage.objects import Objects
 from pyservice.storage.signatures import PREFIX, UrlSigner
 
 INDEX: Final = "index.html"
 _ALLOW: Final = {"allow": "GET, HEAD"}
 _CHALLENGE: Final = {"www-authenticate": 'Basic realm="site", charset="UTF-8"'}
-_ASK_AGAIN: Final = "no-cache"
 
 log = get_logger("pyservice.cdn")
 
@@ -50,7 +54,7 @@ class _Asked(NamedTuple):
     path: str
     query: bytes
     headers: Mapping[bytes, bytes]
-    ray_id: str
+    trace: Trace
 
 
 class Cdn:
@@ -64,8 +68,11 @@ class Cdn:
         domain: str | None,
         trusted_proxies: Iterable[str | Network] = (),
         credentials: Credentials | None = None,
+        rays: Rays | None = None,
     ) -> None:
         """`trusted_proxies` are believed about a client's address (decisions 1.10)."""
+        # Nobody takes them then, so none is kept.
+        self._rays = rays or Rays(DOOR, queued_max=0)
         self._proxies = TrustedProxies(trusted_proxies)
         self._sites = sites
         self._domain = domain.lower() if domain else None
@@ -84,22 +91,38 @@ class Cdn:
         """One request. Of a header that comes several times the first counts."""
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         path = scope["raw_path"].decode("latin-1")
-        ray_id = ray_id_of(headers)
-        asked = _Asked(scope["method"], path, scope["query_string"], headers, ray_id)
+        trace = trace_of(headers)
+        asked = _Asked(scope["method"], path, scope["query_string"], headers, trace)
+        # Of what breaks in the middle of an answer.
+        code = "INTERNAL"
         try:
-            answer = await self._answer(asked, scope)
+            answer = await self._answer_or_problem(asked, scope)
+            # Last, so that no route of a site can say another.
+            answer.headers[RAY_ID] = trace.ray_id
+            self.counts.answers[f"{answer.status // 100}xx"] += 1
+            began = perf_counter()
+            self.counts.bytes += await answer.send(receive, send, with_body=asked.method != "HEAD")
+            trace.note("sending", began)
+            code = answer.code
+        except asyncio.CancelledError:
+            code = CANCELLED
+            raise
+        finally:
+            operation = "object" if path.startswith(PREFIX) else "site"
+            self._rays.end(trace, DOOR, operation, code, perf_counter())
+
+    async def _answer_or_problem(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
+        ray_id = asked.trace.ray_id
+        try:
+            return await self._answer(asked, scope)
         except ServiceError as error:
-            answer = problem(error, ray_id)
+            return problem(error, ray_id)
         except FileNotFoundError:
             # Deleted between being found and being read.
-            answer = page(404)
+            return page(404)
         except Exception:
             log.exception("request failed", ray_id=ray_id)
-            answer = problem(ServiceError("INTERNAL"), ray_id)
-        # Last, so that no route of a site can say another.
-        answer.headers[RAY_ID] = ray_id
-        self.counts.answers[f"{answer.status // 100}xx"] += 1
-        self.counts.bytes += await answer.send(receive, send, with_body=asked.method != "HEAD")
+            return problem(ServiceError("INTERNAL"), ray_id)
 
     async def _answer(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
         if asked.path.startswith(PREFIX):
@@ -111,11 +134,20 @@ class Cdn:
             where = address(host, asked.path, self._domain)
         except BadPath:
             return page(400)
-        site = await self._sites.find(where.game, where.namespace) if where else None
-        if where is None or site is None:
+        if where is None:
             return page(404)
+        trace, began = asked.trace, perf_counter()
+        try:
+            site = await self._sites.find(where.game, where.namespace)
+        finally:
+            trace.note("site", began)
+        if site is None:
+            return page(404)
+        trace.namespace_id = site.namespace_id
         if site.users is not None:
-            source = f"{where.game}/{where.namespace}/".encode() + self._client(scope)
+            began = perf_counter()
+            name = f"{where.game}/{where.namespace}".encode()
+            source = Source(site.group_id, name, self._client(scope))
             try:
                 is_let_in = await self._credentials.are_good(
                     asked.headers.get(b"authorization"), site.users, source
@@ -124,18 +156,15 @@ class Cdn:
                 return page(503, {"retry-after": "2"})
             except TooOften as refused:
                 return page(429, {"retry-after": str(ceil(refused.wait_s))})
+            finally:
+                trace.note("password", began)
             if not is_let_in:
                 return page(401, _CHALLENGE)
         return await self._show(site, where.prefix, where.path, asked)
 
     def _client(self, scope: MutableMapping[str, Any]) -> bytes:
         """What clients are told apart by."""
-        client = scope.get("client")
-        peer = (addresses.parse(client[0]) if client else None) or addresses.LOCAL
-        if self._proxies and self._proxies.trusts(peer):
-            lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-            peer = self._proxies.client(peer, b",".join(lines).decode("latin-1") or None)
-        return addresses.pack(peer)
+        return client_of(self._proxies, scope.get("client"), scope["headers"])
 
     async def _show(self, site: Site, prefix: str, path: str, asked: _Asked) -> Answer:
         """The file at a path, or where it is."""
@@ -149,31 +178,21 @@ class Cdn:
             # Only behind a slash do the relative links of a page lead where they should.
             query = f"?{asked.query.decode('latin-1')}" if asked.query else ""
             location = f"{quote(prefix + path)}/{query}"
-            return Answer(308, {"location": location, "cache-control": _ASK_AGAIN})
-        return await self._files.answer(
-            _as_file(site, name, file), asked.headers, is_head=asked.method == "HEAD"
-        )
+            return Answer(308, {"location": location, "cache-control": ASK_AGAIN})
+        began = perf_counter()
+        try:
+            return await self._files.answer(
+                _as_file(site, name, file), asked.headers, is_head=asked.method == "HEAD"
+            )
+        finally:
+            asked.trace.note("file", began)
 
 
 def _as_file(site: Site, name: str, file: SiteFile) -> File:
     """A file of a site with the headers that go with it."""
     routed = site.routes.headers(name)
     content_type = routed.get("content-type") or file.content_type or content_type_of(name)
-    headers = {**routed, "content-type": content_type, "x-content-type-options": "nosniff"}
-    headers["cache-control"] = _cache_control(
-        routed.get("cache-control"), is_html(content_type), site.users is not None
-    )
+    is_private = site.users is not None
+    headers = with_caching(routed, is_page=is_html(content_type), is_private=is_private)
+    headers |= {"content-type": content_type, "x-content-type-options": "nosniff"}
     return File(file.key, file.length, file.tag, file.modified_s, headers)
-
-
-def _cache_control(routed: str | None, is_page: bool, is_private: bool) -> str:
-    """Files are asked for again each time, so that those of one version come together. A route may
-    say otherwise, but not of a page: it names the files of its version.
-    """
-    words = {word.strip().lower() for word in (routed or "").split(",")} - {""}
-    if routed is None or not words or (is_page and words.isdisjoint({"no-cache", "no-store"})):
-        return f"private, {_ASK_AGAIN}" if is_private else _ASK_AGAIN
-    if is_private and words.isdisjoint({"private", "no-store"}):
-        words = {word for word in words if word != "public" and not word.startswith("s-maxage")}
-        return ", ".join(["private", *(sorted(words) or [_ASK_AGAIN])])
-    return routed

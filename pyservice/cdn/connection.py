@@ -15,13 +15,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.cdn.answers import RAY_ID, Answer, page, problem, ray_id_of
+from pyservice.cdn.answers import RAY_ID, Answer, page, problem, trace_of
+from pyservice.cdn.clients import Clients
 from pyservice.cdn.receiving import Reception, Uploads
 from pyservice.cdn.signed import CORS
+from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import Trace
 from pyservice.storage.signatures import PREFIX
 
-CONNECTIONS_MAX: Final = 8192
 HEAD_MAX_BYTES: Final = 40 << 10
 """URL and headers together: 8 and 32 KiB (decisions 1.3)."""
 
@@ -29,6 +31,8 @@ HEAD_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 30.0
 _LINGER_S: Final = 2.0
 _PREFIX: Final = PREFIX.encode()
+_TWO_HOSTS: Final = "Send one Host header: which of two is meant nobody knows."
+"""Of a request with several (RFC 9112, 3.2)."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -40,10 +44,12 @@ class CdnConnection(HttpToolsProtocol):
         config: Config,
         state: ServerState,
         loop: asyncio.AbstractEventLoop,
+        clients: Clients,
         uploads: Uploads | None,
         renew: Callable[[], CdnConnection],
     ) -> None:
         super().__init__(config, state, {}, loop)
+        self._clients = clients
         self._uploads = uploads
         self._renew = renew
         self._reception: Reception | None = None
@@ -53,26 +59,50 @@ class CdnConnection(HttpToolsProtocol):
         self._is_in_head = True
         self._head_bytes = 0
         self._heard_s = loop.time()
-        self._stuck: tuple[int, float] = (0, self._heard_s)
+        self._reading: Reading | None = None
+        """Of the client, while something that was written for it waits."""
+        self._look_s = 0.0
+        self._gone: asyncio.Future[None] | None = None
 
     # Limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
+        if not self._clients.enter(transport):
             transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clients.leave(self.transport)
+        super().connection_lost(exc)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def when_gone(self) -> asyncio.Future[None]:
+        """Done when it is closed."""
+        self._gone = self._gone or self.loop.create_future()
+        return self._gone
 
     def check(self) -> None:
         """Closes it when its client does nothing; asked every few seconds."""
         now_s = self.loop.time()
+        if unread_bytes(self.transport):
+            # An answer may be complete for us long before it is read.
+            self._heard_s = now_s
+            self._check_reading(now_s)
+            return
+        self._reading = None
         if self.cycle is not None and not self.cycle.response_complete:
-            size = self.transport.get_write_buffer_size()
-            if size != self._stuck[0] or not size:
-                self._stuck = (size, now_s)
-            elif now_s - self._stuck[1] >= READ_TIMEOUT_S:
-                self.transport.abort()
+            self._heard_s = now_s
         elif now_s - self._heard_s >= HEAD_TIMEOUT_S:
             self.transport.abort()
+
+    def _check_reading(self, now_s: float) -> None:
+        if self._reading is None:
+            self._reading, self._look_s = Reading(self.transport, now_s), now_s + READ_TIMEOUT_S
+        elif now_s >= self._look_s:
+            self._look_s = now_s + READ_TIMEOUT_S
+            if not self._reading.goes_on(now_s):
+                self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
@@ -125,13 +155,17 @@ class CdnConnection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > HEAD_MAX_BYTES:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
+        elif sum(name == b"host" for name, _ in self.headers) > 1:
+            self._refuse(ServiceError("HEADER_INVALID", _TWO_HOSTS))
         elif self._is_upload():
+            trace = self._trace()
             try:
-                self._reception = self._begin(self._uploads)
+                self._reception = self._begin(self._uploads, trace)
             except ServiceError as error:
+                self._refuse(error, trace)
                 if self._uploads is not None:
                     self._uploads.counts.failed(error.code)
-                self._refuse(error)
+                    self._uploads.over(trace, error.code)
         else:
             super().on_headers_complete()
 
@@ -151,7 +185,7 @@ class CdnConnection(HttpToolsProtocol):
     def _is_upload(self) -> bool:
         return self.url.startswith(_PREFIX) and self.parser.get_method() == b"PUT"
 
-    def _begin(self, uploads: Uploads | None) -> Reception:
+    def _begin(self, uploads: Uploads | None, trace: Trace) -> Reception:
         if self.cycle is not None and not self.cycle.response_complete:
             raise ServiceError("OVERLOADED", "Wait for an answer before the next request.")
         if uploads is None:
@@ -164,7 +198,8 @@ class CdnConnection(HttpToolsProtocol):
         is_old = self.parser.get_http_version() == "1.0"
         self._is_kept_alive = self.parser.should_keep_alive() and not is_old
         query = url.query.encode("latin-1")
-        reception = uploads.begin(url.path, query, length, ray_id_of(fields))
+        client = self._clients.source(self.client, self.headers)
+        reception = uploads.begin(url.path, query, length, client, trace)
         if fields.get(b"expect", b"").lower() == b"100-continue" and not is_old:
             self.transport.write(_CONTINUE)
         return reception
@@ -172,7 +207,8 @@ class CdnConnection(HttpToolsProtocol):
     def _hand_over(self, reception: Reception) -> None:
         self.connections.discard(self)
         self._is_deaf = True
-        reception.take_over(self.transport, self._answered)
+        transport = self.transport
+        reception.take_over(transport, self._answered, lambda: self._clients.leave(transport))
 
     def _answered(self, answer: Answer) -> None:
         """The upload is over: what its client asks next goes to a protocol that knows nothing."""
@@ -188,8 +224,8 @@ class CdnConnection(HttpToolsProtocol):
         following.connection_made(self.transport)
         self.transport.resume_reading()
 
-    def _refuse(self, error: ServiceError) -> None:
-        answer = problem(error, self._ray_id())
+    def _refuse(self, error: ServiceError, trace: Trace | None = None) -> None:
+        answer = problem(error, (trace or self._trace()).ray_id)
         answer.headers |= CORS
         self._end_with(answer)
 
@@ -199,11 +235,11 @@ class CdnConnection(HttpToolsProtocol):
             # It came behind a whole upload, which is answered all the same.
             self._is_overrun = True
         elif not self._is_deaf:
-            self._end_with(page(400, {RAY_ID: self._ray_id()}, says="this is not HTTP/1.1"))
+            self._end_with(page(400, {RAY_ID: self._trace().ray_id}, says="this is not HTTP/1.1"))
 
-    def _ray_id(self) -> str:
+    def _trace(self) -> Trace:
         """Of the request whose head is being read, as far as it was."""
-        return ray_id_of(dict(reversed(self.headers or [])))
+        return trace_of(dict(reversed(self.headers or [])))
 
     def _end_with(self, answer: Answer) -> None:
         """Answers, and closes when the client has had time to read it."""
@@ -219,7 +255,7 @@ class CdnConnection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        self.transport.set_protocol(_Lingering(self.transport, self.loop))
+        self.transport.set_protocol(_Lingering(self.transport, self.loop, self._clients))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.transport.resume_reading()
@@ -228,7 +264,11 @@ class CdnConnection(HttpToolsProtocol):
 class _Lingering(asyncio.Protocol):
     """Hears what a refused client still sends: closing at once would take the answer from it."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, clients: Clients
+    ) -> None:
+        self._transport = transport
+        self._clients = clients
         self._timer = loop.call_later(_LINGER_S, transport.abort)
 
     def eof_received(self) -> None:
@@ -236,3 +276,4 @@ class _Lingering(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
+        self._clients.leave(self._transport)

@@ -1,5 +1,5 @@
-"""Passwords of sites (decisions 8.1): checked against bcrypt in threads, so many at once, and so many wrong ones from
-one client address at one site.
+"""Passwords of sites (decisions 8.1): checked against bcrypt in threads, developer groups in turn, and so many wrong
+ones from one client address at one site.
 
 Who set them and where their hashes are kept is the control plane's.
 """
@@ -13,15 +13,14 @@ import secrets
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import bcrypt
 
-from pyservice.control.passwords import ROUNDS
+from pyservice.control.passwords import ROUNDS, Crowded, PasswordThreads
 from pyservice.doors.limits import Buckets, Rate
 
 PASSWORD_MAX_BYTES: Final = 72
@@ -31,7 +30,7 @@ WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
 """Wrong passwords from one client address at one site."""
 
 _WAITING_MAX: Final = 64
-"""For a thread, and of one source for its turn."""
+"""Of one source for its turn."""
 _REMEMBERED_MAX: Final = 1024
 
 
@@ -45,6 +44,18 @@ class TooOften(Exception):
     def __init__(self, wait_s: float) -> None:
         super().__init__()
         self.wait_s = wait_s
+
+
+class Source(NamedTuple):
+    """Whose site is asked for, which, and by whom: wrong passwords count against an address at a site."""
+
+    group: str
+    site: bytes
+    address: bytes
+
+    @property
+    def key(self) -> bytes:
+        return self.site + b"/" + self.address
 
 
 @dataclass(slots=True)
@@ -62,8 +73,7 @@ class Credentials:
     """Checks Basic credentials. Good ones are remembered by a keyed hash, never as they are."""
 
     def __init__(self, threads: int = 2, clock_s: Callable[[], float] = monotonic) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="bcrypt")
-        self._waiting = 0
+        self._threads = PasswordThreads(threads)
         self._key = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._clock_s = clock_s
@@ -74,15 +84,12 @@ class Credentials:
 
     def close(self) -> None:
         """Waits for what is being checked."""
-        self._threads.shutdown()
+        self._threads.close()
 
     async def are_good(
-        self, authorization: bytes | None, users: Mapping[str, bytes], source: bytes
+        self, authorization: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
-        """Whether a request with this header is one of these users. Raises Busy, TooOften.
-
-        `source` is the client's address and the site: what wrong passwords count against.
-        """
+        """Whether a request with this header is one of these users. Raises Busy, TooOften."""
         given = _basic(authorization)
         if given is None:
             return False
@@ -94,7 +101,7 @@ class Credentials:
             self._good.move_to_end(fingerprint)
             return True
         # A page asks for all that is on it at once.
-        key = self._fingerprint(source, fingerprint)
+        key = self._fingerprint(source.key, fingerprint)
         running = self._running.get(key)
         if running is None:
             running = asyncio.ensure_future(self._decide(password, expected, users, source))
@@ -114,16 +121,17 @@ class Credentials:
             done.exception()
 
     async def _decide(
-        self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: bytes
+        self, password: bytes, expected: bytes | None, users: Mapping[str, bytes], source: Source
     ) -> bool:
         """Checks a password in its source's turn. Raises Busy, TooOften."""
         is_wrong = False
-        async with self._turn(source):
+        async with self._turn(source.key):
             try:
-                is_wrong = not await self._check(password, self._comparisons(expected, users))
+                hashes = self._comparisons(expected, users)
+                is_wrong = not await self._check(password, hashes, source)
             finally:
                 if not is_wrong:
-                    self._wrong.put_back(source)
+                    self._wrong.put_back(source.key)
         return not is_wrong and expected is not None
 
     @asynccontextmanager
@@ -167,15 +175,13 @@ class Credentials:
         """A hash that no password has, of this cost."""
         return b"$2b$%02d$%b" % (cost, self._nobody[7:])
 
-    async def _check(self, password: bytes, hashes: list[bytes]) -> bool:
-        if self._waiting >= _WAITING_MAX:
-            raise Busy
-        self._waiting += 1
+    async def _check(self, password: bytes, hashes: list[bytes], source: Source) -> bool:
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _is_right, password, hashes)
-        finally:
-            self._waiting -= 1
+            return await self._threads.run(
+                source.group, source.address, lambda: _is_right(password, hashes)
+            )
+        except Crowded:
+            raise Busy from None
 
     def _fingerprint(self, *words: bytes) -> bytes:
         state = hmac.new(self._key, digestmod=hashlib.sha256)

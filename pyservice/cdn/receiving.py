@@ -12,18 +12,22 @@ import contextlib
 import mmap
 import time
 from collections.abc import Callable
-from typing import Final
+from time import perf_counter
+from typing import Final, NamedTuple
 
-from pyservice.cdn.answers import RAY_ID, Answer, problem
-from pyservice.cdn.signed import CORS
+from pyservice.cdn.answers import DOOR, RAY_ID, Answer, problem
+from pyservice.cdn.pace import Pace
+from pyservice.cdn.places import Places, Whose
+from pyservice.cdn.signed import CORS, upload_of
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.observability.metrics import CANCELLED
+from pyservice.observability.rays import Rays, Trace
 from pyservice.storage.incoming import Incoming
 from pyservice.storage.local_objects import Folder
 from pyservice.storage.objects import ObjectCounts
 from pyservice.storage.signatures import InvalidSignature, UrlSigner
 
-AT_ONCE_MAX: Final = 64
 BLOCK_BYTES: Final = 512 << 10
 BLOCKS: Final = 2
 """What every upload has: one fills while the other is written."""
@@ -33,19 +37,31 @@ SPARE_BLOCKS: Final = 32
 all uploads together hold 80 MiB at most, and one alone 17.
 """
 
-_WINDOW_S: Final = 30.0
-_WINDOW_BYTES: Final = 64 << 10
+_SLOW: Final = "The body came too slowly: send it without a pause, in parts when it is large."
+_REPLACED: Final = "A newer PUT of the same URL took the place of this one."
 
 log = get_logger("pyservice.cdn")
+
+
+class _Target(NamedTuple):
+    """What a PUT brings: an object, or the part of it from an offset on."""
+
+    key: str
+    offset: int
 
 
 class Uploads:
     """What is being received now. Only with a folder: S3 receives by itself."""
 
-    def __init__(self, folder: Folder, signer: UrlSigner, counts: ObjectCounts) -> None:
+    def __init__(
+        self, folder: Folder, signer: UrlSigner, counts: ObjectCounts, rays: Rays | None = None
+    ) -> None:
+        # Nobody takes them then, so none is kept.
+        self._rays = rays or Rays(DOOR, queued_max=0)
         self._folder = folder
         self._signer = signer
-        self._open: set[Reception] = set()
+        self._open: dict[_Target, Reception] = {}
+        self._places = Places()
         self._tasks: set[asyncio.Task[None]] = set()
         self._are_over = asyncio.Event()
         self.spare_blocks = SPARE_BLOCKS
@@ -56,30 +72,46 @@ class Uploads:
         """How many are being received."""
         return len(self._open)
 
-    def begin(self, path: str, query: bytes, length: int | None, ray_id: str) -> Reception:
-        """A PUT; `length` is its Content-Length, None without one; `ray_id` is for its answer.
+    def begin(
+        self, path: str, query: bytes, length: int | None, client: bytes, trace: Trace
+    ) -> Reception:
+        """A PUT; `length` is its Content-Length, None without one; `client` a packed address.
 
-        Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE, STORAGE_FULL,
-        OVERLOADED.
+        It takes the place of one that is being received for the same URL: who lost a connection comes again before that
+        is known here. Raises UPLOAD_URL_INVALID, UPLOAD_LENGTH_MISMATCH, UPLOAD_ALREADY_COMPLETE, STORAGE_FULL,
+        OVERLOADED; then nothing has changed.
         """
         try:
             grant = self._signer.verify("PUT", path, query, time.time())
         except InvalidSignature:
             raise ServiceError("UPLOAD_URL_INVALID") from None
+        trace.upload_id = upload_of(grant)
         if length != grant.length:
             raise ServiceError(
                 "UPLOAD_LENGTH_MISMATCH",
                 f"Send exactly {grant.length} bytes, with Content-Length and not chunked.",
             )
-        if len(self._open) >= AT_ONCE_MAX:
-            raise ServiceError("OVERLOADED")
-        reception = Reception(self, self._folder.receive(grant), ray_id)
-        self._open.add(reception)
+        incoming = self._folder.receive(grant)
+        target, whose = _Target(grant.key, grant.offset), Whose(trace.upload_id, client)
+        former = self._open.get(target)
+        self._places.take(whose, None if former is None else former.whose)
+        now_s = asyncio.get_running_loop().time()
+        pace = Pace(length, now_s, (grant.expires_at_s or 0) - time.time())
+        reception = Reception(self, target, whose, incoming, pace, trace)
+        self._open[target] = reception
+        if former is not None:
+            former.refuse(ServiceError("IN_USE", _REPLACED))
         return reception
+
+    def over(self, trace: Trace, code: str) -> None:
+        """A PUT has ended so: with OK, CANCELLED or a code of the error table."""
+        self._rays.end(trace, DOOR, "upload", code, perf_counter())
 
     def end(self, reception: Reception, *, finish: bool) -> None:
         """All of it is there (`finish`), or no more of it comes: the rest is done in a task."""
-        self._open.discard(reception)
+        if self._open.get(reception.target) is reception:
+            del self._open[reception.target]
+            self._places.give_back(reception.whose)
         if not self._open:
             self._are_over.set()
         task = asyncio.ensure_future(reception.finish() if finish else reception.give_up())
@@ -87,8 +119,8 @@ class Uploads:
         task.add_done_callback(self._tasks.discard)
 
     def drop_slow(self) -> None:
-        """Cuts off whoever sends too little; asked every few seconds."""
-        for reception in list(self._open):
+        """Ends those that come too slowly; asked every few seconds."""
+        for reception in list(self._open.values()):
             reception.drop_if_slow()
 
     async def stop(self, grace_s: float) -> None:
@@ -97,7 +129,7 @@ class Uploads:
             self._are_over.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._are_over.wait(), grace_s)
-        for reception in list(self._open):
+        for reception in list(self._open.values()):
             reception.cut()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -106,10 +138,22 @@ class Uploads:
 class Reception(asyncio.BufferedProtocol):
     """One upload; the protocol of its connection from `take_over` until it is answered."""
 
-    def __init__(self, uploads: Uploads, incoming: Incoming, ray_id: str) -> None:
+    def __init__(
+        self,
+        uploads: Uploads,
+        target: _Target,
+        whose: Whose,
+        incoming: Incoming,
+        pace: Pace,
+        trace: Trace,
+    ) -> None:
+        self.target = target
+        self.whose = whose
         self._uploads = uploads
         self._incoming = incoming
-        self._ray_id = ray_id
+        self._pace = pace
+        self._trace = trace
+        self._refusal: ServiceError | None = None
         self._missing = incoming.length
         self._block_bytes = min(BLOCK_BYTES, max(incoming.length, 1))
         self._free: list[memoryview] = []
@@ -119,10 +163,9 @@ class Reception(asyncio.BufferedProtocol):
         self._early: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._answer: Callable[[Answer], None] = lambda _: None
+        self._when_lost: Callable[[], None] = lambda: None
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self._window_ends_s = self._loop.time() + _WINDOW_S
-        self._window_missing = self._missing
 
     def _next_block(self) -> memoryview | None:
         """A block to fill: a free one, else a new one as long as we may have more."""
@@ -145,12 +188,18 @@ class Reception(asyncio.BufferedProtocol):
         """The beginning of the body, which came with its head."""
         self._early.append(body)
 
-    def take_over(self, transport: asyncio.Transport, answer: Callable[[Answer], None]) -> None:
+    def take_over(
+        self,
+        transport: asyncio.Transport,
+        answer: Callable[[Answer], None],
+        when_lost: Callable[[], None],
+    ) -> None:
         """Reads the rest of the body from the connection; `answer` is called when all is done, and
-        gives the connection another protocol.
+        gives the connection another protocol, `when_lost` when it ends before.
         """
         self._transport = transport
         self._answer = answer
+        self._when_lost = when_lost
         transport.pause_reading()
         transport.set_protocol(self)
         self._fill_early()
@@ -211,19 +260,23 @@ class Reception(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Also the end of a connection that waits for its answer; then it has no effect."""
         self._transport = None
+        self._when_lost()
         self._end(finish=False)
 
     def drop_if_slow(self) -> None:
-        """Cuts the connection when too little came in the last half minute."""
+        """Ends it when too little has come."""
         now_s = self._loop.time()
         if self._block is None:
             # The disk is slow, not the client.
-            self._window_ends_s = now_s + _WINDOW_S
-        elif now_s >= self._window_ends_s:
-            if self._window_missing - self._missing < min(_WINDOW_BYTES, self._missing):
-                self._uploads.counts.failed("REQUEST_TIMEOUT")
-                self.cut()
-            self._window_ends_s, self._window_missing = now_s + _WINDOW_S, self._missing
+            self._pace.wait(now_s)
+        elif not self._pace.is_kept(now_s, self._missing):
+            self.refuse(ServiceError("REQUEST_TIMEOUT", _SLOW))
+
+    def refuse(self, error: ServiceError) -> None:
+        """Ends it with this answer, although not all of it came."""
+        if not self._is_over:
+            self._refusal = error
+            self._end(finish=False)
 
     def cut(self) -> None:
         """Ends it and its connection."""
@@ -235,6 +288,7 @@ class Reception(asyncio.BufferedProtocol):
     def _end(self, *, finish: bool) -> None:
         if not self._is_over:
             self._is_over = True
+            self._trace.note("receiving", self._trace.started)
             if self._transport is not None and not self._transport.is_closing():
                 # Whoever speaks to the connection after us hears the rest.
                 self._transport.pause_reading()
@@ -243,24 +297,36 @@ class Reception(asyncio.BufferedProtocol):
 
     async def give_up(self) -> None:
         """Nothing is left of it."""
+        error, code = self._refusal, CANCELLED
+        if error is not None:
+            code = error.code
+            self._uploads.counts.failed(code)
+            self._tell(problem(error, self._trace.ray_id))
+        self._uploads.over(self._trace, code)
         await self._incoming.abort()
+
+    def _tell(self, answer: Answer) -> None:
+        answer.headers |= CORS
+        if self._transport is not None:
+            self._answer(answer)
 
     async def finish(self) -> None:
         """Makes it durable and answers."""
-        counts = self._uploads.counts
+        counts, trace = self._uploads.counts, self._trace
+        began = perf_counter()
         try:
             await self._incoming.commit()
         except ServiceError as error:
             counts.failed(error.code)
-            answer = problem(error, self._ray_id)
+            answer = problem(error, trace.ray_id)
         except Exception:
-            log.exception("an upload could not be stored", ray_id=self._ray_id)
+            log.exception("an upload could not be stored", ray_id=trace.ray_id)
             counts.failed("INTERNAL")
-            answer = problem(ServiceError("INTERNAL"), self._ray_id)
+            answer = problem(ServiceError("INTERNAL"), trace.ray_id)
         else:
             counts.puts += 1
             counts.put_bytes += self._incoming.length
-            answer = Answer(200, {RAY_ID: self._ray_id})
-        answer.headers |= CORS
-        if self._transport is not None:
-            self._answer(answer)
+            answer = Answer(200, {RAY_ID: trace.ray_id})
+        trace.note("disk", began)
+        self._tell(answer)
+        self._uploads.over(trace, answer.code)

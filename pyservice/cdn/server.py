@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from pyservice.cdn.clients import Clients, connections_most
 from pyservice.cdn.connection import CdnConnection
 from pyservice.cdn.receiving import Uploads
+from pyservice.doors.addresses import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
 
@@ -18,7 +21,14 @@ _CHECK_S: Final = 5.0
 class CdnServer:
     """Serves on a listening socket. `start` once, `stop` once, both on the loop that serves."""
 
-    def __init__(self, app: Any, listener: socket.socket, uploads: Uploads | None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        uploads: Uploads | None,
+        trusted_proxies: Iterable[str | Network] = (),
+    ) -> None:
+        """`trusted_proxies` are believed about a client's address, and have no share of the connections."""
         self._config = Config(
             app,
             loop="none",
@@ -33,14 +43,20 @@ class CdnServer:
         )
         self._listener = listener
         self._uploads = uploads
+        self._clients = Clients(TrustedProxies(trusted_proxies), connections_most())
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def connections(self) -> int:
-        """How many are open, uploads not counted."""
+        """How many are open on which answers may be read, uploads not counted."""
         return len(self._state.connections)
+
+    @property
+    def clients(self) -> int:
+        """How many are open, all of them."""
+        return len(self._clients)
 
     async def start(self) -> None:
         """Accepts from now on."""
@@ -57,18 +73,26 @@ class CdnServer:
             self._timer.cancel()
         for connection in list(self._state.connections):
             connection.shutdown()
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + grace_s
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=grace_s)
+        going = [one.when_gone() for one in self._speaking()]
+        if going:
+            # They close by themselves when their last answer is read.
+            await asyncio.wait(going, timeout=max(ends_s - loop.time(), 0.0))
         for connection in list(self._state.connections):
             connection.transport.abort()
         if self._uploads is not None:
-            await self._uploads.stop(grace_s)
+            await self._uploads.stop(max(ends_s - loop.time(), 0.0))
+
+    def _speaking(self) -> list[CdnConnection]:
+        return [one for one in self._state.connections if isinstance(one, CdnConnection)]
 
     def check(self) -> None:
         """Cuts off clients that do nothing, every few seconds."""
-        for connection in list(self._state.connections):
-            if isinstance(connection, CdnConnection):
-                connection.check()
+        for connection in self._speaking():
+            connection.check()
         if self._uploads is not None:
             self._uploads.drop_slow()
         if self._timer is not None:
@@ -77,4 +101,6 @@ class CdnServer:
 
     def _connection(self) -> CdnConnection:
         loop = asyncio.get_running_loop()
-        return CdnConnection(self._config, self._state, loop, self._uploads, self._connection)
+        return CdnConnection(
+            self._config, self._state, loop, self._clients, self._uploads, self._connection
+        )

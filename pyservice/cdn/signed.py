@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from time import perf_counter
 from typing import Final
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from pyservice.cdn.answers import Answer, problem
 from pyservice.cdn.content_types import DEFAULT
 from pyservice.cdn.files import File, Files
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import Trace
 from pyservice.storage.objects import Objects, is_key
 from pyservice.storage.signatures import Grant, InvalidSignature, UrlSigner
 
@@ -43,7 +45,7 @@ class SignedObjects:
         self._files = files
 
     async def answer(
-        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], ray_id: str
+        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], trace: Trace
     ) -> Answer:
         """The answer to anything below `PREFIX` that is no upload."""
         try:
@@ -51,29 +53,39 @@ class SignedObjects:
                 return Answer(204, dict(_PREFLIGHT))
             if method not in ("GET", "HEAD"):
                 raise ServiceError("METHOD_NOT_ALLOWED", headers={"allow": "GET, HEAD, PUT"})
-            answer = await self._object(method, path, query, headers)
+            answer = await self._object(method, path, query, headers, trace)
         except ServiceError as error:
             self._objects.counts.failed(error.code)
-            answer = problem(error, ray_id)
+            answer = problem(error, trace.ray_id)
         answer.headers |= CORS
         return answer
 
     async def _object(
-        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes]
+        self, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], trace: Trace
     ) -> Answer:
         try:
             grant = self._signer.verify(method, path, query, time.time())
         except InvalidSignature:
             raise ServiceError("UPLOAD_URL_INVALID") from None
-        length = await self._objects.stat(grant.key) if is_key(grant.key) else None
-        if length is None:
-            raise ServiceError("NOT_FOUND")
-        self._objects.counts.gets += 1
-        if method == "GET":
-            self._objects.counts.get_bytes += length
-        # Objects never change, so any date in the past is right; the tag is what counts.
-        file = File(grant.key, length, grant.key.replace("/", "-"), 0, _headers(grant), True)
-        return await self._files.answer(file, headers, is_head=method == "HEAD")
+        trace.upload_id = upload_of(grant)
+        began = perf_counter()
+        try:
+            length = await self._objects.stat(grant.key) if is_key(grant.key) else None
+            if length is None:
+                raise ServiceError("NOT_FOUND")
+            self._objects.counts.gets += 1
+            if method == "GET":
+                self._objects.counts.get_bytes += length
+            # Objects never change, so any date in the past is right; the tag is what counts.
+            file = File(grant.key, length, grant.key.replace("/", "-"), 0, _headers(grant), True)
+            return await self._files.answer(file, headers, is_head=method == "HEAD")
+        finally:
+            trace.note("file", began)
+
+
+def upload_of(grant: Grant) -> str:
+    """The upload that an object is of: the first part of its key."""
+    return grant.key.partition("/")[0]
 
 
 def _headers(grant: Grant) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Final
 from pyservice.cdn.routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.control.one_namespace import site_topic
+from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.storage import namespaces, sites
 from pyservice.storage.database import Database, Record, Transaction
@@ -92,7 +93,9 @@ class SiteRecords:
                 is_guarded = row.cdn_auth_type == "basic"
                 users = await sites.users(tx, row.namespace_id) if is_guarded else None
                 site_files = await self._files_of(tx, row)
-                site = Site(site_files, await self._routes_of(tx, row), users)
+                routes = await self._routes_of(tx, row)
+                namespace_id = parse_uuid(row.namespace_id) or b""
+                site = Site(site_files, routes, users, namespace_id, row.group_id)
         topic = None if row is None else site_topic(row.namespace_id)
         index = self._topics.index_of(topic) if topic else ""
         if topic and (self._topics.parse(index) or 0) > sequence:

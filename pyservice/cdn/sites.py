@@ -45,12 +45,15 @@ class Site:
     """What a namespace shows now: files by their path without a leading slash.
 
     `users`: user to bcrypt hash where a password is asked for, None where it is not. A namespace
-    whose version has no site still has its users: without them, nobody learns that.
+    whose version has no site still has its users: without them, nobody learns that. `namespace_id`: its 16 bytes.
+    `group_id`: whose game it is of.
     """
 
     files: Mapping[str, SiteFile]
     routes: Routes = field(default_factory=Routes)
     users: Mapping[str, bytes] | None = None
+    namespace_id: bytes = b""
+    group_id: str = ""
 
 
 class SiteSource(Protocol):

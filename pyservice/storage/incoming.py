@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -53,13 +54,14 @@ class Incoming:
         length: int,
         threads: ThreadPoolExecutor,
         place: Callable[[Path], None],
-        ended: Callable[[Incoming], None],
+        taking: Callable[[int], AbstractContextManager[None]],
     ) -> None:
+        """Within `taking` so many bytes are written; it refuses them by raising, in a thread."""
         self.length = length
         self._path = path
         self._threads = threads
         self._place = place
-        self._ended = ended
+        self._taking = taking
         self._loop = asyncio.get_running_loop()
         self._blocks: deque[tuple[memoryview, Callable[[], None]]] = deque()
         self._writing: asyncio.Future[None] | None = None
@@ -68,11 +70,6 @@ class Incoming:
         self._is_over = False
         self.failure: BaseException | None = None
         """Why it cannot be written; known before all of it was received."""
-
-    @property
-    def missing_bytes(self) -> int:
-        """What the disk still has to take."""
-        return self.length - self._written_bytes
 
     def take(self, block: memoryview, when_written: Callable[[], None]) -> None:
         """Has a block written after those before it.
@@ -104,7 +101,7 @@ class Incoming:
             if isinstance(error, OSError) and is_full(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
-        self._end()
+        self._is_over = True
 
     async def abort(self) -> None:
         """Leaves nothing of it."""
@@ -113,12 +110,7 @@ class Incoming:
         self._blocks.clear()
         await self._written()
         await self._loop.run_in_executor(self._threads, self._discard)
-        self._end()
-
-    def _end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._ended(self)
+        self._is_over = True
 
     def _start(self) -> None:
         self._writing = self._loop.run_in_executor(self._threads, self._write)
@@ -153,7 +145,8 @@ class Incoming:
             except IndexError:
                 return
             try:
-                _write_all(self._file, block)
+                with self._taking(len(block)):
+                    _write_all(self._file, block)
                 # Starts the disk now: at the end there is little left to wait for.
                 _start_disk(self._file, self._written_bytes, len(block))
                 self._written_bytes += len(block)

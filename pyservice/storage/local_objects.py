@@ -24,6 +24,7 @@ from pyservice.errors import ServiceError
 from pyservice.finishing import finish
 from pyservice.storage.incoming import Incoming, is_full
 from pyservice.storage.objects import Part, Pending, Run
+from pyservice.storage.room import Room
 from pyservice.storage.signatures import Grant, UrlSigner
 
 READ_BYTES: Final = 256 << 10
@@ -38,6 +39,7 @@ class Folder:
     """The `Blobs` of a folder. One process at a time has it: the data directory is locked."""
 
     largest_put_bytes: Final = 1 << 50
+    takes_any_length: Final = False
 
     def __init__(
         self, folder: Path, signer: UrlSigner, base_url: str, reserve_bytes: int, threads: int = 8
@@ -45,8 +47,7 @@ class Folder:
         self._folder = folder
         self._signer = signer
         self._base_url = base_url.rstrip("/")
-        self._reserve_bytes = reserve_bytes
-        self._receiving: set[Incoming] = set()
+        self._room = Room(folder, reserve_bytes)
         # A slow sync of an upload must not hold up who reads.
         self._readers = ThreadPoolExecutor(threads, thread_name_prefix="objects-read")
         self._writers = ThreadPoolExecutor(threads, thread_name_prefix="objects-write")
@@ -85,10 +86,9 @@ class Folder:
         def write() -> None:
             path = self._folder / name
             self._make_folder(path.parent)
-            write_file(path, content)
+            with self._room.taken(len(content)):
+                write_file(path, content)
 
-        await self._run(lambda: self._make_folder(self._folder), self._writers)
-        self._admit(len(content))
         await self._run(write, self._writers)
 
     async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
@@ -126,21 +126,20 @@ class Folder:
     def receive(self, grant: Grant) -> Incoming:
         """Begins to receive what a URL allows; nothing is on the disk yet.
 
-        Raises STORAGE_FULL at the reserve, UPLOAD_ALREADY_COMPLETE once the object is kept.
+        Raises STORAGE_FULL for what is longer than there is room for up to the reserve, UPLOAD_ALREADY_COMPLETE once
+        the object is kept. Whoever is received beside it may still take that room: then its end is STORAGE_FULL.
         """
         self._refuse_kept(grant)
         # Whoever removed it by hand gets it again with the next upload.
         self._make_folder(self._folder / "incoming")
-        self._admit(grant.length)
+        self._room.refuse_too_long(grant.length)
 
         def place(path: Path) -> None:
             self._refuse_kept(grant)
             self._move(path, self._folder / f"pending/{grant.key}.{grant.offset}", is_synced=True)
 
         path = self._folder / "incoming" / secrets.token_hex(16)
-        incoming = Incoming(path, grant.length, self._writers, place, self._receiving.discard)
-        self._receiving.add(incoming)
-        return incoming
+        return Incoming(path, grant.length, self._writers, place, self._room.taken)
 
     def _refuse_kept(self, grant: Grant) -> None:
         for name in (grant.key, f"{grant.key}.{grant.offset}"):
@@ -160,14 +159,6 @@ class Folder:
             if is_full(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
-
-    def _admit(self, length: int) -> None:
-        """Uploads stop at the reserve, so that the journal is the last to go (decisions 9)."""
-        about = os.statvfs(self._folder)
-        promised_bytes = sum(incoming.missing_bytes for incoming in self._receiving)
-        free_bytes = about.f_bavail * about.f_frsize - promised_bytes
-        if free_bytes - length < self._reserve_bytes:
-            raise ServiceError("STORAGE_FULL")
 
     def _make_folder(self, folder: Path) -> None:
         """Makes a folder below ours so that a crash leaves its name where it is synced."""

@@ -37,8 +37,8 @@ async def connect() -> AsyncIterator[Connect]:
     """Opens connections that end with the test."""
     wires: list[Wire] = []
 
-    async def open_wire(url: str) -> Wire:
-        wires.append(await Wire.open(url))
+    async def open_wire(url: str, client: str = "127.0.0.1") -> Wire:
+        wires.append(await Wire.open(url, client))
         return wires[-1]
 
     yield open_wire

@@ -1,6 +1,7 @@
 """A listener as the control plane makes it, over a folder of its own, with sites given by a test.
 
-Run as a program it serves in a process of its own, and says where in its first line.
+Run as a program it serves in a process of its own, with a folder and the bytes that are to be left free, and says
+where in its first line.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyservice.cdn.credentials import Credentials
 from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.sites import Site
+from pyservice.observability.rays import Rays
 from pyservice.storage.local_objects import Folder
 from pyservice.storage.objects import Objects
 from pyservice.storage.signatures import UrlSigner
@@ -50,6 +52,7 @@ class Listener:
     sites: GivenSites
     cdn: Cdn
     server: CdnServer
+    rays: Rays
 
     @property
     def port(self) -> int:
@@ -73,27 +76,28 @@ async def running_listener(
     bound.listen(512)
     bound.setblocking(False)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    signer = UrlSigner([KEY])
+    signer = UrlSigner(KEY)
     blobs = Folder(folder, signer, url, reserve_bytes)
     objects = Objects(blobs, signer, url)
-    uploads = Uploads(blobs, signer, objects.counts)
+    rays = Rays("cdn", per_second=10_000)
+    uploads = Uploads(blobs, signer, objects.counts, rays)
     sites = GivenSites()
-    cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials)
-    server = CdnServer(cdn, bound, uploads)
+    cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials, rays)
+    server = CdnServer(cdn, bound, uploads, trusted_proxies)
     await server.start()
     try:
-        yield Listener(url, folder, blobs, objects, signer, uploads, sites, cdn, server)
+        yield Listener(url, folder, blobs, objects, signer, uploads, sites, cdn, server, rays)
     finally:
         await server.stop(grace_s=1.0)
         await asyncio.to_thread(cdn.close)
         await asyncio.to_thread(blobs.close)
 
 
-async def _serve(folder: Path) -> None:
-    async with running_listener(folder) as listener:
+async def _serve(folder: Path, reserve_bytes: int = 0) -> None:
+    async with running_listener(folder, reserve_bytes=reserve_bytes) as listener:
         print(listener.url, flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(Path(sys.argv[1])))
+    uvloop.run(_serve(Path(sys.argv[1]), *map(int, sys.argv[2:])))

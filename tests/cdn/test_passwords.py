@@ -12,7 +12,7 @@ import bcrypt
 import httpx
 import pytest
 
-from pyservice.cdn.credentials import Busy, Credentials, TooOften
+from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
 from pyservice.cdn.sites import Site
 from pyservice.control.passwords import ROUNDS
 from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
@@ -157,7 +157,7 @@ async def outcomes(checker: Credentials, users: int, wrong: int) -> Counter[bool
         password = "wrong" if number < wrong else str(number)
         header = httpx.BasicAuth(f"user-{number}", password)._auth_header.encode()
         try:
-            return await checker.are_good(header, hashes, b"here")
+            return await checker.are_good(header, hashes, Source("", b"site", b"here"))
         except (Busy, TooOften) as error:
             return type(error).__name__
 
@@ -209,9 +209,9 @@ async def test_a_wrong_user_costs_as_much_as_a_wrong_password_whatever_the_hashe
     async def cost_of(users: dict[str, bytes], user: str, password: str) -> int:
         work.clear()
         header = httpx.BasicAuth(user, password)._auth_header.encode()
-        assert await checker.are_good(header, users, f"{user} {password}".encode()) is (
-            password == "right"
-        )
+        assert await checker.are_good(
+            header, users, Source("", user.encode(), password.encode())
+        ) is (password == "right")
         return sum(work)
 
     def costing(*costs: int) -> dict[str, bytes]:

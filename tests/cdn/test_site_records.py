@@ -13,6 +13,7 @@ from pyservice.storage import games, groups, namespaces, sites, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.watch import Topics
+from tests.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 
@@ -66,9 +67,11 @@ async def _fill(tx: Transaction) -> None:
     await namespaces.add(tx, "game", "old", made, (1, 1), BEGIN_MS - 1_000)
 
 
-@pytest.fixture
-async def shown(tmp_path: Path) -> AsyncIterator[Shown]:
-    database = open_database(None, tmp_path)
+@pytest.fixture(params=KINDS)
+async def shown(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Shown]:
+    database = open_database(databases.url(request.param), tmp_path)
     await migrate(database, is_allowed=True)
     async with database.write() as tx:
         await _fill(tx)

@@ -56,4 +56,5 @@ class Wire:
             await self._writer.wait_closed()
 
 
-Connect = Callable[[str], Awaitable[Wire]]
+Connect = Callable[..., Awaitable[Wire]]
+"""To a URL, from an address as in `Wire.open`."""

@@ -1,0 +1,83 @@
+"""What routes may say to caches: a page is asked for again each time, whatever a cache goes by (decisions 8.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import bcrypt
+import httpx
+import pytest
+
+from pyservice.cdn.routes import Route, Routes
+from tests.cdn.arena import FILES, make_site
+from tests.cdn.listener import Listener
+
+pytestmark = pytest.mark.anyio
+
+OF_SOME_CACHES = (
+    *("CDN-Cache-Control", "Surrogate-Control", "Cloudflare-CDN-Cache-Control", "Edge-Control"),
+    *("X-Accel-Expires", "Expires"),
+)
+"""Headers that a cache goes by in place of Cache-Control (RFC 9213, 2.1)."""
+AGES = {"Expires": "Tue, 02 Oct 2096 07:06:40 GMT", "X-Accel-Expires": "86400"}
+USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}
+Show = Callable[..., None]
+
+
+@pytest.fixture
+def show(listener: Listener) -> Show:
+    """Shows the arena's files with these headers on each, as the site `cached` of arena."""
+
+    def shown(headers: dict[str, str], users: dict[str, bytes] | None = None) -> None:
+        routes = Routes([Route("**", 100, list(headers.items()))])
+        site = make_site(FILES, routes=routes, users=users)
+        listener.sites.by_name["arena", "cached"] = site
+
+    return shown
+
+
+@pytest.mark.parametrize("name", OF_SOME_CACHES)
+async def test_no_header_for_some_caches_keeps_a_page_from_being_asked_for_again(
+    client: httpx.AsyncClient, show: Show, name: str
+) -> None:
+    show({name: AGES.get(name, "public, max-age=86400"), "X-Other": "1"})
+    page = await client.get("/arena/cached/")
+    assert name not in page.headers
+    assert (page.headers["cache-control"], page.headers["x-other"]) == ("no-cache", "1")
+    again = await client.get("/arena/cached/", headers={"if-none-match": page.headers["etag"]})
+    assert again.status_code == 304
+    assert name not in again.headers
+    # What is no page may be kept for as long as the route says.
+    script = await client.get("/arena/cached/app.js")
+    assert script.headers[name] == AGES.get(name, "public, max-age=86400")
+
+
+@pytest.mark.parametrize("name", OF_SOME_CACHES)
+async def test_no_header_for_some_caches_hands_files_past_a_password(
+    client: httpx.AsyncClient, show: Show, name: str
+) -> None:
+    show({name: AGES.get(name, "public, max-age=86400")}, USERS)
+    for path in ("app.js", ""):
+        answer = await client.get(f"/arena/cached/{path}", auth=("ann", "right"))
+        assert answer.status_code == 200
+        assert name not in answer.headers
+        assert answer.headers["cache-control"] == "private, no-cache"
+
+
+@pytest.mark.parametrize(
+    ("routed", "shown"),
+    [
+        ("max-age=5", "no-cache"),
+        ("no-cache, max-age=5", "no-cache, max-age=5"),
+        ("No-Store", "No-Store"),
+        # The words of a quoted text are no directives.
+        ('max-age=5, ext="a, no-cache, b"', "no-cache"),
+        ('max-age=5, no-cache="etag"', "no-cache"),
+        ('max-age=5, ext="\\", no-cache', "no-cache"),
+    ],
+)
+async def test_a_route_may_say_of_a_page_only_what_asks_again(
+    client: httpx.AsyncClient, show: Show, routed: str, shown: str
+) -> None:
+    show({"Cache-Control": routed})
+    assert (await client.get("/arena/cached/")).headers["cache-control"] == shown

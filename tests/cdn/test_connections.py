@@ -1,0 +1,124 @@
+"""How many connections the listener takes, and how many of one address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.cdn import clients, server
+from pyservice.observability import descriptors
+from tests.cdn.listener import Listener, running_listener
+from tests.cdn.wire import Connect, Wire
+
+pytestmark = pytest.mark.anyio
+
+MOST = 8
+HERE = "127.0.6.1"
+ELSEWHERE = "127.0.6.2"
+PROXY = "127.0.6.9"
+NOTHING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
+    monkeypatch.setattr(server, "connections_most", lambda: MOST)
+    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as found:
+        yield found
+
+
+async def is_served(wire: Wire) -> bool:
+    try:
+        await wire.send(NOTHING)
+        return (await wire.answer())[0] == 404
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
+
+
+async def fill(listener: Listener, connect: Connect, client: str, count: int) -> list[Wire]:
+    wires = [await connect(listener.url, client) for _ in range(count)]
+    for wire in wires:
+        assert await is_served(wire)
+    return wires
+
+
+async def test_one_address_has_at_most_half_of_the_connections(
+    listener: Listener, connect: Connect
+) -> None:
+    mine = await fill(listener, connect, HERE, MOST // 2)
+    assert await (await connect(listener.url, HERE)).is_closed()
+    await fill(listener, connect, ELSEWHERE, MOST // 2)
+    assert await (await connect(listener.url, "127.0.6.3")).is_closed()
+    assert [await is_served(wire) for wire in mine] == [True] * len(mine)
+    await mine.pop().close()
+    await until_free(listener, MOST - 1)
+    await fill(listener, connect, HERE, 1)
+
+
+async def until_free(listener: Listener, count: int) -> None:
+    async with asyncio.timeout(10):
+        while listener.server.connections > count:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_trusted_proxy_stands_for_many(listener: Listener, connect: Connect) -> None:
+    await fill(listener, connect, PROXY, MOST)
+    assert await (await connect(listener.url, PROXY)).is_closed()
+
+
+async def test_a_connection_counts_until_it_is_closed_whatever_comes_on_it(
+    listener: Listener, connect: Connect
+) -> None:
+    """An upload is received by another part, and so is the rest of what was refused."""
+    for number in range(MOST // 2):
+        wire = await connect(listener.url, HERE)
+        url = await listener.objects.presign_put(f"up/a{number}", 2, 60)
+        await wire.put_head(url, "Content-Length: 2", "Expect: 100-continue")
+        assert (await wire.answer())[0] == 100
+        if number == 0:
+            # After its upload it serves the next request.
+            await wire.send(b"ab")
+            assert (await wire.answer())[0] == 200
+            assert await is_served(wire)
+        elif number == 1:
+            url = url.replace("signature=", "signature=x")
+            await wire.send(b"ab")
+            assert (await wire.answer())[0] == 200
+            await wire.put_head(url, "Content-Length: 2")
+            assert (await wire.answer())[0] == 403
+        elif number == 2:
+            await wire.send(b"ab")
+            assert (await wire.answer())[0] == 200
+    assert await (await connect(listener.url, HERE)).is_closed()
+
+
+async def test_what_is_closed_counts_no_more_however_it_ended(
+    listener: Listener, connect: Connect
+) -> None:
+    for number in range(3 * MOST):
+        wire = await connect(listener.url, HERE)
+        url = await listener.objects.presign_put(f"up/a{number}", 2, 60)
+        if number % 3 == 0:
+            url = url.replace("signature=", "signature=x")
+        await wire.put_head(url, "Content-Length: 2", "Expect: 100-continue")
+        status, _, _ = await wire.answer()
+        assert status == (100 if number % 3 else 403)
+        if number % 3 == 1:
+            await wire.send(b"ab")
+            assert (await wire.answer())[0] == 200
+        wire.abort()
+        async with asyncio.timeout(10):
+            while listener.server.clients:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("files", "most"), [(256, 128), (1024, 512), (2048, 1024), (4096, 3072), (1 << 20, 8192)]
+)
+def test_connections_leave_open_files_to_everything_else(
+    monkeypatch: pytest.MonkeyPatch, files: int, most: int
+) -> None:
+    monkeypatch.setattr(descriptors, "limit", lambda: files)
+    assert clients.connections_most() == most

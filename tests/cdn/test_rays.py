@@ -1,0 +1,232 @@
+"""Rays of the listener (decisions 8.11): which requests are kept, what each was about, and what took its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from pyservice.cdn import pace
+from pyservice.ids import format_uuid
+from pyservice.observability.rays import span_set
+from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
+from tests.cdn.arena import FILES, make_site
+from tests.cdn.listener import Listener
+from tests.cdn.wire import Connect
+
+pytestmark = pytest.mark.anyio
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+TRACED = {"traceparent": TRACEPARENT}
+NAMESPACE = bytes(range(16))
+SLOW_S = 0.15
+LARGE_BYTES = 32 << 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept_by_chance(listener: Listener) -> Iterator[None]:
+    listener.rays._until_drawn = 1_000_000
+    listener.rays.take_all()
+    yield
+    listener.rays.take_all()
+
+
+@pytest.fixture(autouse=True)
+def known_sites(listener: Listener) -> None:
+    """A site whose namespace has an id, and the same behind a password that nobody has."""
+    listener.sites.by_name["arena", "mine"] = make_site(FILES, namespace_id=NAMESPACE)
+    listener.sites.by_name["arena", "guarded"] = make_site(FILES, users={}, namespace_id=NAMESPACE)
+
+
+async def told(listener: Listener) -> pb.SpanSet:
+    """The one request that is kept, when it has ended."""
+    async with asyncio.timeout(10):
+        while not (kept := listener.rays.take_all()):
+            await asyncio.sleep(0.005)
+    (one,) = kept
+    made = span_set(one, "cdn")
+    assert all(made.start_ns <= span.start_ns <= span.end_ns <= made.end_ns for span in made.spans)
+    return made
+
+
+def labels(made: pb.SpanSet) -> list[str]:
+    return [span.label for span in made.spans]
+
+
+def lasted_s(made: pb.SpanSet, label: str) -> float:
+    (span,) = [span for span in made.spans if span.label == label]
+    return (span.end_ns - span.start_ns) / 1e9
+
+
+async def upload_url(listener: Listener, key: str, length: int) -> str:
+    return (await listener.objects.presign_put(key, length, 60)).removeprefix(listener.url)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        *(("GET", "", 200, "OK"), ("HEAD", "app.js", 200, "OK"), ("GET", "art", 308, "OK")),
+        ("GET", "nothing", 404, "NOT_FOUND"),
+    ],
+)
+async def test_what_is_asked_of_a_site_is_of_its_namespace(
+    listener: Listener, client: httpx.AsyncClient, method: str, path: str, status: int, code: str
+) -> None:
+    answer = await client.request(method, f"/arena/mine/{path}", headers=TRACED)
+    assert (answer.status_code, answer.headers["x-ray-id"]) == (status, TRACE)
+    made = await told(listener)
+    assert (made.door, made.operation, made.code) == ("cdn", "site", code)
+    assert (made.ray_id, made.parent_span_id) == (TRACE, PARENT)
+    assert made.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
+    is_file = status == 200
+    assert labels(made) == ["site", *(["file"] if is_file else []), "sending"]
+
+
+async def test_a_password_that_is_missing_is_told_to_whose_site_it_is(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    assert (await client.get("/arena/guarded/")).status_code == 401
+    made = await told(listener)
+    assert made.code == "UNAUTHORIZED"
+    assert made.asker == pb.Asker(namespace_id=format_uuid(NAMESPACE))
+    assert labels(made) == ["site", "password", "sending"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation", "code"),
+    [
+        *(("GET", "/", "site", "NOT_FOUND"), ("GET", "/arena/unknown/", "site", "NOT_FOUND")),
+        ("GET", "/arena/mine/%00", "site", "BAD_REQUEST"),
+        ("POST", "/arena/mine/", "site", "METHOD_NOT_ALLOWED"),
+        ("GET", "/.objects/up/a?signature=x", "object", "UPLOAD_URL_INVALID"),
+        ("DELETE", "/.objects/up/a", "object", "METHOD_NOT_ALLOWED"),
+        ("PUT", "/.objects/up/a?signature=x", "upload", "UPLOAD_URL_INVALID"),
+    ],
+)
+async def test_what_nobody_can_be_asked_about_is_nobodys(
+    listener: Listener, client: httpx.AsyncClient, method: str, path: str, operation: str, code: str
+) -> None:
+    answer = await client.request(method, path)
+    made = await told(listener)
+    assert made.ray_id == answer.headers["x-ray-id"]
+    assert (made.operation, made.code) == (operation, code)
+    assert not made.HasField("asker")
+
+
+async def test_a_signed_object_is_of_its_upload(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    await listener.objects.put("up/a", b"abc")
+    url = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
+    assert (await client.get(url, headers=TRACED)).content == b"abc"
+    made = await told(listener)
+    assert (made.operation, made.code, made.asker) == ("object", "OK", pb.Asker(upload_id="up"))
+    assert labels(made) == ["file", "sending"]
+    gone = listener.objects.presign_get("up/gone", 60).removeprefix(listener.url)
+    assert (await client.get(gone)).status_code == 404
+    made = await told(listener)
+    assert (made.code, made.asker) == ("NOT_FOUND", pb.Asker(upload_id="up"))
+
+
+async def test_what_is_quick_and_good_is_not_kept(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    # Its first answer compresses it.
+    await client.get("/arena/mine/tiny.js")
+    listener.rays.take_all()
+    for _ in range(20):
+        assert (await client.get("/arena/mine/tiny.js")).status_code == 200
+    # A machine that is busy may make one of them slow.
+    assert len(listener.rays.take_all()) < 10
+
+
+async def test_an_upload_shows_how_long_it_came_in_and_how_long_the_disk_took(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    url = await upload_url(listener, "up/traced", 3)
+    assert (await client.put(url, content=b"abc", headers=TRACED)).status_code == 200
+    made = await told(listener)
+    assert (made.ray_id, made.door, made.operation, made.code) == (TRACE, "cdn", "upload", "OK")
+    assert made.asker == pb.Asker(upload_id="up")
+    assert labels(made) == ["receiving", "disk"]
+
+
+async def test_a_slow_upload_is_kept_for_that(listener: Listener, connect: Connect) -> None:
+    wire = await connect(listener.url)
+    url = listener.url + await upload_url(listener, "up/slow", 4)
+    await wire.put_head(url, "Content-Length: 4")
+    await wire.send(b"ab")
+    await asyncio.sleep(SLOW_S)
+    await wire.send(b"cd")
+    _, headers, _ = await wire.answer()
+    made = await told(listener)
+    assert (made.ray_id, made.code) == (headers["x-ray-id"], "OK")
+    assert SLOW_S * 0.9 <= lasted_s(made, "receiving") <= (made.end_ns - made.start_ns) / 1e9
+    assert lasted_s(made, "disk") > 0
+
+
+async def test_a_refused_upload_is_kept_and_of_its_upload(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    url = await upload_url(listener, "up/refused", 3)
+    refused = await client.put(url, content=b"four")
+    made = await told(listener)
+    assert made.ray_id == refused.headers["x-ray-id"]
+    assert (made.code, made.asker) == ("UPLOAD_LENGTH_MISMATCH", pb.Asker(upload_id="up"))
+    assert labels(made) == []
+
+
+async def test_an_upload_whose_client_goes_away_is_no_failure(
+    listener: Listener, connect: Connect
+) -> None:
+    for header in ("X-Other: 1", f"traceparent: {TRACEPARENT}"):
+        wire = await connect(listener.url)
+        url = listener.url + await upload_url(listener, "up/left", 1_000_000)
+        await wire.put_head(url, "Content-Length: 1000000", header)
+        async with asyncio.timeout(10):
+            while not listener.uploads.now:
+                await asyncio.sleep(0.005)
+        wire.abort()
+        async with asyncio.timeout(10):
+            while listener.uploads.now:
+                await asyncio.sleep(0.005)
+    made = await told(listener)
+    assert (made.ray_id, made.code) == (TRACE, "CANCELLED")
+    assert made.asker == pb.Asker(upload_id="up")
+
+
+async def test_an_upload_that_is_too_slow_says_so(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW_S", 0.05)
+    wire = await connect(listener.url)
+    url = listener.url + await upload_url(listener, "up/late", 1_000_000)
+    await wire.put_head(url, "Content-Length: 1000000", "Expect: 100-continue")
+    assert (await wire.answer())[0] == 100
+    await asyncio.sleep(0.06)
+    listener.server.check()
+    made = await told(listener)
+    assert (made.code, made.asker) == ("REQUEST_TIMEOUT", pb.Asker(upload_id="up"))
+    assert lasted_s(made, "receiving") >= 0.05
+
+
+async def test_a_download_that_nobody_takes_to_its_end_is_no_failure(
+    listener: Listener, connect: Connect
+) -> None:
+    await listener.objects.put("up/large", b"x" * LARGE_BYTES)
+    target = listener.objects.presign_get("up/large", 60).removeprefix(listener.url)
+    wire = await connect(listener.url)
+    before = listener.cdn.counts.answers["2xx"]
+    head = f"GET {target} HTTP/1.1\r\nHost: x\r\ntraceparent: {TRACEPARENT}\r\n\r\n"
+    await wire.send(head.encode())
+    async with asyncio.timeout(10):
+        while listener.cdn.counts.answers["2xx"] == before:
+            await asyncio.sleep(0.005)
+    wire.abort()
+    made = await told(listener)
+    assert (made.operation, made.code) == ("object", "CANCELLED")
+    assert labels(made) == ["file", "sending"]

@@ -1,0 +1,119 @@
+"""Who takes long to read an answer: on a slow line he gets all of it, and who reads nothing is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pyservice.cdn import connection
+from tests.cdn.arena import key, make_site
+from tests.cdn.listener import Listener, running_listener
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 0.2
+WHOLE = random.Random(3).randbytes(256 << 10)
+PACKED = random.Random(4).randbytes(450_000).hex().encode()
+"""As gzip it is half as long, and handed over in one piece."""
+PIECES = random.Random(5).randbytes(600_000)
+FILES = {"whole.bin": WHOLE, "packed.json": PACKED, "pieces.bin": PIECES}
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
+    """An impatient one, which looks all the time."""
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", PATIENCE_S)
+    async with running_listener(tmp_path / "objects") as found:
+        for path, content in FILES.items():
+            await found.objects.put(key("site", path), content)
+        found.sites.by_name["arena", "prod"] = make_site(FILES)
+        looking = asyncio.ensure_future(look(found))
+        yield found
+        looking.cancel()
+
+
+async def look(listener: Listener) -> None:
+    while True:
+        listener.server.check()
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def slow_line(listener: Listener, *lines: str) -> AsyncIterator[socket.socket]:
+    """A connection on which a request was sent. As behind Ethernet, little waits in the kernel's buffers."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        line.setblocking(False)
+        await loop.sock_connect(line, ("127.0.0.1", listener.port))
+        await loop.sock_sendall(line, "\r\n".join([*lines, "Host: x", "", ""]).encode())
+        yield line
+
+
+async def read_slowly(line: socket.socket) -> tuple[int, float]:
+    """The bytes of one body, and how long they took."""
+    loop = asyncio.get_running_loop()
+    received, began = b"", loop.time()
+    while True:
+        head, is_whole, body = received.partition(b"\r\n\r\n")
+        if is_whole:
+            (length,) = (
+                int(one.split(b":")[1])
+                for one in head.lower().split(b"\r\n")
+                if one.startswith(b"content-length")
+            )
+            if len(body) == length:
+                return length, loop.time() - began
+        await asyncio.sleep(0.01)  # the line
+        piece = await loop.sock_recv(line, 2048)
+        assert piece, f"cut off after {len(received)} bytes"
+        received += piece
+
+
+@pytest.mark.parametrize("last", ["Connection: close", "Accept: */*"], ids=["last", "kept alive"])
+@pytest.mark.parametrize(
+    ("name", "accept"),
+    [("whole.bin", "identity"), ("packed.json", "gzip"), ("pieces.bin", "identity")],
+)
+async def test_a_client_on_a_slow_line_gets_all_of_a_file(
+    listener: Listener, name: str, accept: str, last: str
+) -> None:
+    request = (f"GET /arena/prod/{name} HTTP/1.1", f"Accept-Encoding: {accept}", last)
+    async with slow_line(listener, *request) as line:
+        length, took_s = await read_slowly(line)
+    assert length == len(FILES[name]) or accept == "gzip"
+    assert took_s > 3 * PATIENCE_S
+
+
+async def test_whoever_reads_nothing_of_a_complete_answer_is_cut_off(listener: Listener) -> None:
+    request = "GET /arena/prod/packed.json HTTP/1.1", "Accept-Encoding: gzip"
+    async with slow_line(listener, *request):
+        async with asyncio.timeout(10):
+            while not listener.cdn.counts.bytes:
+                await asyncio.sleep(0.01)
+            while listener.server.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_stopping_lets_a_slow_client_read_the_rest(listener: Listener) -> None:
+    async with slow_line(listener, "GET /arena/prod/whole.bin HTTP/1.1") as line:
+        async with asyncio.timeout(10):
+            while not listener.cdn.counts.bytes:
+                await asyncio.sleep(0.01)
+        stopping = asyncio.ensure_future(listener.server.stop(grace_s=30))
+        length, _ = await read_slowly(line)
+        assert length == len(WHOLE)
+        await asyncio.wait_for(stopping, 5)

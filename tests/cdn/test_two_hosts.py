@@ -1,0 +1,50 @@
+"""A request that names two hosts is refused: sites are told apart by it, and who stands in front may have gone by the
+other one (RFC 9112, 3.2).
+"""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from tests.cdn.listener import Listener
+from tests.cdn.wire import Connect
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("hosts", [("a", "b"), ("a", "a"), ("", "a"), ("a", "b", "c")])
+async def test_a_site_is_not_shown_to_who_names_two_hosts(
+    listener: Listener, connect: Connect, hosts: tuple[str, ...]
+) -> None:
+    wire = await connect(listener.url)
+    lines = "".join(f"Host: {host}\r\nX-A: 1\r\n" for host in hosts)
+    await wire.send(f"GET /arena/prod/tiny.js HTTP/1.1\r\n{lines}\r\n".encode())
+    status, headers, body = await wire.answer()
+    assert (status, headers["connection"]) == (400, "close")
+    problem = orjson.loads(body)
+    assert (problem["code"], problem["ray_id"]) == ("HEADER_INVALID", headers["x-ray-id"])
+    assert "one Host" in problem["detail"]
+    assert await wire.is_closed()
+
+
+async def test_nothing_is_uploaded_by_who_names_two_hosts(
+    listener: Listener, connect: Connect
+) -> None:
+    url = await listener.objects.presign_put("up/two-hosts", 3, 60)
+    wire = await connect(listener.url)
+    await wire.put_head(url, "Host: y", "Content-Length: 3")
+    status, _, body = await wire.answer()
+    assert (status, orjson.loads(body)["code"]) == (400, "HEADER_INVALID")
+    assert await wire.is_closed()
+    assert "up/two-hosts" not in "".join(await listener.blobs.names("pending"))
+
+
+async def test_one_host_and_other_headers_twice_are_fine(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    request = b"GET /arena/prod/tiny.js HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nX-A: 2\r\n\r\n"
+    for _ in range(2):
+        await wire.send(request)
+        assert (await wire.answer())[::2] == (200, b"1")

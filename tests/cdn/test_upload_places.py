@@ -1,0 +1,177 @@
+"""Places for uploads that come in at one time: one for a URL, and a share for each upload and each address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.cdn import pace
+from tests.cdn.listener import Listener, running_listener
+from tests.cdn.wire import Connect, Wire
+
+pytestmark = pytest.mark.anyio
+
+HALF = 32
+SHARE = 8
+HERE = "127.0.4.1"
+ELSEWHERE = "127.0.4.2"
+PROXY = "127.0.4.9"
+
+
+@pytest.fixture
+async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
+    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as found:
+        yield found
+
+
+def code_of(body: bytes) -> str:
+    return str(httpx.Response(200, content=body).json()["code"]) if body else "OK"
+
+
+class Sender:
+    """Begins uploads of two bytes and keeps their places."""
+
+    def __init__(self, listener: Listener, connect: Connect) -> None:
+        self._listener = listener
+        self._connect = connect
+
+    async def url(self, key: str) -> str:
+        return await self._listener.objects.presign_put(key, 2, 60)
+
+    async def begin(self, key: str, client: str, *lines: str) -> tuple[Wire, str]:
+        """The connection, and `CONTINUE` or the code of the refusal."""
+        wire = await self._connect(self._listener.url, client)
+        await wire.put_head(
+            await self.url(key), "Content-Length: 2", *lines, "Expect: 100-continue"
+        )
+        status, _, body = await wire.answer()
+        return wire, "CONTINUE" if status == 100 else code_of(body)
+
+    async def fill(self, count: int, upload: str, client: str, *lines: str) -> list[Wire]:
+        """So many files; `{}` in the names is their number."""
+        wires = []
+        for number in range(count):
+            key, host = f"{upload.format(number)}/a{number}", client.format(number)
+            wire, told = await self.begin(key, host, *(line.format(number) for line in lines))
+            assert told == "CONTINUE", number
+            wires.append(wire)
+        return wires
+
+
+@pytest.fixture
+def sender(listener: Listener, connect: Connect) -> Sender:
+    return Sender(listener, connect)
+
+
+async def test_one_url_has_one_place_and_the_newest_put_of_it_goes_on(
+    listener: Listener, sender: Sender
+) -> None:
+    """Whoever lost a connection comes again while the listener still takes the old one for good."""
+    former, told = await sender.begin("up/a", HERE)
+    for _ in range(64):
+        newer, told = await sender.begin("up/a", HERE)
+        assert told == "CONTINUE"
+        status, headers, body = await former.answer()
+        assert (status, code_of(body), headers["connection"]) == (409, "IN_USE", "close")
+        assert listener.uploads.now == 1
+        former = newer
+    other, told = await sender.begin("up/b", HERE)
+    assert told == "CONTINUE"
+    for wire in (former, other):
+        await wire.send(b"ab")
+        assert (await wire.answer())[0] == 200
+    assert sorted(await listener.blobs.names("pending")) == ["pending/up/a.0", "pending/up/b.0"]
+    async with asyncio.timeout(10):
+        while listener.left_behind():
+            await asyncio.sleep(0.01)
+
+
+async def test_parts_of_one_file_come_side_by_side(listener: Listener, connect: Connect) -> None:
+    wires = []
+    for offset in (0, 2):
+        url = await listener.objects.presign_put("up/a", 2, 60, offset)
+        wires.append(await connect(listener.url))
+        await wires[-1].put_head(url, "Content-Length: 2", "Expect: 100-continue")
+        assert (await wires[-1].answer())[0] == 100
+    for wire in wires:
+        await wire.send(b"ab")
+        assert (await wire.answer())[0] == 200
+
+
+async def test_many_slow_uploads_of_one_address_leave_places_to_others(
+    listener: Listener, sender: Sender
+) -> None:
+    wires = await sender.fill(HALF, "up{}", HERE)
+    _, told = await sender.begin("more/a", HERE)
+    assert told == "OVERLOADED"
+    await sender.fill(SHARE, "there{}", ELSEWHERE)
+    _, told = await sender.begin("more/a", ELSEWHERE)
+    assert told == "OVERLOADED"
+    await sender.fill(SHARE, "far{}", "127.0.5.{}")
+    # What is over makes room, also for who has no more than a share.
+    for wire in wires[: HALF - SHARE + 1]:
+        await wire.send(b"ab")
+        assert (await wire.answer())[0] == 200
+    _, told = await sender.begin("more/a", HERE)
+    assert told == "CONTINUE"
+
+
+async def test_many_slow_files_of_one_upload_leave_places_to_others(sender: Sender) -> None:
+    await sender.fill(HALF, "up", "127.0.5.{}")
+    _, told = await sender.begin("up/more", ELSEWHERE)
+    assert told == "OVERLOADED"
+    _, told = await sender.begin("other/a", ELSEWHERE)
+    assert told == "CONTINUE"
+
+
+async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(sender: Sender) -> None:
+    # Whom an address does not vouch for counts as itself, whatever it forwards.
+    await sender.fill(HALF, "up{}", HERE, "X-Forwarded-For: 198.51.100.{}")
+    _, told = await sender.begin("more/a", HERE, "X-Forwarded-For: 203.0.113.1")
+    assert told == "OVERLOADED"
+    lines = ("X-Forwarded-For: 198.51.100.7",)
+    await sender.fill(SHARE, "behind{}", PROXY, *lines)
+    _, told = await sender.begin("more/a", PROXY, *lines)
+    assert told == "OVERLOADED"
+    _, told = await sender.begin("more/a", PROXY, "X-Forwarded-For: 198.51.100.8")
+    assert told == "CONTINUE"
+
+
+async def test_a_newer_put_that_is_refused_leaves_the_older_one_alone(
+    listener: Listener, sender: Sender
+) -> None:
+    await sender.fill(HALF, "crowd{}", HERE)
+    older, _ = await sender.begin("up/a", ELSEWHERE)
+    _, told = await sender.begin("up/a", HERE)
+    assert told == "OVERLOADED"
+    await older.send(b"ab")
+    assert (await older.answer())[0] == 200
+    assert listener.objects.counts.failures == {"OVERLOADED": 1}
+
+
+async def test_an_upload_that_would_not_end_with_its_url_is_told_so(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never stands still."""
+    monkeypatch.setattr(pace, "LEAST_S", 2.0)
+    length, piece = 64 << 20, b"x" * (64 << 10)
+    slow, quick = await connect(listener.url), await connect(listener.url)
+    for wire, key, size in ((slow, "up/slow", length), (quick, "up/quick", len(piece) * 20)):
+        url = await listener.objects.presign_put(key, size, 2)
+        await wire.put_head(url, f"Content-Length: {size}", "Expect: 100-continue")
+        assert (await wire.answer())[0] == 100
+    for _ in range(20):
+        for wire in (slow, quick):
+            await wire.send(piece)
+        await asyncio.sleep(0.05)
+        listener.server.check()
+        if not listener.uploads.now:
+            break
+    status, _, body = await slow.answer()
+    assert (status, code_of(body)) == (408, "REQUEST_TIMEOUT")
+    assert (await quick.answer())[0] == 200
+    assert await listener.blobs.names("pending") == ["pending/up/quick.0"]

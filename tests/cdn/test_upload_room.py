@@ -1,0 +1,135 @@
+"""Room on the disk among uploads: it goes to what comes and not to what is announced, and the reserve is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.storage.signatures import Grant, UrlSigner
+from tests.cdn.listener import KEY
+from tests.cdn.wire import Connect, Wire
+from tests.faults.disk import SmallDisk, small_disk
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).resolve().parents[2]
+FAR_FUTURE_S = 4_000_000_000
+MIB = 1 << 20
+DISK_MIB = 32
+RESERVE_BYTES = 8 * MIB
+
+
+@dataclass
+class SmallListener:
+    """A listener of its own process, whose folder is on a small disk."""
+
+    url: str
+    disk: SmallDisk
+    pid: int
+
+    def target(self, key: str, length: int) -> str:
+        return self.url + UrlSigner(KEY).target(Grant("PUT", key, FAR_FUTURE_S, length))
+
+    def free_bytes(self) -> int:
+        about = os.statvfs(self.disk.inside(self.pid))
+        return about.f_bavail * about.f_frsize
+
+    def files(self) -> list[str]:
+        folder = self.disk.inside(self.pid) / "objects"
+        return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallListener]:
+    disk = small_disk(tmp_path, DISK_MIB)
+    command = [*disk.command_prefix, sys.executable, "-m", "tests.cdn.listener"]
+    process = subprocess.Popen(
+        [*command, str(disk.mount_point / "objects"), str(RESERVE_BYTES)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        yield SmallListener(process.stdout.readline().decode().strip(), disk, process.pid)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+async def announce(wire: Wire, url: str, length: int) -> int:
+    """Sends the head alone; the status of what is said to it."""
+    await wire.put_head(url, f"Content-Length: {length}", "Expect: 100-continue")
+    return (await wire.answer())[0]
+
+
+async def test_what_is_only_announced_takes_no_room_from_others(
+    small: SmallListener, connect: Connect
+) -> None:
+    length = 1 << (small.free_bytes() - RESERVE_BYTES).bit_length() - 1
+    for number in range(4):
+        # Each as much as the largest power of two that there is room for.
+        wire = await connect(small.url)
+        assert await announce(wire, small.target(f"up/a{number}", length), length) == 100
+    async with httpx.AsyncClient() as client:
+        answer = await client.put(small.target("up/b", length), content=b"x" * length)
+        assert answer.status_code == 200
+        answer = await client.put(small.target("up/c", length), content=b"x" * length)
+        assert (answer.status_code, answer.json()["code"]) == (503, "STORAGE_FULL")
+    assert small.files() == ["b.0"]
+
+
+@contextlib.contextmanager
+def least_free(small: SmallListener) -> Iterator[list[int]]:
+    """The least that was free meanwhile."""
+    least, is_over = [small.free_bytes()], threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            least[0] = min(least[0], small.free_bytes())
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        yield least
+    finally:
+        is_over.set()
+        watching.join()
+
+
+async def test_uploads_that_are_too_much_together_end_at_the_reserve_and_leave_nothing(
+    small: SmallListener, connect: Connect
+) -> None:
+    length = 10 * MIB
+    wires = [await connect(small.url) for _ in range(4)]
+    for number, wire in enumerate(wires):
+        assert await announce(wire, small.target(f"up/a{number}", length), length) == 100
+
+    async def send(wire: Wire) -> tuple[int, bytes]:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(length // (256 << 10)):
+                await wire.send(b"x" * (256 << 10))
+        status, _, body = await wire.answer(30)
+        return status, body
+
+    with least_free(small) as least:
+        answers = await asyncio.gather(*map(send, wires))
+    assert least[0] >= RESERVE_BYTES
+    whole = [f"a{number}.0" for number, (status, _) in enumerate(answers) if status == 200]
+    assert len(whole) < 3
+    for status, body in answers:
+        assert status == 200 or b"STORAGE_FULL" in body
+    assert small.files() == whole
+    # What was given up makes room again.
+    answer = await asyncio.to_thread(httpx.put, small.target("up/b", MIB), content=b"x" * MIB)
+    assert answer.status_code == 200
