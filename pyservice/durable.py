@@ -47,6 +47,12 @@ def _write_synced(path: str, content: bytes, mode: int) -> None:
         os.close(descriptor)
 
 
+def remove_unfinished(path: Path) -> None:
+    """What a process that was killed while it replaced `path` left beside it. Only when nobody writes it now."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes renames and removals in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from pyservice.durable import write_file
+from pyservice.durable import remove_unfinished, write_file
 
 FILE: Final = "keys.json"
 _FORMAT: Final = 1
@@ -40,6 +40,8 @@ class Keyring:
 def load_or_create(data_dir: Path) -> Keyring:
     """The ring of the directory; the first start makes one. Raises KeyringError."""
     path = data_dir / FILE
+    # It has keys in it that may have been dropped since.
+    remove_unfinished(path)
     if not path.exists():
         if any(data_dir.glob("journal/*")):
             # New keys would make every token of the journal a forgery, and nobody would know why.

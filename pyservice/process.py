@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from pyservice import held_signals
 from pyservice.durable import write_file
 
 LOCK_FILE: Final = "LOCK"
@@ -159,10 +160,13 @@ class StopSignals:
         reload: Callable[[], None],
         stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        """From now on the signals are ours; SIGHUP calls `reload`, the first other one `stopping`."""
+        """From now on the signals are ours, with those that came since the start; SIGHUP calls `reload`, the first
+        other one `stopping`.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._received, stopping)
         loop.add_signal_handler(signal.SIGHUP, reload)
+        held_signals.release()
 
     def _received(self, stopping: Callable[[], None]) -> None:
         if self.stop.is_set():

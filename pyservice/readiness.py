@@ -15,9 +15,13 @@ from pyservice.dataplane.control_watch import ControlWatch
 from pyservice.dataplane.engine import Status
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
 from pyservice.observability.conditions import Conditions, Note
+from pyservice.observability.descriptors import DescriptorWatch
 
 _STALL_MS: Final = 5_000
 _LAG_MS: Final = 1_000
+
+_Family = tuple[str, str, str, float]
+"""Name, kind, help and value."""
 
 
 @dataclass
@@ -42,6 +46,7 @@ class Readiness:
     journal: JournalWatch
     storage: StorageWatch
     loop: LoopWatch
+    descriptors: DescriptorWatch
     compactor: Compactor
     control: ControlWatch
     held: Callable[[], int]
@@ -61,8 +66,10 @@ class Readiness:
             "lag": Note(f"{lag_ms:.0f} ms"),
             "credit": Note(self._credit(status)),
             "storage": Note(self._storage()),
+            "files": Note(self._files()),
             "feed": Note(self._feed()),
             "control": self._control(),
+            "database": self._database(),
         }
 
     def _control(self) -> str | None:
@@ -72,6 +79,13 @@ class Readiness:
         if self.control.is_yet_to_come and not self.namespaces():
             return "starting, and no namespace is known yet"
         return Note("down: its operations are refused, players are served")
+
+    def _database(self) -> str | None:
+        """The control plane's; nobody who plays needs it."""
+        if not self.control.is_up:
+            return Note("not known, the control plane is down")
+        problem = self.control.database_problem
+        return Note(f"{problem}; players are served") if problem else None
 
     @staticmethod
     def _credit(status: Status) -> str:
@@ -83,6 +97,11 @@ class Readiness:
         low = f", below the reserve of {watch.reserve_bytes}" if watch.is_low else ""
         return f"{watch.free_bytes} bytes free{low}"
 
+    def _files(self) -> str:
+        watch = self.descriptors
+        low = ", nearly used up: raise the limit (ulimit -n, LimitNOFILE)" if watch.is_low else ""
+        return f"{watch.used} of {watch.most} open{low}"
+
     def _feed(self) -> str:
         problems = self.feed_problems()
         if not problems:
@@ -92,19 +111,43 @@ class Readiness:
 
     def render(self) -> bytes:
         """Prometheus text of what is measured here."""
-        families = (
+        lines = [
+            f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
+            for name, kind, text, value in (*self._of_machine(), *self._of_work())
+        ]
+        return "".join(lines).encode()
+
+    def _of_machine(self) -> tuple[_Family, ...]:
+        storage, files = self.storage, self.descriptors
+        return (
             (
                 "hosting_storage_free_bytes",
                 "gauge",
                 "Free space where the data directory is.",
-                self.storage.free_bytes,
+                storage.free_bytes,
             ),
             (
                 "hosting_storage_reserve_bytes",
                 "gauge",
                 "Free space below which /readyz says so (storage_reserve_bytes).",
-                self.storage.reserve_bytes,
+                storage.reserve_bytes,
             ),
+            (
+                "hosting_open_files",
+                "gauge",
+                "Files and connections that the data plane has open, at least.",
+                files.used,
+            ),
+            (
+                "hosting_open_files_max",
+                "gauge",
+                "How many it may have open (RLIMIT_NOFILE).",
+                files.most,
+            ),
+        )
+
+    def _of_work(self) -> tuple[_Family, ...]:
+        return (
             (
                 "hosting_event_loop_lag_seconds",
                 "gauge",
@@ -136,8 +179,3 @@ class Readiness:
                 self.held(),
             ),
         )
-        lines = [
-            f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
-            for name, kind, text, value in families
-        ]
-        return "".join(lines).encode()

@@ -2,7 +2,7 @@
 they do while their parent reads its settings. A child does nothing else until it is given its flags, and ends without
 them.
 
-The first module of a start: it loads next to nothing. What becomes of a child later is `app.children`'s.
+Of the first modules of a start: it loads next to nothing. What becomes of a child later is `app.children`'s.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final
+
+from pyservice.held_signals import is_serve
 
 ROLES: Final = ("data", "control")
 
@@ -62,12 +63,9 @@ class Begun:
 
 def begin_early(words: Sequence[str]) -> None:
     """Begins both children when these words of the command line are a `serve` that will want them."""
-    if words[:1] != ["serve"] or any(
-        word in ("-h", "--help", "--role") or word.startswith("--role=") for word in words
-    ):
+    is_of_one_role = any(word == "--role" or word.startswith("--role=") for word in words)
+    if not is_serve(words) or is_of_one_role:
         return
-    # An interrupt while modules are loaded may be lost. It ends this process at once, until the start handles signals.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Where there is no room for processes the start itself tells it.
     with contextlib.suppress(OSError):
         for role in ROLES:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -48,10 +49,28 @@ class Databases:
         url: str = self.server.get_uri(name)
         return url
 
+    def remove(self, url: str | None, folder: Path) -> None:
+        """The database that `open_database` would open is gone. Nobody has it open."""
+        if url is None:
+            for path in folder.glob("records.db*"):
+                path.unlink()
+            return
+        assert "DROP DATABASE" in self.server.psql(f"DROP DATABASE {_name(url)}")
+
+    def empty(self, url: str | None, folder: Path) -> None:
+        """Whoever opens it next finds nothing in it, as after a loss."""
+        self.remove(url, folder)
+        if url is not None:
+            self.server.psql(f"CREATE DATABASE {_name(url)}")
+
     def close(self) -> None:
         if self._server is not None:
             self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path.removeprefix("/")
 
 
 class Server:

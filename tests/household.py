@@ -64,6 +64,7 @@ class HttpDoor:
         token: str | None = None,
         key: str | None = None,
         origin: str | None = None,
+        traceparent: str | None = None,
     ) -> Answer:
         """One request."""
         method = BY_SLUG[slug]
@@ -78,7 +79,8 @@ class HttpDoor:
             content = json.dumps(rest[method.body_field]).encode()
         elif rest:
             path += "?" + urlencode({name: _text(value) for name, value in rest.items()})
-        headers = {} if origin is None else {"origin": origin}
+        given = {"origin": origin, "traceparent": traceparent}
+        headers = {name: value for name, value in given.items() if value is not None}
         answer = await self.request(
             method.http_method, path, content, token=token, key=key, headers=headers
         )
@@ -136,6 +138,7 @@ class GrpcDoor:
         token: str | None = None,
         key: str | None = None,
         origin: str | None = None,
+        traceparent: str | None = None,
     ) -> Answer:
         """One call."""
         method = BY_SLUG[slug]
@@ -146,6 +149,8 @@ class GrpcDoor:
             metadata.append(("idempotency-key", key))
         if origin is not None:
             metadata.append(("origin", origin))
+        if traceparent is not None:
+            metadata.append(("traceparent", traceparent))
         call = self._channel.unary_unary(
             method.grpc_path,
             request_serializer=method.request.SerializeToString,

@@ -54,6 +54,8 @@ class Service:
 
     role: tuple[str, ...] = ("--role", "data")
     doors: tuple[str, ...] = ("http", "grpc", "metrics")
+    command_prefix: tuple[str, ...] = ()
+    """What runs the command, where something has to."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Service:
         flags = [f"--{name}={self.addresses.get(name, '127.0.0.1:0')}" for name in self.doors]
         self.ready_file.unlink(missing_ok=True)
         command = [
-            *(sys.executable, "-m", "pyservice", "serve", *self.role),
+            *(*self.command_prefix, sys.executable, "-m", "pyservice", "serve", *self.role),
             *("--data-dir", str(self.data_dir), "--feed", str(self.feed_file)),
             *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
         ]

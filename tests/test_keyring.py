@@ -23,6 +23,14 @@ def test_later_starts_read_the_same_ring(tmp_path: Path) -> None:
     assert keyring.load_or_create(tmp_path) == keyring.load_or_create(tmp_path)
 
 
+def test_what_a_killed_rotation_left_is_gone_after_the_next_start(tmp_path: Path) -> None:
+    keyring.load_or_create(tmp_path)
+    left = tmp_path / f".{keyring.FILE}.4711.tmp"
+    left.write_text("half a ring")
+    keyring.load_or_create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [keyring.FILE]
+
+
 def test_two_directories_have_different_keys(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

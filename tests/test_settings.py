@@ -9,6 +9,11 @@ from pydantic import ValidationError
 
 from pyservice.settings import ListenAddress, Problem, Settings, SettingsError, load
 
+SITES_OF_EXAMPLE: dict[str, object] = {
+    "domains": {"cdn": "example.com"},
+    "cdn_url": "https://files.example.net",
+}
+
 
 def _problems(
     flags: dict[str, object],
@@ -152,17 +157,17 @@ def test_what_fits_is_taken() -> None:
     ("flags", "name", "told"),
     [
         (
-            {"public_url": "https://api.example.com", "domains": {"cdn": "example.com"}},
+            {"public_url": "https://api.example.com", **SITES_OF_EXAMPLE},
             "public_url",
             "give it a host outside of that domain",
         ),
         (
-            {"public_url": "https://EXAMPLE.com.:8443/api", "domains": {"cdn": "example.com"}},
+            {"public_url": "https://EXAMPLE.com.:8443/api", **SITES_OF_EXAMPLE},
             "public_url",
             "give it a host outside of that domain",
         ),
         (
-            {"hub_url": "https://hub.example.com/x", "domains": {"cdn": "example.com"}},
+            {"hub_url": "https://hub.example.com/x", **SITES_OF_EXAMPLE},
             "hub_url",
             "give it a host outside of that domain",
         ),
@@ -197,13 +202,64 @@ def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
         {"public_url": "https://one.example", "cdn_url": "https://one.example:8443"},
         {"public_url": "https://one.example", "cdn_url": "http://one.example"},
         {"public_url": "https://one.example", "hub_url": "https://one.example"},
-        {"public_url": "https://api.example.com", "domains": {"cdn": "cdn.example.com"}},
-        {"hub_url": "https://notexample.com", "domains": {"cdn": "example.com"}},
+        {
+            "public_url": "https://api.example.com",
+            "cdn_url": "https://files.example.com",
+            "domains": {"cdn": "cdn.example.com"},
+        },
+        {"hub_url": "https://notexample.com", **SITES_OF_EXAMPLE},
         {"cdn_url": "https://files.cdn.example", "domains": {"cdn": "cdn.example"}},
     ],
 )
 def test_origins_next_to_each_other_are_taken(flags: dict[str, object]) -> None:
     load(flags, environ={})
+
+
+@pytest.mark.parametrize(
+    "cdn", ["127.0.0.1:8092", "[::1]:0", "0.0.0.0:80", "[::]:80", "localhost:1"]
+)
+def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(cdn: str) -> None:
+    """Who uploads is where the sites are looked at: not here."""
+    [problem] = _problems({"cdn": cdn, "domains": {"cdn": "cdn.example.com"}})
+    assert (problem.name, problem.source) == ("cdn_url", "default")
+    assert "domains.cdn" in problem.message
+    assert "only this machine reaches" in problem.message
+    assert "such as https://files.cdn.example.com" in problem.message
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"cdn": "127.0.0.1:8092"},
+        {"cdn": "0.0.0.0:8092"},
+        {"domains": {"main": "example.com", "job": "job.example.com"}},
+        # Where it listens it is reached.
+        {"cdn": "192.0.2.1:80", "domains": {"cdn": "cdn.example.com"}},
+        {"cdn": "[2001:db8::1]:80", "domains": {"cdn": "cdn.example.com"}},
+        {"cdn": "files.example.com:80", "domains": {"cdn": "cdn.example.com"}},
+        # Here the sites are of this machine alone as well.
+        {"cdn": "127.0.0.1:8092", "domains": {"cdn": "localhost"}},
+        {"cdn": "127.0.0.1:8092", "domains": {"cdn": "sites.localhost"}},
+        {"cdn_url": "https://files.example.com/x", "domains": {"cdn": "cdn.example.com"}},
+    ],
+)
+def test_addresses_of_files_that_somebody_reaches_are_taken(flags: dict[str, object]) -> None:
+    load(flags, environ={})
+
+
+def test_where_the_cdn_listens_is_not_judged_when_it_is_wrong() -> None:
+    told = _problems({"cdn": "nowhere", "domains": {"cdn": "cdn.example.com"}})
+    assert [problem.name for problem in told] == ["cdn"]
+
+
+@pytest.mark.parametrize("name", ["public_url", "cdn_url", "hub_url"])
+@pytest.mark.parametrize(
+    "url", ["https://one.example?x=1", "https://one.example/a?", "https://x/?"]
+)
+def test_what_addresses_begin_with_has_no_query(name: str, url: str) -> None:
+    [problem] = _problems({name: url})
+    assert problem.name == name
+    assert "paths are put behind it" in problem.message
 
 
 def test_what_is_wrong_hides_no_conflict_and_makes_none() -> None:

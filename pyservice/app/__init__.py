@@ -62,10 +62,8 @@ def run_control(launch: Launch) -> int:
     """Serves as control plane until a signal. It outlives a data plane that ends with the same parent:
     requests in flight there need it.
     """
-    from pyservice.app.control import START_FAILURES, ControlPlane
+    from pyservice.app.control import FAILURES, ControlPlane
     from pyservice.app.serving import run_plane
 
     data_dir = launch.settings.data_dir
-    return run_plane(
-        ControlPlane, launch, data_dir / "control", START_FAILURES, outlived_dir=data_dir
-    )
+    return run_plane(ControlPlane, launch, data_dir / "control", FAILURES, outlived_dir=data_dir)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from time import perf_counter
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from pyservice.calls import Scope
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import note
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc import InternalClient, Unreachable
 
@@ -62,7 +64,11 @@ class CloudTokens:
         request = control_pb2.CheckTokenRequest(
             token=token, game_id=str(UUID(bytes=game_id)) if game_id else None
         )
-        answer = await self._ask(request)
+        began = perf_counter()
+        try:
+            answer = await self._ask(request)
+        finally:
+            note("token check", began)
         scope = Scope(
             answer.identity_id,
             answer.token_id,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from pyservice.app import described
 from pyservice.app.control_files import ControlFiles
 from pyservice.app.planes import DataPlaneClient, reachable
-from pyservice.app.rays import CONTROL, STORE_SPANS, PlaneRays
+from pyservice.app.rays import CDN, CONTROL, STORE_SPANS, PlaneRays
+from pyservice.app.tasks import PartDied, Tasks
 from pyservice.control import measures
 from pyservice.control.access import Gate
 from pyservice.control.administration import Administration
@@ -25,13 +26,15 @@ from pyservice.control.cdn import Sites
 from pyservice.control.changes import Changes
 from pyservice.control.configuration import Completeness, Context
 from pyservice.control.counts import CountsReader, PlayerCounts
-from pyservice.control.devices import Devices, LinkKey
+from pyservice.control.database_watch import DatabaseWatch
+from pyservice.control.devices import Devices, LinkKeys
 from pyservice.control.feeder import Feeder
 from pyservice.control.feeding import Composer
 from pyservice.control.first_start import Owner, ensure_owner
 from pyservice.control.games import Games, game_topic
 from pyservice.control.groups import Groups
 from pyservice.control.history import History
+from pyservice.control.keys import ControlKeys
 from pyservice.control.links import Links
 from pyservice.control.lobbies import Lobbies
 from pyservice.control.namespaces import Namespaces
@@ -64,8 +67,8 @@ from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.watch import Topics
 
-START_FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable,)
-"""What prevents a start and is told by its message alone."""
+FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, PartDied)
+"""What prevents a start, or ended the plane, and is told by its message alone."""
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
@@ -88,16 +91,20 @@ class ControlPlane:
         self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
         url = settings.database_url
         self._database = open_database(url.get_secret_value() if url else None, self._folder)
+        self._database_watch = DatabaseWatch(self._database)
         self._metrics = RequestMetrics(inner_plane="control")
         self._topics = Topics()
         self._ids = RecordIds()
         self._client = InternalClient(settings.admin_socket)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._is_wired = False
+        self._reload_due: Callable[[], Settings] | None = None
 
     async def recover(self, signals: StopSignals) -> bool:
         """Brings the database to this version and makes the owner at the first start. A database that is away is
         waited for; meanwhile the public door says so.
         """
+        # Players need no control plane: one that lacks a part ends, and its parent starts it again.
+        self._tasks = Tasks(signals.stop.set)
         is_told = False
         while not signals.stop.is_set():
             try:
@@ -111,6 +118,9 @@ class ControlPlane:
                 await signals.wait_stop(_RETRY_MS)
             else:
                 self._wire(owner)
+                self._is_wired = True
+                if self._reload_due is not None:
+                    self.reload(self._reload_due)
                 return True
         await self._database.close()
         return False
@@ -120,7 +130,8 @@ class ControlPlane:
         self._owner = owner
         cdn_address = reachable(bound(self._cdn_socket))
         cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
-        self._files = ControlFiles(settings, self._folder, cdn_url)
+        self._keys = ControlKeys.load_or_create(self._folder)
+        self._files = ControlFiles(settings, self._folder, cdn_url, self._keys)
         links = _links(settings, cdn_url, self._files.picture)
 
         def listens(address: str) -> None:
@@ -143,7 +154,7 @@ class ControlPlane:
             "history": History(self._database, data_plane, self._feeder.doubt),
         }
         self._ray_store = RayStore(self._database, settings.rays.stored)
-        self._rays = PlaneRays(settings, CONTROL, self._metrics.rays, self._ray_store.store)
+        self._rays, self._cdn_rays = map(self._rays_of, (CONTROL, CDN))
         self._platform = _platform(settings, self._database, links)
         nouns = self._nouns(links, data_plane)
         administration = Administration(
@@ -153,11 +164,15 @@ class ControlPlane:
             self._gate,
             nouns.tokens,
             Orphans(self._database, owner.source_epoch, data_plane, self._feeder.look_again),
+            self._keys,
         )
+        self._wire_doors(nouns, administration)
+
+    def _wire_doors(self, nouns: Nouns, administration: Administration) -> None:
+        settings = self._settings
         table = operations(self._gate, nouns)
         door = _door(settings)
-        limits = Limits(*_rates(settings))
-        self._limits = limits
+        limits = self._limits = Limits(*_rates(settings))
         app = create_app(table, door, self._metrics, limits, rays=self._rays.rays)
         self._http = make_server(app, [listen_unix(settings.control_http_socket)])
         internal: dict[str, Handler] = {
@@ -176,13 +191,16 @@ class ControlPlane:
             rays=self._rays.rays,
         )
 
+    def _rays_of(self, service: str) -> PlaneRays:
+        return PlaneRays(self._settings, service, self._metrics.rays, self._ray_store.store)
+
     def _nouns(self, links: Links, data_plane: DataPlaneClient) -> Nouns:
         settings, database, ids, topics = self._settings, self._database, self._ids, self._topics
-        link_key = LinkKey.load_or_create(self._folder)
-        changes = self._changes = Changes(database, mac_key=link_key.message_mac_key())
+        changes = self._changes = Changes(database, mac_key=self._keys.now.hash_key)
         one = OneNamespace(database, changes, topics, self._feeder)
         uploading = Uploading(database, changes, topics, self._files.objects)
         self._uploading = uploading
+        self._devices = Devices(database, changes, ids, topics, LinkKeys(self._keys), links)
         return Nouns(
             games=Games(
                 database,
@@ -197,17 +215,18 @@ class ControlPlane:
             groups=Groups(database, changes, ids, topics, links, self._gate.doubt),
             namespaces=Namespaces(database, changes, ids, topics, self._feeder, one),
             admittance=Admittance(database, one, _service_domains(settings)),
-            tokens=Tokens(database, changes, ids, self._feeder, data_plane, self._gate.doubt),
-            versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
-            platform=self._platform,
-            devices=Devices(
+            tokens=Tokens(
                 database,
                 changes,
                 ids,
-                topics,
-                link_key,
-                links,
+                self._feeder,
+                data_plane,
+                self._gate.doubt,
+                self._tasks.finish,
             ),
+            versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
+            platform=self._platform,
+            devices=self._devices,
             lobbies=Lobbies(database, data_plane),
             rays=self._ray_store,
             builds=Builds(database, changes, ids, uploading, settings.runtime.kinds),
@@ -233,10 +252,28 @@ class ControlPlane:
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
         cdn = self._files.cdn_counts
-        measured = measures.render(
-            self._feeder, self._topics.sequence, self._files.objects.counts, cdn.answers, cdn.bytes
+        works = (
+            self._feeder,
+            *self._readers.values(),
+            self._ray_store,
+            self._changes,
+            self._uploading,
+            self._devices,
+            self._database_watch,
         )
-        return control_pb2.MetricsResponse(text=self._metrics.render() + measured)
+        problem = self._database_watch.problem
+        measured = measures.render(
+            self._feeder,
+            self._topics.sequence,
+            self._files.objects.counts,
+            cdn.answers,
+            cdn.bytes,
+            unforeseen={one.going.work: one.going.unforeseen for one in works},
+            is_database_up=not problem,
+        )
+        return control_pb2.MetricsResponse(
+            text=self._metrics.render() + measured, database_problem=problem
+        )
 
     async def start(self) -> dict[str, str]:
         """Serves; returns what the ready file says of this plane."""
@@ -244,15 +281,18 @@ class ControlPlane:
         await self._counts_reader.begin()
         await self._http.start()
         await self._rpc.start()
-        await self._files.start(self._database, self._topics, self._cdn_socket)
-        self._own("uploads", self._uploading.keep_tidy())
-        self._own("answers", self._changes.keep_tidy())
-        self._own("feeder", self._feeder.run())
+        await self._files.start(self._database, self._topics, self._cdn_socket, self._cdn_rays.rays)
+        own = self._tasks.own
+        own("database", self._database_watch.run())
+        own("uploads", self._uploading.keep_tidy())
+        own("answers", self._changes.keep_tidy())
+        own("devices", self._devices.keep_tidy())
+        own("feeder", self._feeder.run())
         for name, reader in self._readers.items():
-            self._own(name, reader.run())
-        self._own("rays", self._ray_store.run())
-        for name, work in self._rays.work():
-            self._own(name, work)
+            own(name, reader.run())
+        own("rays", self._ray_store.run())
+        for name, work in (*self._rays.work(), *self._cdn_rays.work()):
+            own(name, work)
         return {
             "cdn": bound(self._cdn_socket),
             "owner_group_id": self._owner.group_id,
@@ -260,7 +300,10 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: rate limits and tiers are read again; the rest needs a restart."""
+        """SIGHUP: rate limits and tiers are read again, as soon as somebody takes them; the rest needs a restart."""
+        if not self._is_wired:
+            self._reload_due = reread
+            return
         try:
             settings = reread()
         except SettingsError as error:
@@ -273,31 +316,21 @@ class ControlPlane:
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
-        """A second signal hurries."""
+        """A second signal hurries. Raises PartDied after everything was taken down, when that is why."""
         grace_s = 0.0 if signals.hurry.is_set() else self._settings.stop_grace_ms / 1000
         _log.info("stopping")
         stopping = (self._http.stop(grace_s), self._rpc.stop(grace_s), self._files.stop(grace_s))
         await asyncio.gather(*stopping)
         await self._uploading.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._rays.close()
+        await self._tasks.stop()
+        await asyncio.gather(self._rays.close(), self._cdn_rays.close())
         await self._files.close()
         await self._client.close()
         await self._database.close()
         self._cdn_socket.close()
         _log.info("stopped")
-
-    def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_note_end)
-        self._tasks.append(task)
-
-
-def _note_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        _log.error("background task died", task=task.get_name(), exc_info=task.exception())
+        if self._tasks.problem is not None:
+            raise PartDied(self._tasks.problem)
 
 
 def _door(settings: Settings) -> DoorSettings:

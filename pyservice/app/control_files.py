@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from pathlib import Path
 from typing import Final
@@ -12,27 +11,28 @@ from pyservice.cdn.app import Cdn, CdnCounts
 from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
+from pyservice.control.keys import NEEDED_MS, ControlKeys, Keys
 from pyservice.control.uploading import object_key
-from pyservice.durable import write_file
+from pyservice.observability.rays import Rays
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
 from pyservice.storage.local_objects import Folder
 from pyservice.storage.objects import Objects
 from pyservice.storage.s3_objects import Bucket, BucketSettings
-from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.signatures import EndedKey, UrlSigner
 from pyservice.watch import Topics
 
-KEY_FILE: Final = "url.key"
-_KEY_BYTES: Final = 32
+_PURPOSE: Final = b"url"
 
 
 class ControlFiles:
     """Objects and the listener that serves them and the sites. `start` and `stop`, once each."""
 
-    def __init__(self, settings: Settings, folder: Path, base_url: str) -> None:
+    def __init__(self, settings: Settings, folder: Path, base_url: str, keys: ControlKeys) -> None:
         """`base_url` is where clients reach the listener. Raises OSError."""
         self._settings = settings
-        self._signer = UrlSigner([_key(folder / KEY_FILE)])
+        self._signer = UrlSigner(_url_key(keys.now)[0], is_lasting=_is_picture)
+        keys.listen(lambda now: self._signer.take(*_url_key(now)))
         self._folder: Folder | None = None
         if settings.s3 is None:
             reserve_bytes = settings.storage_reserve_bytes
@@ -54,17 +54,24 @@ class ControlFiles:
         key = object_key("avatar", upload_id, name)
         return self.objects.presign_get(key, None, content_type=f"image/{kind}")
 
-    async def start(self, database: Database, topics: Topics, listener: socket.socket) -> None:
+    async def start(
+        self, database: Database, topics: Topics, listener: socket.socket, rays: Rays
+    ) -> None:
         """Serves sites and objects on a bound socket."""
         sites = SiteRecords(database, topics)
         settings = self._settings
         self._cdn = Cdn(
-            sites, self.objects, self._signer, settings.domains.cdn, settings.trusted_proxies
+            sites,
+            self.objects,
+            self._signer,
+            settings.domains.cdn,
+            settings.trusted_proxies,
+            rays=rays,
         )
         uploads = None
         if self._folder is not None:
-            uploads = Uploads(self._folder, self._signer, self.objects.counts)
-        self._server = CdnServer(self._cdn, listener, uploads)
+            uploads = Uploads(self._folder, self._signer, self.objects.counts, rays)
+        self._server = CdnServer(self._cdn, listener, uploads, settings.trusted_proxies)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -80,17 +87,19 @@ class ControlFiles:
             await asyncio.to_thread(self._folder.close)
 
 
-def _key(path: Path) -> bytes:
-    """Made at the first start. Raises OSError for a file that holds none."""
-    try:
-        key = path.read_bytes()
-    except FileNotFoundError:
-        key = secrets.token_bytes(_KEY_BYTES)
-        write_file(path, key)
-        return key
-    if len(key) != _KEY_BYTES:
-        raise OSError(f"{path} holds no key: put a backup in its place, or remove it")
-    return key
+def _url_key(keys: Keys) -> tuple[bytes, list[EndedKey]]:
+    """What signs addresses, and what did."""
+    ended = [
+        EndedKey(key.derived(_PURPOSE), (key.ended_ms + NEEDED_MS) / 1000)
+        for key in keys.signing
+        if key.ended_ms is not None
+    ]
+    return keys.current.derived(_PURPOSE), ended
+
+
+def _is_picture(key: str) -> bool:
+    """Addresses of pictures do not end, and are told to whoever asks."""
+    return key.endswith(object_key("avatar", "", ""))
 
 
 def _bucket(settings: Settings) -> Bucket:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyservice import keyring
 from pyservice.app.cloud_tokens import CloudTokens
 from pyservice.app.doors import Doors
 from pyservice.app.rays import DATA, PlaneRays, over_socket
+from pyservice.app.tasks import Tasks
 from pyservice.auth import Authorizer
 from pyservice.calls import Operation
 from pyservice.dataplane import compaction, engine
@@ -45,6 +46,7 @@ from pyservice.edge.probes import create_probes
 from pyservice.errors import ServiceError
 from pyservice.hosts import AllowedAddresses, anywhere
 from pyservice.listener import AsgiServer, bound, listen
+from pyservice.observability.descriptors import DescriptorWatch
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
@@ -75,8 +77,8 @@ class DataPlane:
         self._settings = settings
         self._phase = Phase()
         self._readiness: Readiness | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._died: list[str] = []
+        # Players who are in need it: one that lacks a part serves on and says that it is not ready.
+        self._tasks = Tasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
         self._ring = keyring.load_or_create(settings.data_dir)
@@ -156,7 +158,7 @@ class DataPlane:
             self._rays.rays,
         )
         for name, work in (*self._doors.work(self._control_client), *self._rays.work()):
-            self._own(name, work)
+            self._tasks.own(name, work)
         administration = Administration(
             self._namespaces,
             self._engine,
@@ -225,6 +227,7 @@ class DataPlane:
             journal=JournalWatch(self._engine.status),
             storage=StorageWatch(settings.data_dir, settings.storage_reserve_bytes),
             loop=LoopWatch(),
+            descriptors=DescriptorWatch(),
             compactor=self._compactor,
             control=self._control,
             held=lambda: self._doors.held,
@@ -233,17 +236,18 @@ class DataPlane:
             self._readiness.journal,
             self._readiness.storage,
             self._readiness.loop,
+            self._readiness.descriptors,
             self._compactor,
             self._control,
         ):
-            self._own(type(watch).__name__, watch.run())
+            self._tasks.own(type(watch).__name__, watch.run())
 
     def _conditions(self) -> Mapping[str, str | None]:
         if self._readiness is None:
             return {"process": "recovering"}
         conditions = self._readiness.conditions()
-        if self._died:
-            conditions = {**conditions, "tasks": f"{', '.join(self._died)} died: see the log"}
+        if self._tasks.problem is not None:
+            conditions = {**conditions, "tasks": self._tasks.problem}
         return conditions
 
     def _render(self) -> bytes:
@@ -253,18 +257,17 @@ class DataPlane:
         native = self._engine.render_metrics(self._namespaces.labels())
         return native + self._readiness.render()
 
-    async def _control_metrics(self) -> bytes:
-        request = control_pb2.MetricsRequest()
-        answer = await self._control_client.call(f"{_INTERNAL}.Control.Metrics", request)
-        text: bytes = answer.text
-        return text
+    async def _control_metrics(self) -> control_pb2.MetricsResponse:
+        name, request = f"{_INTERNAL}.Control.Metrics", control_pb2.MetricsRequest()
+        answer: control_pb2.MetricsResponse = await self._control_client.call(name, request)
+        return answer
 
     async def _feed_file(self) -> None:
         """What cannot be taken now is not waited for: what is held is good, and the rest is tried
         again meanwhile.
         """
         if self._static_feed is not None:
-            self._own(type(self._static_feed).__name__, self._static_feed.run())
+            self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
             await self._static_feed.fed()
 
     async def start(self) -> dict[str, str]:
@@ -303,9 +306,7 @@ class DataPlane:
             await signals.pause(self._settings.lame_duck_ms)
             self._engine.give_up_holds()
             await self._doors.stop(signals)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self._doors.close()
         await self._rays.close()
         await self._to_games.close()
@@ -316,17 +317,6 @@ class DataPlane:
         await signals.unless_hung(self._engine.close())
         await self._probes.stop()
         _log.info("stopped")
-
-    def _own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._note_end)
-        self._tasks.append(task)
-
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A task of ours ends when it is cancelled; without it we are not what we ought to be."""
-        if not task.cancelled():
-            _log.error("background task died", task=task.get_name(), exc_info=task.exception())
-            self._died.append(task.get_name())
 
 
 class _FeedOverSocket:

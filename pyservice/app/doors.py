@@ -17,6 +17,7 @@ from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.edge.published import Published
 from pyservice.edge.server import make_server
+from pyservice.observability.descriptors import limit, reserve_of
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process import StopSignals
@@ -130,6 +131,7 @@ def _door(settings: Settings) -> DoorSettings:
         receive_timeout_ms=http.slow_client_ms,
         keep_alive_timeout_ms=http.keep_alive_ms,
         backlog=http.backlog,
+        connections_max=limit() - reserve_of(limit()),
         message_limit_bytes=messages.message_bytes,
         streams_per_connection=messages.streams_per_connection,
     )

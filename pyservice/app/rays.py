@@ -19,7 +19,7 @@ Store = Callable[[Sequence[rays_pb2.SpanSet]], Awaitable[None]]
 
 
 class PlaneRays:
-    """The rays of one plane. `work` runs as long as its doors do; `close` it after them."""
+    """The rays of one plane, or of the CDN's listener. `work` runs as long as its doors do; `close` it after them."""
 
     def __init__(
         self,
@@ -29,11 +29,12 @@ class PlaneRays:
         store: Store,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """`service` is what the plane is called in its rays."""
+        """`service` is what the plane, or the listener, is called in its rays."""
         limits = settings.rays
         self.rays = Rays(
             service,
-            per_second=limits.per_second,
+            # Slow downloads of a busy site would leave minutes of a day to what the doors answered.
+            per_second=-(-limits.per_second // _CDN_SHARE) if service == CDN else limits.per_second,
             queued_max=limits.queued,
             is_behind_door=service == CONTROL,
             count=count,
@@ -50,6 +51,10 @@ class PlaneRays:
 
 DATA: Final = "data-plane"
 CONTROL: Final = "control-plane"
+CDN: Final = "cdn"
+"""The listener of sites and signed addresses, in the process of the control plane."""
+_CDN_SHARE: Final = 10
+"""It keeps this part of what a plane may."""
 
 
 def over_socket(client: InternalClient) -> Store:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import uvloop
 
 from pyservice.app import Launch
+from pyservice.observability.descriptors import raise_limit
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.process import (
     DirectoryLock,
@@ -46,7 +47,7 @@ class Plane(Protocol):
         """SIGHUP: reads again what can change without a restart. Does not raise."""
 
     async def stop(self, signals: StopSignals) -> None:
-        """Takes everything down in order; a second signal hurries."""
+        """Takes everything down in order; a second signal hurries. Raises what ended it, if no signal did."""
 
 
 def run_plane(
@@ -57,13 +58,14 @@ def run_plane(
     *,
     outlived_dir: Path | None = None,
 ) -> int:
-    """Serves until a signal; the exit status. What prevents a start (OSError, a directory in use, and
-    `failures`) is told on standard error.
+    """Serves until a signal, or until the plane ends by itself; the exit status. What prevents a start or ended it
+    (OSError, a directory in use, and `failures`) is told on standard error.
 
     `outlived_dir` is locked by a process that has to end first when both lose their parent.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
+    raise_limit()
     told: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
     try:
         if launch.parent is not None and not launch.parent.share_its_end():

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import TYPE_CHECKING
 
-from pyservice import spawning
+from pyservice import held_signals
+
+if TYPE_CHECKING:
+    from pyservice.spawning import Awaited
 
 __all__ = ["main"]
 
@@ -20,10 +24,15 @@ def main() -> None:
         from pyservice.cli import compact
 
         sys.exit(compact.main(sys.argv[2:]))
+    held_signals.hold(sys.argv[1:])
+    from pyservice import spawning
+
     # What is loaded stays: nobody looks for garbage among it, now or later.
     gc.disable()
     awaited = spawning.Awaited.of(sys.argv[1:])
     if awaited is not None:
+        # Its parent does what is to be done about them.
+        held_signals.release()
         _load(awaited)
         words = awaited.words()
         if words is None:
@@ -40,7 +49,7 @@ def main() -> None:
         spawning.drop_early()
 
 
-def _load(awaited: spawning.Awaited) -> None:
+def _load(awaited: Awaited) -> None:
     """Loads all that the role needs."""
     from pyservice.process import Parent
 

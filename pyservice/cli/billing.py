@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,12 @@ EVENTS: Final = {
     "payment-method-valid": pb.BILLING_EVENT_PAYMENT_METHOD_VALID,
     "payment-succeeded": pb.BILLING_EVENT_PAYMENT_SUCCEEDED,
 }
+
+# What `fromisoformat` takes is much more: weeks, times without dashes and colons.
+_RFC3339: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
 
 
 def record(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> int:
@@ -35,9 +42,9 @@ def record(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> 
 def _milliseconds(event: str, time: str) -> int:
     """Of an RFC 3339 time with its offset. Raises Failed."""
     try:
-        moment = datetime.fromisoformat(time)
-        if moment.tzinfo is None or "T" not in time.upper():
+        if _RFC3339.fullmatch(time) is None:
             raise ValueError
+        moment = datetime.fromisoformat(time.upper())
         told = round(moment.timestamp() * 1000)
         if told < 0:
             raise ValueError

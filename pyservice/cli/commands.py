@@ -160,9 +160,19 @@ def create_token(
             "for all groups of the identity."
         ),
     ] = None,
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long the token is good, such as 30d or 12h; until it is revoked when left out. "
+            "Not with --kind public.",
+        ),
+    ] = None,
     config: Config = None,
     data_dir: DataDir = None,
-    json: Annotated[bool, typer.Option("--json", help="Print token and token_id as JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print token, token_id and expires_ts as JSON.")
+    ] = False,
 ) -> None:
     """Make a token; it is printed this once. Say --group, --game, --identity, or --kind with --namespace."""
     is_of_namespace = kind is not None or namespace is not None
@@ -172,12 +182,14 @@ def create_token(
         fail(["--group and --game: one of them"])
     if not (is_of_namespace or group or game or identity):
         fail(["say for whom: --group, --game, --identity, or --kind with --namespace"])
+    if kind is TokenKind.PUBLIC and expires_in is not None:
+        fail(["--expires-in: a public token is good until it is revoked"])
     loaded = load_or_exit(flags_of(data_dir=data_dir), config)
     from pyservice.cli import token
 
     if kind is not None and namespace is not None:
-        sys.exit(token.create(loaded.data_dir, kind.value, namespace, json))
-    sys.exit(token.create_cloud(loaded.data_dir, group, game, identity, json))
+        sys.exit(token.create(loaded.data_dir, kind.value, namespace, expires_in, json))
+    sys.exit(token.create_cloud(loaded.data_dir, group, game, identity, expires_in, json))
 
 
 @keys_app.command("rotate")
@@ -186,8 +198,8 @@ def rotate_keys(
         bool,
         typer.Option(
             "--drop-unused",
-            help="Forget older keys that no lobby or player needs. Ends pub_ and dev_ tokens made "
-            "with them: replace those first.",
+            help="Forget older keys that no lobby, player, upload or link needs. Ends pub_ and dev_ tokens "
+            "made with them, and addresses of pictures: replace those tokens first.",
         ),
     ] = False,
     config: Config = None,

@@ -39,6 +39,8 @@ def list_(data_dir: Path, is_json: bool) -> int:
                 "owner_identity_id": one.owner_identity_id,
                 "create_ms": one.create_ms,
                 "member_ids": list(one.member_ids),
+                "bio": one.bio,
+                "publicity": one.publicity,
             }
             for one in answer.groups
         ]
@@ -47,6 +49,21 @@ def list_(data_dir: Path, is_json: bool) -> int:
         for one in answer.groups:
             print(f"{one.group_id}\t{one.display_name}")
     return 0
+
+
+def update(
+    data_dir: Path,
+    group: str,
+    display_name: str | None,
+    bio: str | None,
+    publicity: str | None,
+    is_json: bool,
+) -> int:
+    """What is None stays. Exit status: 0 when it is stored, and whoever watches the group knows."""
+    request = pb.UpdateGroupRequest(
+        group_id=group, display_name=display_name, bio=bio, publicity=publicity
+    )
+    return _do(data_dir, "UpdateGroup", request, is_json)
 
 
 def add_member(data_dir: Path, group: str, identity: str, is_json: bool) -> int:

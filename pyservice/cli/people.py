@@ -52,6 +52,32 @@ def list_groups(config: Config = None, data_dir: DataDir = None, json: Json = Fa
     sys.exit(group.list_(loaded.data_dir, json))
 
 
+@group_app.command("update")
+def update_group(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, by its id.")],
+    display_name: Annotated[
+        str | None, typer.Option(help="Readable name, 1 to 128 characters.")
+    ] = None,
+    bio: Annotated[
+        str | None,
+        typer.Option(help="What it says of itself, at most five lines; empty for nothing."),
+    ] = None,
+    publicity: Annotated[
+        str | None, typer.Option(metavar="open|closed", help="Whether it takes new members.")
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Change what a group says of itself; what is left out stays."""
+    if display_name is None and bio is None and publicity is None:
+        fail(["give at least one of --display-name, --bio, --publicity"])
+    loaded = load_or_exit(flags_of(data_dir=data_dir), config)
+    from pyservice.cli import group as groups
+
+    sys.exit(groups.update(loaded.data_dir, group, display_name, bio, publicity, json))
+
+
 @group_app.command("add-member")
 def add_member(
     group: Group,

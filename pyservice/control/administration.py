@@ -6,7 +6,7 @@ owner can open.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -15,10 +15,17 @@ from pyservice.control.access import Gate, covers
 from pyservice.control.changes import now_ms
 from pyservice.control.games import group_topic, identity_topic
 from pyservice.control.groups import billing_topic
-from pyservice.control.names import display_name_problems, refuse
+from pyservice.control.keys import ControlKeys
+from pyservice.control.names import (
+    bio_problems,
+    display_name_problems,
+    publicity_problems,
+    refuse,
+)
 from pyservice.control.orphans import Orphans
 from pyservice.control.tokens import Tokens
-from pyservice.errors import ServiceError
+from pyservice.control.untold import Made
+from pyservice.errors import FieldProblem, ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
@@ -35,6 +42,13 @@ _BILLING: Final = {
     pb.BILLING_EVENT_PAYMENT_SUCCEEDED: "payment_succeeded_ms",
 }
 
+_OF_GROUP: Final[dict[Any, Callable[..., Iterator[FieldProblem]]]] = {
+    "display_name": display_name_problems,
+    "bio": bio_problems,
+    "publicity": publicity_problems,
+}
+"""What a group says of itself, each with its rules."""
+
 
 class Administration:
     """People, groups, their tokens and billing, for whoever runs the service."""
@@ -47,6 +61,7 @@ class Administration:
         gate: Gate,
         tokens: Tokens,
         orphans: Orphans,
+        keys: ControlKeys,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
@@ -55,6 +70,7 @@ class Administration:
         self._gate = gate
         self._tokens = tokens
         self._orphans = orphans
+        self._keys = keys
         self._now_ms = clock_ms
 
     def handlers(self) -> dict[str, Any]:
@@ -63,12 +79,14 @@ class Administration:
             f"{_SERVICE}.CreateIdentity": self.create_identity,
             f"{_SERVICE}.ListIdentities": self.list_identities,
             f"{_SERVICE}.AdminCreateGroup": self.create_group,
+            f"{_SERVICE}.UpdateGroup": self.update_group,
             f"{_SERVICE}.ListGroups": self.list_groups,
             f"{_SERVICE}.AddMember": self.add_member,
             f"{_SERVICE}.RemoveMember": self.remove_member,
             f"{_SERVICE}.CreateCloudToken": self.create_cloud_token,
             f"{_SERVICE}.CreateNamespaceToken": self.create_namespace_token,
             f"{_SERVICE}.RecordBilling": self.record_billing,
+            f"{_SERVICE}.RotateControlKeys": self.rotate_keys,
             f"{_SERVICE}.ListOrphans": self.list_orphans,
             f"{_SERVICE}.RemoveOrphans": self.remove_orphans,
             "hosting.internal.v1.Control.CheckToken": self.check_token,
@@ -120,6 +138,18 @@ class Administration:
             self._members_change(tx, group_id, owner_id)
         return pb.AdminCreateGroupResponse(group_id=group_id)
 
+    async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
+        """What is left out stays. Raises GROUP_NOT_FOUND, VALIDATION_FAILED."""
+        _check(request)
+        async with self._database.write() as tx:
+            group = await _group(tx, request.group_id)
+            refuse([*_problems_of_group(request)])
+            values = {name: getattr(request, name) for name in _OF_GROUP if request.HasField(name)}
+            if any(getattr(group, name) != value for name, value in values.items()):
+                await groups.change(tx, group.group_id, values)
+                tx.afterwards(lambda: self._topics.bump(group_topic(group.group_id)))
+        return pb.UpdateGroupResponse()
+
     async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
         """Oldest first."""
         async with self._database.read() as tx:
@@ -135,6 +165,8 @@ class Administration:
                     owner_identity_id=row.owner_identity_id,
                     create_ms=row.create_ms,
                     member_ids=of_group.get(row.group_id, ()),
+                    bio=row.bio,
+                    publicity=row.publicity,
                 )
                 for row in rows
             )
@@ -177,11 +209,17 @@ class Administration:
     ) -> pb.CreateCloudTokenResponse:
         """Raises GROUP_NOT_FOUND, GAME_NOT_FOUND, NOT_FOUND, FORBIDDEN."""
         _check(request)
-        async with self._database.write() as tx:
+
+        async def add(tx: Transaction) -> Made:
             group_id, game_id = await _scope(tx, request)
             identity_id = await _bearer(tx, request, group_id)
-            token, token_id = await self._tokens.add_cloud(tx, identity_id, group_id, game_id)
-        return pb.CreateCloudTokenResponse(token=token, token_id=token_id)
+            expires_in_ms = _expires_in_ms(request)
+            return await self._tokens.add_cloud(tx, identity_id, group_id, game_id, expires_in_ms)
+
+        made = await self._tokens.make_cloud_token(add)
+        return pb.CreateCloudTokenResponse(
+            token=made.token, token_id=made.token_id, expires_ms=made.expires_ms
+        )
 
     async def create_namespace_token(
         self, request: pb.CreateNamespaceTokenRequest
@@ -191,12 +229,12 @@ class Administration:
         async with self._database.read() as tx:
             namespace_id = await _namespace_id(tx, request.namespace)
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
-            token, token_id = await self._tokens.make_environment_token(namespace_id)
-        else:
-            async with self._database.write() as tx:
-                token_id = await self._tokens.add_public(tx, namespace_id)
-            token = await self._tokens.sign_public(namespace_id, token_id)
-        return pb.CreateNamespaceTokenResponse(token=token, token_id=token_id)
+            made = await self._tokens.make_environment_token(namespace_id, _expires_in_ms(request))
+            return pb.CreateNamespaceTokenResponse(
+                token=made.token, token_id=made.token_id, expires_ms=made.expires_ms
+            )
+        made = await self._tokens.make_public_token(namespace_id)
+        return pb.CreateNamespaceTokenResponse(token=made.token, token_id=made.token_id)
 
     async def check_token(
         self, request: control_pb2.CheckTokenRequest
@@ -229,6 +267,17 @@ class Administration:
             tx.afterwards(lambda: self._topics.bump(billing_topic(request.group_id)))
         return pb.RecordBillingResponse()
 
+    # Keys -----------------------------------------------------------------------------------------
+
+    async def rotate_keys(
+        self, request: pb.RotateControlKeysRequest
+    ) -> pb.RotateControlKeysResponse:
+        """A new key signs when the answer is there (decisions 3, Keys). Raises STORAGE_FULL."""
+        rotated = await self._keys.rotate(drop_unused=request.drop_unused)
+        return pb.RotateControlKeysResponse(
+            current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
+        )
+
     # What no record has ---------------------------------------------------------------------------
 
     async def list_orphans(self, request: pb.ListOrphansRequest) -> pb.ListOrphansResponse:
@@ -244,6 +293,18 @@ class Administration:
 
 def _orphan(held: feed_pb2.HeldConfiguration) -> pb.Orphan:
     return pb.Orphan(namespace_id=held.namespace_id, name=held.name, source_epoch=held.source_epoch)
+
+
+def _problems_of_group(request: pb.UpdateGroupRequest) -> Iterator[FieldProblem]:
+    for name, problems in _OF_GROUP.items():
+        if request.HasField(name):
+            yield from problems(getattr(request, name), name)
+
+
+def _expires_in_ms(
+    request: pb.CreateCloudTokenRequest | pb.CreateNamespaceTokenRequest,
+) -> int | None:
+    return request.expires_in_ms if request.HasField("expires_in_ms") else None
 
 
 def _check(request: Message) -> None:

@@ -22,6 +22,8 @@ from pyservice.storage.database import Database, Record, Transaction
 
 _DOMAINS_MAX: Final = 1_024
 """As many as the data plane takes of a namespace."""
+_USERS_MAX: Final = 1_024
+"""All of them are read together, and told with their namespace."""
 _USER_MAX: Final = 128
 _USER = re.compile(r"[!-9;-~]+")
 
@@ -118,12 +120,19 @@ class Admittance:
         VALIDATION_FAILED.
         """
         async with self._database.read() as tx:
-            await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            found = await access.namespace(tx, caller, request.game_id, request.namespace_id)
         refuse(_user_problems(request))
-        hashed = await self._passwords.hashed(request.password)
+        hashed = await self._passwords.hashed(request.password, found.group_id)
 
         async def change(tx: Transaction, row: Record) -> pb.SetAuthUserResponse:
-            await namespaces.set_user(tx, row.namespace_id, request.user, hashed)
+            place = (row.namespace_id, request.user, hashed)
+            # First: nobody adds or counts beside us.
+            await namespaces.lock(tx, row.namespace_id)
+            if not await namespaces.change_password(tx, *place):
+                if await namespaces.count_users(tx, row.namespace_id) >= _USERS_MAX:
+                    sentence = f"the namespace has {_USERS_MAX:,} users; remove one first"
+                    refuse([field_problem(["user"], "too-many", sentence)])
+                await namespaces.add_user(tx, *place)
             return pb.SetAuthUserResponse()
 
         return await self._one.change(caller, request, pb.SetAuthUserResponse, change)

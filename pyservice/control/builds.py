@@ -23,7 +23,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
-from pyservice.storage import builds, uploads
+from pyservice.storage import builds, games, uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.uploads import NewFile
 
@@ -124,6 +124,8 @@ class Builds:
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
             game = await _environment(tx, caller, request)
+            # First: nobody tags a build of the game beside us.
+            await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = read_change(request.tags)
             tags = {**await builds.tags_of(tx, row.build_id), **set_}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from pyservice.calls import Caller
@@ -22,6 +23,7 @@ from pyservice.storage.uploads import NewFile
 SITE_MAX_BYTES: Final = 1 << 30
 FILES_MAX: Final = 10_000
 _PROBLEMS_MAX: Final = 1_000
+_READ_AT_ONCE: Final = 500
 
 
 class Sites:
@@ -37,6 +39,7 @@ class Sites:
     ) -> pb.CreateGameCdnSiteResponse:
         """Contract games.cdn.createGameCdnSite. Raises GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE."""
         name = request.display_name
+        files, problems = await _read(request)
 
         async def find(tx: Transaction) -> Record:
             return await access.game(tx, caller, request.game_id)
@@ -52,13 +55,16 @@ class Sites:
             kind="site",
             display_name=name,
             find_game=find,
-            files=_files(request),
-            judge=lambda: _judge(request),
+            files=files,
+            judge=lambda: _judge(files, problems),
             make=make,
             answer_type=pb.CreateGameCdnSiteResponse,
             address=_address,
         )
-        return await self._uploading.prepare(caller, request, preparation)
+        answer = await self._uploading.prepare(caller, request, preparation)
+        # The door writes the answer in one go: others have their turn before.
+        await asyncio.sleep(0)
+        return answer
 
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
         """Decisions 8.8. Raises GAME_NOT_FOUND."""
@@ -68,22 +74,30 @@ class Sites:
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
 
 
-def _judge(request: pb.CreateGameCdnSiteRequest) -> None:
-    problems = list(_problems(request))
-    refuse(problems[:_PROBLEMS_MAX])
-    if sum(file.content_length for file in request.files) > SITE_MAX_BYTES:
+def _judge(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:
+    refuse(problems)
+    if sum(file.content_length for file in files) > SITE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "The files of a site have at most 1 GiB together.")
 
 
-def _files(request: pb.CreateGameCdnSiteRequest) -> list[NewFile]:
-    return [
-        NewFile(
-            file.path,
-            file.content_length,
-            file.content_type if file.HasField("content_type") else None,
-        )
-        for file in request.files
-    ]
+async def _read(
+    request: pb.CreateGameCdnSiteRequest,
+) -> tuple[list[NewFile], list[FieldProblem]]:
+    """The files, and what is wrong with the request, the first problems of very many."""
+    files: list[NewFile] = []
+    problems = list(display_name_problems(request.display_name, "display_name"))
+    seen: set[str] = set()
+    for index, file in enumerate(request.files):
+        if index and not index % _READ_AT_ONCE:
+            # Others have their turn in between.
+            await asyncio.sleep(0)
+        content_type = file.content_type if file.HasField("content_type") else None
+        made = NewFile(file.path, file.content_length, content_type)
+        files.append(made)
+        if len(problems) < _PROBLEMS_MAX:
+            problems += _problems(index, made, seen)
+            seen.add(made.path)
+    return files, problems
 
 
 def _address(
@@ -92,17 +106,14 @@ def _address(
     answer.presigned_requests.extend(requests)
 
 
-def _problems(request: pb.CreateGameCdnSiteRequest) -> Iterator[FieldProblem]:
-    yield from display_name_problems(request.display_name, "display_name")
-    seen: set[str] = set()
-    for index, file in enumerate(request.files):
-        where = ("files", str(index))
-        yield from path_problems(file.path, *where, "path")
-        if file.path in seen:
-            yield field_problem([*where, "path"], "not-unique")
-        seen.add(file.path)
-        if file.HasField("content_type"):
-            yield from content_type_problems(file.content_type, *where, "content_type")
+def _problems(index: int, file: NewFile, seen: Collection[str]) -> Iterator[FieldProblem]:
+    """`seen`: the paths of the files before."""
+    where = ("files", str(index))
+    yield from path_problems(file.path, *where, "path")
+    if file.path in seen:
+        yield field_problem([*where, "path"], "not-unique")
+    if file.content_type is not None:
+        yield from content_type_problems(file.content_type, *where, "content_type")
 
 
 def _site(row: Record) -> pb.Site:

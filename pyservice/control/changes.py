@@ -17,17 +17,20 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, TokenKind
+from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import numbers
 from pyservice.storage.database import Conflict, Database, Transaction
 
 Answer = TypeVar("Answer", bound=Message)
+Again = Callable[[Transaction, Answer], Awaitable[None]]
 
 REMEMBERED_MS: Final = 24 * 3_600_000
 _ATTEMPTS: Final = 5
 _KEY_BYTES: Final = 32
 _TIDY_S: Final = 3_600.0
+_RETRIES_S: Final = (60.0, _TIDY_S)
 
 _log = get_logger("control")
 
@@ -54,6 +57,9 @@ class Changes:
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
         self._in_flight: dict[bytes, tuple[bytes, asyncio.Task[Any]]] = {}
+        self.going = GoingOn(
+            "answers", "old answers not dropped", pauses_s=_RETRIES_S, is_worth_a_warning=True
+        )
 
     async def make(
         self,
@@ -61,10 +67,13 @@ class Changes:
         request: Message,
         answer_type: type[Answer],
         change: Callable[[Transaction], Awaitable[Answer]],
+        again: Again[Answer] | None = None,
     ) -> Answer:
         """Runs `change` in a transaction and commits; the answer is told when that is durable.
 
-        A client that goes away changes nothing about it. Raises what `change` raises (nothing is
+        `again` looks at a remembered answer before it is told once more, and raises when it is the caller's no longer:
+        where an answer leads to a secret or an address, somebody who may not see them any more must not get them.
+        A client that goes away changes nothing about it. Raises what `change` and `again` raise (nothing is
         changed then), and IDEMPOTENCY_KEY_REUSED.
         """
         key = _caller_key(caller)
@@ -73,7 +82,7 @@ class Changes:
         message_hash = _message_hash(self._mac_key, request)
         running = self._in_flight.get(key)
         if running is None:
-            task = asyncio.ensure_future(self._once(key, message_hash, answer_type, change))
+            task = asyncio.ensure_future(self._once(key, message_hash, answer_type, change, again))
             self._in_flight[key] = (message_hash, task)
             task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         else:
@@ -92,14 +101,7 @@ class Changes:
 
     async def keep_tidy(self) -> None:
         """Until cancelled: answers are not kept for longer than they are promised."""
-        while True:
-            try:
-                await self.forget_old()
-            except ServiceError as error:
-                _log.warning("old answers not dropped", error=error.code)
-            except Exception:  # noqa: BLE001 — what is wrong now may be right later
-                _log.exception("old answers not dropped")
-            await asyncio.sleep(_TIDY_S)
+        await self.going.for_ever(self.forget_old, every_s=_TIDY_S)
 
     async def forget_old(self) -> int:
         """Drops answers that need not be remembered any more; how many."""
@@ -118,9 +120,10 @@ class Changes:
         message_hash: bytes,
         answer_type: type[Answer],
         change: Callable[[Transaction], Awaitable[Answer]],
+        again: Again[Answer] | None,
     ) -> Answer:
         return await _again_on_conflict(
-            lambda: self._attempt_once(key, message_hash, answer_type, change)
+            lambda: self._attempt_once(key, message_hash, answer_type, change, again)
         )
 
     async def _attempt_once(
@@ -129,13 +132,17 @@ class Changes:
         message_hash: bytes,
         answer_type: type[Answer],
         change: Callable[[Transaction], Awaitable[Answer]],
+        again: Again[Answer] | None,
     ) -> Answer:
         async with self._database.write() as tx:
             before = await numbers.remembered(tx, key)
             if before is not None and before.create_ms > self._now_ms() - REMEMBERED_MS:
                 if before.message_hash != message_hash:
                     raise ServiceError("IDEMPOTENCY_KEY_REUSED")
-                return answer_type.FromString(before.answer)
+                kept = answer_type.FromString(before.answer)
+                if again is not None:
+                    await again(tx, kept)
+                return kept
             if before is not None:
                 await numbers.forget(tx, key)
             answer = await change(tx)

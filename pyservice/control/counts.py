@@ -10,8 +10,7 @@ from typing import Final, Protocol
 
 from pyservice.control.feeder import Away
 from pyservice.control.games import game_topic, group_topic
-from pyservice.errors import ServiceError
-from pyservice.observability.logging import get_logger
+from pyservice.control.going_on import GoingOn
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database
@@ -19,11 +18,8 @@ from pyservice.watch import Topics
 
 _WAIT_MS: Final = 10_000
 _BEGIN_S: Final = 0.5
-_RETRY_S: Final = 0.05
-_RETRY_MAX_S: Final = 0.5
+_RETRIES_S: Final = (0.05, 0.5)
 _ASKED_AT_ONCE: Final = 500
-
-_log = get_logger("counts")
 
 
 class PlayerCounts:
@@ -73,34 +69,22 @@ class CountsReader:
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._untold: set[str] = set()
         """Namespaces whose number changed and whose game was not looked up yet."""
+        self.going = GoingOn("counts", "counts not read", Away, TimeoutError, pauses_s=_RETRIES_S)
 
     async def begin(self) -> None:
         """Reads what is so now: those who play through a restart of this plane are in its first answers. A data plane
         that is away or slow delays nobody for longer than half a second; `run` goes on with it.
         """
-        try:
+
+        async def step() -> None:
             async with asyncio.timeout(_BEGIN_S):
                 await self.step(0)
-        except (Away, ServiceError, TimeoutError) as error:
-            _log.debug("counts not read", error=str(error))
-        except Exception:  # noqa: BLE001 — the same as in `run`
-            _log.exception("counts not read")
+
+        await self.going.attempt(step)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        pause_s = _RETRY_S
-        while True:
-            try:
-                await self.step(_WAIT_MS)
-            except (Away, ServiceError) as error:
-                _log.debug("counts not read", error=str(error))
-            except Exception:  # noqa: BLE001 — what cannot be read now is read again, nothing is lost by that
-                _log.exception("counts not read")
-            else:
-                pause_s = _RETRY_S
-                continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _RETRY_MAX_S)
+        """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
+        await self.going.for_ever(lambda: self.step(_WAIT_MS))
 
     async def step(self, wait_ms: int) -> None:
         """Reads what changed and tells who waits for it. Raises Away, ServiceError."""

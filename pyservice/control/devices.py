@@ -1,19 +1,20 @@
 """Device links (contract devices.links.get; decisions 8.7): made by a device, completed by a person, told to the
 device.
 
-A link's token is signed with a key of the control folder, and the device's cloud_ token is made from the same key:
-every GET can tell it, and only its hash is in the records.
+A link's token is signed with a key of the control folder. The device's cloud_ token is made from that key and a random
+secret of the link, which is in the records until the link ends: so long every GET can tell it, and later nobody can
+make it again. Its hash stays.
 """
 
 from __future__ import annotations
 
 import hmac
-import secrets
+import math
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from pathlib import Path
+from secrets import token_bytes
 from typing import Final
 from uuid import UUID
 
@@ -21,8 +22,9 @@ from pyservice.calls import Caller, Park
 from pyservice.control import access
 from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
+from pyservice.control.going_on import GoingOn
+from pyservice.control.keys import ControlKeys, Key
 from pyservice.control.links import Links
-from pyservice.durable import write_file
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
@@ -40,56 +42,60 @@ KEPT_MAX: Final = 100_000
 """Links that were not completed, and remembered answers of calls without a token: whoever likes can make them."""
 _PORTIONS_AT_ONCE: Final = 10
 """More than are made meanwhile, and not so many that a caller waits long for what others left."""
-_KEY_FILE: Final = "link.key"
-_KEY_BYTES: Final = 32
-_LOST: Final = "links that wait become invalid, and requests of the last 24 h cannot be repeated"
+_TIDY_S: Final = 30.0
+_RETRIES_S: Final = (1.0, _TIDY_S)
+_SECRET_BYTES: Final = 32
+_SIGNING_MS: Final = 60_000
+"""A link may still be signed so long after its key ended."""
 _KIND: Final = "link_"
-_BODY: Final = struct.Struct(">16sQ")
+_BODY: Final = struct.Struct(">16sQI")
 
 
-class LinkKey:
-    """Signs link tokens and makes the tokens of devices; other secrets of the control folder are derived from it."""
+class LinkKeys:
+    """Sign link tokens and make the tokens of devices."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, keys: ControlKeys) -> None:
+        self._keys = keys
 
-    @classmethod
-    def load_or_create(cls, folder: Path) -> LinkKey:
-        """From a 0600 file of the folder. Raises OSError, also when the file was damaged."""
-        path = folder / _KEY_FILE
-        try:
-            secret = path.read_bytes()
-        except FileNotFoundError:
-            secret = secrets.token_bytes(_KEY_BYTES)
-            write_file(path, secret, mode=0o600)
-        if len(secret) != _KEY_BYTES:
-            raise OSError(f"{path}: is not a key; remove it, and {_LOST}")
-        return cls(secret)
+    @property
+    def current(self) -> int:
+        """Number of the key for a new link."""
+        return self._keys.now.current.number
 
-    def link_token(self, device_link_id: str, expires_ms: int) -> str:
-        """The same for the same link."""
-        body = _BODY.pack(UUID(device_link_id).bytes, expires_ms)
-        return _KIND + _text(body + self._mac(b"link", body))
+    def link_token(self, device_link_id: str, expires_ms: int, number: int) -> str:
+        """The same for the same link, as long as its key is there."""
+        body = _BODY.pack(UUID(device_link_id).bytes, expires_ms, number)
+        # Of a key that was dropped it has ended long ago.
+        key = self._keys.now.numbered(number) or self._keys.now.current
+        return _KIND + _text(body + _mac(key, b"link", body))
 
     def read(self, link_token: str) -> tuple[str, int]:
         """Id and end of a link that we signed. Raises TOKEN_INVALID."""
         raw = _bytes(link_token.removeprefix(_KIND)) if link_token.startswith(_KIND) else b""
         body, mac = raw[: _BODY.size], raw[_BODY.size :]
-        if not hmac.compare_digest(mac, self._mac(b"link", body)):
-            raise ServiceError("TOKEN_INVALID", "Give the device_link_token as it was answered.")
-        link, expires_ms = _BODY.unpack(body)
-        return format_uuid(link), expires_ms
+        if len(body) == _BODY.size:
+            link, expires_ms, number = _BODY.unpack(body)
+            key = self._keys.now.numbered(number)
+            is_ours = key is not None and hmac.compare_digest(mac, _mac(key, b"link", body))
+            if key is not None and is_ours and expires_ms <= _last_end_ms(key):
+                return format_uuid(link), expires_ms
+        raise ServiceError("TOKEN_INVALID", "Give the device_link_token as it was answered.")
 
-    def device_token(self, device_link_id: str) -> str:
-        """The cloud_ token of the device whose link was completed."""
-        return f"cloud_{_text(self._mac(b'cloud', UUID(device_link_id).bytes))}"
+    def device_token(self, device_link_id: str, secret: bytes, number: int) -> str | None:
+        """The cloud_ token of the device whose link was completed; None when the key was dropped."""
+        key = self._keys.now.numbered(number)
+        if key is None:
+            return None
+        return f"cloud_{_text(_mac(key, b'cloud', UUID(device_link_id).bytes + secret))}"
 
-    def message_mac_key(self) -> bytes:
-        """The key under which `Changes` remembers messages, 32 bytes: the same over a restart."""
-        return self._mac(b"messages", b"")
 
-    def _mac(self, purpose: bytes, body: bytes) -> bytes:
-        return hmac.digest(self._secret, purpose + b"\0" + body, "sha256")
+def _last_end_ms(key: Key) -> float:
+    """Whoever has got hold of an old key can make no link that lasts longer than those that it signed."""
+    return math.inf if key.ended_ms is None else key.ended_ms + LIVES_MS + _SIGNING_MS
+
+
+def _mac(key: Key, purpose: bytes, body: bytes) -> bytes:
+    return hmac.digest(key.derived(purpose), body, "sha256")
 
 
 def _text(raw: bytes) -> str:
@@ -118,7 +124,7 @@ class Devices:
         changes: Changes,
         ids: RecordIds,
         topics: Topics,
-        key: LinkKey,
+        keys: LinkKeys,
         links: Links,
         clock_ms: Callable[[], int] = now_ms,
         kept_max: int = KEPT_MAX,
@@ -127,12 +133,18 @@ class Devices:
         self._changes = changes
         self._ids = ids
         self._topics = topics
-        self._key = key
+        self._keys = keys
         self._links = links
         self._now_ms = clock_ms
         self._prune_ms = 0
         self._kept_max = kept_max
         self._unpruned = 0
+        self.going = GoingOn(
+            "devices",
+            "ended device links keep secrets",
+            pauses_s=_RETRIES_S,
+            is_worth_a_warning=True,
+        )
 
     async def prepare(
         self, request: pb.PrepareDeviceLinkRequest, caller: Caller
@@ -141,7 +153,7 @@ class Devices:
 
         async def change(tx: Transaction) -> pb.PrepareDeviceLinkResponse:
             now, device_link_id = self._now_ms(), self._ids.new()
-            await devices.add(tx, device_link_id, now, now + LIVES_MS)
+            await devices.add(tx, device_link_id, now, now + LIVES_MS, self._keys.current)
             # The token is a secret and not remembered: it is made again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
@@ -153,7 +165,7 @@ class Devices:
             row = await self._made(request, caller, change)
         if row is None:
             raise ServiceError("OVERLOADED")
-        token = self._key.link_token(row.device_link_id, row.expires_ms)
+        token = self._keys.link_token(row.device_link_id, row.expires_ms, row.key_number)
         return pb.PrepareDeviceLinkResponse(
             device_link_id=row.device_link_id,
             device_link_token=token,
@@ -194,11 +206,14 @@ class Devices:
             return parked
         async with self._database.read() as tx:
             row = await _find(tx, device_link_id)
-        is_complete = row.complete_ms is not None
-        return pb.GetDeviceLinkResponse(
-            cloud_token=self._key.device_token(device_link_id) if is_complete else None,
-            watch=envelope_pb2.Watch(index=index),
-        )
+        token = None
+        if row.complete_ms is not None:
+            # It may have ended since its token was looked at.
+            secret = row.token_secret
+            token = secret and self._keys.device_token(device_link_id, secret, row.key_number)
+            if token is None:
+                raise _expired()
+        return pb.GetDeviceLinkResponse(cloud_token=token, watch=envelope_pb2.Watch(index=index))
 
     async def complete(
         self, request: pb.CompleteDeviceLinkRequest, caller: Caller
@@ -208,11 +223,14 @@ class Devices:
 
         async def change(tx: Transaction) -> pb.CompleteDeviceLinkResponse:
             game = await access.game(tx, caller, request.game_id)
-            await _find(tx, device_link_id)
-            now, token_id = self._now_ms(), self._ids.new()
-            if not await devices.complete(tx, device_link_id, game.game_id, token_id, now):
+            link = await _find(tx, device_link_id)
+            now, token_id, secret = self._now_ms(), self._ids.new(), token_bytes(_SECRET_BYTES)
+            token = self._keys.device_token(device_link_id, secret, link.key_number)
+            if token is None:
+                raise _expired()
+            if not await devices.complete(tx, device_link_id, game.game_id, token_id, secret, now):
                 raise ServiceError("DEVICE_LINK_USED")
-            token_hash = sha256(self._key.device_token(device_link_id).encode()).digest()
+            token_hash = sha256(token.encode()).digest()
             identity_id = scope_of(caller).identity_id
             await tokens.add_cloud(
                 tx, token_id, token_hash, identity_id, game.group_id, game.game_id, now
@@ -224,10 +242,24 @@ class Devices:
 
     def _good(self, link_token: str) -> str:
         """The link whose token this is. Raises TOKEN_INVALID, TOKEN_EXPIRED."""
-        device_link_id, expires_ms = self._key.read(link_token)
+        device_link_id, expires_ms = self._keys.read(link_token)
         if expires_ms <= self._now_ms():
-            raise ServiceError("TOKEN_EXPIRED", "Make a new device link.")
+            raise _expired()
         return device_link_id
+
+    async def keep_tidy(self) -> None:
+        """Until cancelled: from what is kept of a link that has ended, the token of its device cannot be made."""
+        await self.going.for_ever(self.tidy, every_s=_TIDY_S)
+
+    async def tidy(self) -> None:
+        """Once."""
+        now = self._now_ms()
+        await devices.forget_secrets(self._database, now)
+        await devices.forget_before(self._database, now - _REMEMBERED_MS, _PORTIONS_AT_ONCE)
+
+
+def _expired() -> ServiceError:
+    return ServiceError("TOKEN_EXPIRED", "Make a new device link.")
 
 
 async def _find(tx: Transaction, device_link_id: str) -> Record:

@@ -53,8 +53,8 @@ class FairThreads:
     turns one after the other, however much each has to do.
     """
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="contents")
+    def __init__(self, threads: int = THREADS, name: str = "contents") -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self.lines = Lines()
 
     async def run(self, tenant: str, step: Callable[[], _Result]) -> _Result:

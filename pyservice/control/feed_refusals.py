@@ -5,10 +5,10 @@ Who is told and when is `feeder`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 
 NOTHING_SWITCHED: Final = "The data plane does not take this version; nothing was switched."
@@ -24,33 +24,78 @@ _LEFT_OVER: Final = (
     "; that one is left of another database, and the operator of this service can remove it"
 )
 
+_WORD: Final = "not-allowed"
+_TAKEN: Final = "not-unique"
+"""Of what another namespace has (decisions 3)."""
+
 Orphans = Mapping[str, feed_pb2.HeldConfiguration]
 
 
-def refusal(refused: feed_pb2.Refused, detail: str, orphans: Orphans) -> ServiceError:
-    """The data plane's problems, with the paths that the version's author knows."""
+def refusal(
+    message: configuration_pb2.NamespaceConfiguration,
+    refused: feed_pb2.Refused,
+    detail: str,
+    orphans: Orphans,
+) -> ServiceError:
+    """The data plane's problems with a message, where whoever set what is in it sent it (decisions 2)."""
     problems: list[FieldProblem] = []
     for problem in refused.problems:
-        path = list(problem.path)
-        if path[:1] == ["versions"] and len(path) > 2:
-            path = ["config", *path[2:]]
-        elif path == ["current_version_id"]:
-            path = ["version_id"]
+        where, subject = _as_sent(message, problem.path)
         rest = _LEFT_OVER if problem.held_by in orphans else ""
-        problems.append(field_problem(path, "not-allowed", problem.reason + rest))
+        word = _TAKEN if problem.held_by else _WORD
+        problems.append(FieldProblem((*where, word), f"{subject} {problem.reason}{rest}"))
     return ServiceError("VALIDATION_FAILED", detail, errors=problems)
 
 
+def _as_sent(
+    message: configuration_pb2.NamespaceConfiguration, path: Sequence[str]
+) -> tuple[list[str], str]:
+    """Names of fields as they were sent, and what a sentence about them begins with. Without names: nobody sent it."""
+    names: list[str]
+    match list(path):
+        case ["versions", _, "matchmaker", *rest]:
+            names = ["config", "matchmaker", *rest]
+        case ["versions", _, ("display_name" | "version_id") as name]:
+            names = [name]
+        case ["current_version_id"]:
+            names = ["version_id"]
+        case ["matchmaker", *rest] if rest:
+            names = rest
+        case ["access", "enable_domain_public_auth"]:
+            names = ["enabled"]
+        case ["access", "domains", index]:
+            return ["domain"], f"domain {message.access.domains[int(index)]}"
+        case ["access", "domains"]:
+            names = ["domain"]
+        case ["access", "cdn_domains", index]:
+            # The service makes it of the names of game and namespace.
+            host = message.access.cdn_domains[int(index)]
+            return ["name_id"], f"name_id makes the host {host}, which"
+        case ["development_tokens", _, ("hostname" | "ports"), *_]:
+            names = list(path[2:])
+        case [("name_id" | "display_name") as name]:
+            names = [name]
+        case _:
+            return [], f"the namespace's {'.'.join(path)}" if path else "the namespace"
+    return names, ".".join(names)
+
+
 def reason_of(refused: feed_pb2.Refused, orphans: Orphans) -> str:
-    """The first problem, or the first that somebody can do something about, for whoever runs the service."""
+    """The first problem, or the first that somebody can do something about, for whoever runs the service: by the names
+    of the feed.
+    """
     for problem in refused.problems:
         orphan = orphans.get(problem.held_by)
         if orphan is not None:
             return (
-                f"{problem.reason}: {orphan.name} ({orphan.namespace_id}), which no record has; "
+                f"{_sentence(problem)}: {orphan.name} ({orphan.namespace_id}), which no record has; "
                 "see `pyservice namespace orphans`"
             )
-    return refused.problems[0].reason if refused.problems else "refused"
+    return _sentence(refused.problems[0]) if refused.problems else "refused"
+
+
+def _sentence(problem: feed_pb2.Problem) -> str:
+    return f"{'.'.join(problem.path)} {problem.reason}".lstrip()
 
 
 def name_of(message: configuration_pb2.NamespaceConfiguration) -> str:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Final, Protocol
 
 from pyservice.control.batches import Batches
+from pyservice.control.feed_contents import Contents
 from pyservice.control.feed_refusals import (
     NOTHING_SWITCHED,
     STORED,
@@ -24,10 +27,12 @@ from pyservice.control.feed_refusals import (
     refusal,
 )
 from pyservice.control.feeding import Composer, Wish
+from pyservice.control.going_on import GoingOn
 from pyservice.control.holdings import Holdings
 from pyservice.control.wanted import WAIT_S, Waiter, Wanted, not_confirmed
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
+from pyservice.observability.rays import note
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
@@ -40,8 +45,7 @@ _LOOK_S: Final = 0.4
 _LOOK_MAX_S: Final = 5.0
 _LOOK_SHARE: Final = 50
 """Of this time at most one part is spent on looking."""
-_RETRY_S: Final = 0.05
-_RETRY_MAX_S: Final = 0.5
+_RETRIES_S: Final = (0.05, 0.5)
 _REFUSED_RETRY_S: Final = 10.0
 
 _RECORDS_S: Final = 30.0
@@ -83,6 +87,8 @@ class Feeder:
         self._wanted: dict[str, Wanted] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._holdings = Holdings(composer.source_epoch)
+        self.going = GoingOn("feeder", "not fed", Away, pauses_s=_RETRIES_S)
+        self._contents = Contents(self._compose, self.changed, self.going)
         self._refused_versions: dict[str, tuple[str, ServiceError]] = {}
         """Namespace to the version that was refused last, as long as it is not taken."""
         self._claiming: set[str] = set()
@@ -140,12 +146,14 @@ class Feeder:
         future = asyncio.get_running_loop().create_future()
         waiter = Waiter(wanted.number, version_id, future)
         wanted.waiting.append(waiter)
+        began = perf_counter()
         try:
             async with asyncio.timeout(wait_s):
                 await future
         except TimeoutError:
             raise not_confirmed() from None
         finally:
+            note("feed wait", began)
             if waiter in wanted.waiting:
                 wanted.waiting.remove(waiter)
         refused, error = self._refused_versions.get(namespace_id, (None, None))
@@ -160,13 +168,16 @@ class Feeder:
         message = await self._messages.add(Wish(namespace_id, version_id))
         if message is None or not self._is_connected.is_set():
             return
+        began = perf_counter()
         try:
             async with asyncio.timeout(_CHECK_S):
                 answer = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
         except (Away, ServiceError, TimeoutError):
             return
+        finally:
+            note("feed check", began)
         if answer.HasField("refused"):
-            raise refusal(answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
+            raise refusal(message, answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
         self._is_taken(namespace_id, version_id)
 
     async def _compose(
@@ -180,8 +191,9 @@ class Feeder:
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
                 group.create_task(self._send_all())
+            group.create_task(self._contents.run())
             while True:
-                await self._compare()
+                await self.going.until_done(self._compare)
                 await self._until_doubt()
 
     def doubt(self) -> None:
@@ -204,33 +216,23 @@ class Feeder:
                     await self._doubt.wait()
                     break
             began_s = loop.time()
-            try:
-                self._holdings.asking()
-                answer = await self._client.held(feed_pb2.HeldRequest())
-            except (Away, ServiceError):
+            if await self.going.attempt(self._look) is not None:
                 self.doubt()
-            except Exception:  # noqa: BLE001 — without it nothing would ever be fed again
-                _log.exception("not compared with the data plane")
-                self.doubt()
-            else:
-                if self._holdings.is_lacking(answer):
-                    self._doubt.set()
             if loop.time() >= records_s:
-                await self._compare_records()
+                await self.going.attempt(self._compare_records)
                 records_s = loop.time() + _RECORDS_S
             pause_s = min(max(_LOOK_S, (loop.time() - began_s) * _LOOK_SHARE), _LOOK_MAX_S)
         self._doubt.clear()
 
+    async def _look(self) -> None:
+        self._holdings.asking()
+        if self._holdings.is_lacking(await self._client.held(feed_pb2.HeldRequest())):
+            self._doubt.set()
+
     async def _compare_records(self) -> None:
         """A change is found also when nobody told of it: its process died after the commit, or another made it."""
-        try:
-            async with self._database.read() as tx:
-                rows = await namespaces.revisions(tx)
-        except ServiceError:
-            return
-        except Exception:  # noqa: BLE001 — the next look may find them
-            _log.exception("records not compared with the data plane")
-            return
+        async with self._database.read() as tx:
+            rows = await namespaces.revisions(tx)
         for namespace_id in self._holdings.differing(rows):
             if namespace_id not in self._wanted:
                 self.changed(namespace_id)
@@ -246,53 +248,44 @@ class Feeder:
 
     async def _compare(self) -> None:
         """What the data plane holds against what the records have; what differs is wanted."""
-        pause_s = _RETRY_S
-        while True:
-            try:
-                self._holdings.asking()
-                answer = await self._client.held(feed_pb2.HeldRequest())
-                async with self._database.read() as tx:
-                    rows = await namespaces.revisions(tx)
-            except Exception as error:  # noqa: BLE001 — without it nothing would ever be fed again
-                if not isinstance(error, Away | ServiceError):
-                    _log.exception("records not compared with the data plane")
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _RETRY_MAX_S)
-                continue
-            self._is_connected.set()
-            self._holdings.take(answer)
-            for namespace_id in self._holdings.differing(rows):
-                self.changed(namespace_id)
-            self._note_orphans(rows)
-            return
+        self._holdings.asking()
+        answer = await self._client.held(feed_pb2.HeldRequest())
+        async with self._database.read() as tx:
+            rows = await namespaces.revisions(tx)
+        self._is_connected.set()
+        self._holdings.take(answer)
+        different = list(self._holdings.differing(rows))
+        self.changed(*different)
+        self._contents.compare(self._holdings.told_of(rows, set(different)))
+        self._note_orphans(rows)
 
     async def _send_all(self) -> None:
-        pause_s = _RETRY_S
+        pauses = self.going.pauses()
         while True:
             namespace_id = await self._queue.get()
-            wanted = self._wanted[namespace_id]
-            number = wanted.number
-            try:
-                is_done = await self._send(namespace_id, number)
-            except (Away, ServiceError) as error:
-                _log.debug("namespace not sent", namespace_id=namespace_id, error=str(error))
+            sending = functools.partial(self._send_as_it_is, namespace_id)
+            error = await self.going.attempt(sending, namespace_id=namespace_id)
+            if error is None:
+                pauses.begin_anew()
+            elif self.going.is_foreseen(error):
                 if isinstance(error, Away):
                     self.doubt()
                 self._queue.put_nowait(namespace_id)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _RETRY_MAX_S)
-                continue
-            except Exception:  # noqa: BLE001 — one namespace must not end the feeding of the others
-                _log.exception("namespace not sent", namespace_id=namespace_id)
-                self._later(namespace_id)
-                continue
-            pause_s = _RETRY_S
-            if is_done:
-                self._done(namespace_id, number)
-            elif wanted.number > number:
-                self._queue.put_nowait(namespace_id)
+                await pauses.pause()
             else:
+                # One namespace must not keep the others waiting.
                 self._later(namespace_id)
+
+    async def _send_as_it_is(self, namespace_id: str) -> None:
+        """Once; whatever is left to do about it is planned then."""
+        wanted = self._wanted[namespace_id]
+        number = wanted.number
+        if await self._send(namespace_id, number):
+            self._done(namespace_id, number)
+        elif wanted.number > number:
+            self._queue.put_nowait(namespace_id)
+        else:
+            self._later(namespace_id)
 
     def _done(self, namespace_id: str, number: int) -> None:
         wanted = self._wanted[namespace_id]
@@ -354,8 +347,8 @@ class Feeder:
     async def _catch_up(
         self, message: configuration_pb2.NamespaceConfiguration, held: feed_pb2.HeldConfiguration
     ) -> bool:
-        """The data plane knows a greater revision: of these records as they were before a backup was restored. True:
-        send again.
+        """The data plane knows a greater revision, or another content of this one: of these records as they were before
+        a backup was restored. True: send again, as a change that comes after what it knows.
         """
         if held.source_epoch > message.source_epoch:
             self._note(message, "the data plane holds the configuration of a newer database")
@@ -381,12 +374,12 @@ class Feeder:
             self._claiming.add(namespace_id)
         # A version is not to blame for a domain that another namespace has.
         if running in ("", version_id) or not is_of_version(refused):
-            error = refusal(refused, STORED, orphans)
+            error = refusal(message, refused, STORED, orphans)
             wanted.fail(lambda waiter: waiter.number <= number, error)
             return False
         if await self._take_back(namespace_id, version_id, running):
             self._taken_back(message.game.game_id)
-        error = refusal(refused, SWITCHED_BACK, orphans)
+        error = refusal(message, refused, SWITCHED_BACK, orphans)
         self._refused_versions[namespace_id] = version_id, error
         # The others wait for what is sent now.
         wanted.fail(lambda waiter: waiter.version_id == version_id, error)

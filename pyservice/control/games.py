@@ -38,7 +38,7 @@ from pyservice.ids import GAME_NAME_MAX, RecordIds
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
 from pyservice.storage import games, groups, namespaces
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import Conflict, Database, Record, Transaction
 from pyservice.watch import Topics
 
 FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
@@ -46,7 +46,9 @@ FIRST_VERSION: Final = "0.0.1"
 NEW_LIMITS: Final = (512, 256)
 """lobby_count_max and max_players of a new namespace (decisions 4)."""
 _EMPTY: Final = encode(versions_pb2.CloudConfig())
-_NAMES_TRIED: Final = 64
+_NAMES_IN_ORDER: Final = 8
+_SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
+"""Of what comes after the first in order, as many are drawn at random from each of these."""
 
 
 class PlayerCounts(Protocol):
@@ -258,22 +260,20 @@ async def _problems(
 
 
 async def _free_name_id(tx: Transaction, display_name: str, attempt: int) -> str:
-    """Made from the display name, with the next suffix when it is taken.
+    """Made from the display name, with one of the next suffixes when it is taken; however many games have the name, one
+    query finds it.
 
-    Whoever lost it to others at the same time (`attempt` > 0) draws suffixes out of ever more, so
-    that they do not all meet again at the next one.
+    Whoever lost it to others at the same time (`attempt` > 0) draws one, so that they do not all meet again at the
+    next. Raises Conflict when all that were drawn are taken.
     """
     name = derived_name_id(display_name, GAME_NAME_MAX)
-    first = 1
-    while True:
-        numbers: Sequence[int] = range(first, first + _NAMES_TRIED)
-        if attempt:
-            numbers = random.sample(range(2, 2 + _NAMES_TRIED ** (attempt + 1)), _NAMES_TRIED)
-        names = [
-            name if number == 1 else with_suffix(name, number, GAME_NAME_MAX) for number in numbers
-        ]
-        taken = await games.taken_names(tx, names)
-        free = next((candidate for candidate in names if candidate not in taken), None)
-        if free is not None:
-            return free
-        first += _NAMES_TRIED
+    names = [] if attempt else [name]
+    numbers = [] if attempt else list(range(2, _NAMES_IN_ORDER + 1))
+    for below in _SUFFIXES_BELOW:
+        numbers += [random.randrange(_NAMES_IN_ORDER + 1, below) for _ in range(_NAMES_IN_ORDER)]
+    names += [with_suffix(name, number, GAME_NAME_MAX) for number in numbers]
+    taken = await games.taken_names(tx, names)
+    for candidate in names:
+        if candidate not in taken:
+            return candidate
+    raise Conflict(f"no name drawn for {name} is free")

@@ -6,17 +6,16 @@ one of the data plane applies a fact twice or loses one. What is told of lobbies
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
-from pyservice.errors import ServiceError
+from pyservice.control.going_on import GoingOn
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import lobbies, numbers
-from pyservice.storage.database import Conflict, Database, Transaction
+from pyservice.storage.database import Database, Transaction
 
 KEPT_MS: Final = 7 * 24 * 3_600_000
 """How long a lobby that ended is told of (decisions 8.3)."""
@@ -34,8 +33,7 @@ UNKNOWN: Final = "unknown"
 _BATCH: Final = 200
 _WAIT_MS: Final = 10_000
 _LOOKED_FOR: Final = 1_000
-_RETRY_S: Final = 0.05
-_RETRY_MAX_S: Final = 1.0
+_RETRIES_S: Final = (0.05, 1.0)
 _PRUNE_EVERY_MS: Final = 10 * 60_000
 
 _log = get_logger("history")
@@ -68,26 +66,18 @@ class History:
         self._prune_ms = 0
         self._is_gap = True
         """Ends may have been missed: what is alive here is compared with the data plane once it told all it has."""
+        self.going = GoingOn("facts", "facts not read", Away, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        pause_s = _RETRY_S
-        while True:
-            try:
-                await self.step(_WAIT_MS)
-            except (Away, ServiceError, Conflict) as error:
-                if isinstance(error, Away):
-                    self._doubt()
-                _log.debug("facts not read", error=str(error))
-            except Exception:  # noqa: BLE001 — what cannot be read now is read again, nothing is lost by that
-                _log.exception("facts not read")
-            else:
-                pause_s = _RETRY_S
-                # Statements of SQLite do not give the loop away: others have their turn between two steps.
-                await asyncio.sleep(0)
-                continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _RETRY_MAX_S)
+        """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
+        await self.going.for_ever(self._next)
+
+    async def _next(self) -> None:
+        try:
+            await self.step(_WAIT_MS)
+        except Away:
+            self._doubt()
+            raise
 
     async def step(self, wait_ms: int) -> int:
         """Reads and applies the next facts; how many there were. Raises Away, ServiceError."""
@@ -134,8 +124,7 @@ class History:
         now = self._now_ms()
         if now < self._prune_ms:
             return
-        async with self._database.write() as tx:
-            await lobbies.forget_stopped(tx, now - KEPT_MS)
+        await lobbies.forget_stopped(self._database, now - KEPT_MS)
         self._prune_ms = now + _PRUNE_EVERY_MS
 
 
@@ -190,6 +179,9 @@ def _new(fact: pb.Fact, about: pb.LobbyAbout) -> Row:
         "exit_code": None,
         "peak_players": 0,
         "player_ms": 0,
+        "connections": 0,
+        "reserved_count": 0,
+        "connected_count": 0,
     }
 
 
@@ -200,3 +192,6 @@ def _end(row: Row, fact: pb.Fact) -> None:
     row["exit_code"] = ended.exit_code if ended.HasField("exit_code") else None
     row["peak_players"] = ended.peak_players
     row["player_ms"] = ended.player_ms
+    row["connections"] = ended.connections
+    row["reserved_count"] = ended.reserved_count
+    row["connected_count"] = ended.connected_count

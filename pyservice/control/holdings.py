@@ -4,7 +4,7 @@ record has. Pure; who asks and when is `feeder`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pyservice.control.feed_refusals import name_of
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -64,6 +64,16 @@ class Holdings:
             held = self._held.get(row.namespace_id)
             if held is None or order_of(held) != (self._epoch, row.revision):
                 yield row.namespace_id
+
+    def told_of(
+        self, rows: Sequence[Record], different: Collection[str]
+    ) -> list[feed_pb2.HeldConfiguration]:
+        """What it said of the other namespaces of these records."""
+        return [
+            self._held[row.namespace_id]
+            for row in rows
+            if row.namespace_id not in different and row.namespace_id not in self._news
+        ]
 
     def note_orphans(self, rows: Sequence[Record]) -> bool:
         """Which are of no record; whether there are others than before. `rows` are younger than what is held."""

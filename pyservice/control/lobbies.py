@@ -1,4 +1,6 @@
-"""Records of lobbies for those who run them (decisions 8.3): what the facts told, with the places of now."""
+"""Records of lobbies for those who run them (decisions 8.3): what the facts told, with the places of now. Of a lobby
+that is over the places are those of its end.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +85,8 @@ def _record(
     row: Record, places: facts_pb2.LobbyPlaces | None, current_version_id: str
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
+    # One that ended between two looks has no places any more, and its end is not told yet.
+    at = row if is_over else places or facts_pb2.LobbyPlaces()
     failure = _failure(row) if is_over else None
     stopped = None
     if is_over:
@@ -104,8 +108,8 @@ def _record(
         version_id=row.version_id,
         is_closed=row.is_closed,
         is_draining=is_old and not is_over,
-        reserved_count=places.reserved_count if places else 0,
-        connected_count=places.connected_count if places else 0,
+        reserved_count=at.reserved_count,
+        connected_count=at.connected_count,
         failure=failure,
     )
 

@@ -37,9 +37,18 @@ class Objects(Protocol):
 
 
 def render(
-    feed: Feed, changes: int, objects: Objects, cdn_answers: Mapping[str, int], cdn_bytes: int
+    feed: Feed,
+    changes: int,
+    objects: Objects,
+    cdn_answers: Mapping[str, int],
+    cdn_bytes: int,
+    *,
+    unforeseen: Mapping[str, int],
+    is_database_up: bool,
 ) -> bytes:
-    """`changes` are those that watches were told of; `cdn_answers` by class of their status."""
+    """`changes` are those that watches were told of; `cdn_answers` by class of their status; errors that nobody foresaw
+    (`unforeseen`) by the work in the background that met them.
+    """
     lines = [
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
@@ -56,6 +65,10 @@ def render(
         *_counter("object_failures", "Uploads and reads that failed.", objects.failures, "code"),
         *_counter("cdn_answers", "Answers of the CDN's listener.", cdn_answers, "status_class"),
         *_counter("cdn_bytes", "Bytes of these.", cdn_bytes),
+        *_gauge(
+            "database_up", "Whether the database reads and takes changes.", int(is_database_up)
+        ),
+        *_counter("unforeseen_errors", "Errors that background work met.", unforeseen, "work"),
     ]
     return "".join(lines).encode()
 

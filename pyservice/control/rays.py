@@ -7,17 +7,16 @@ set is `observability.rays`' matter.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyservice.calls import Caller
 from pyservice.control.access import Reach, covers, scope_of
 from pyservice.control.changes import now_ms
+from pyservice.control.going_on import GoingOn
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError
 from pyservice.ids import GAME_NAME_MAX, is_name_id, is_uuid
-from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
 from pyservice.pb.hosting.v1 import rays_pb2 as pb
 from pyservice.schema.validation import validate
@@ -29,10 +28,8 @@ KEPT_MS: Final = 24 * 3_600_000
 _SHOWN_MAX: Final = 1_000
 """Span sets of one ray that are looked at: whoever sends one traceparent again and again gets the oldest."""
 _PRUNE_EVERY_S: Final = 60.0
-_RETRY_S: Final = 5.0
+_RETRIES_S: Final = (5.0, _PRUNE_EVERY_S)
 _MS: Final = 1_000_000
-
-_log = get_logger("rays")
 
 
 class RayStore:
@@ -45,6 +42,9 @@ class RayStore:
         self._database = database
         self._kept_max = kept_max
         self._now_ms = clock_ms
+        self.going = GoingOn(
+            "rays", "rays not pruned", pauses_s=_RETRIES_S, is_worth_a_warning=True
+        )
 
     async def perf(self, request: pb.GetRayPerfRequest, caller: Caller) -> pb.GetRayPerfResponse:
         """Contract logs.getRayPerfLogs. An unknown ray is an empty list."""
@@ -74,22 +74,11 @@ class RayStore:
 
     async def run(self) -> None:
         """Until cancelled: removes what is too old or too much."""
-        while True:
-            pause_s = _PRUNE_EVERY_S
-            try:
-                await self.prune()
-            except (ServiceError, Conflict) as error:
-                _log.warning("rays not pruned", reason=str(error))
-                pause_s = _RETRY_S
-            except Exception:  # noqa: BLE001 — what is wrong now may be right later
-                _log.exception("rays not pruned")
-                pause_s = _RETRY_S
-            await asyncio.sleep(pause_s)
+        await self.going.for_ever(self.prune, every_s=_PRUNE_EVERY_S)
 
     async def prune(self) -> None:
         """Once."""
-        async with self._database.write() as tx:
-            await rays.prune(tx, self._now_ms() - KEPT_MS, self._kept_max)
+        await rays.prune(self._database, self._now_ms() - KEPT_MS, self._kept_max)
 
 
 # Whose it is --------------------------------------------------------------------------------------
@@ -99,6 +88,9 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     askers = [one.asker for one in span_sets]
     of_namespaces = await rays.games_of_namespaces(
         tx, {asker.namespace_id for asker in askers if asker.namespace_id}
+    )
+    of_uploads = await rays.games_of_uploads(
+        tx, {asker.upload_id for asker in askers if asker.upload_id}
     )
     named = await rays.games_named(
         tx,
@@ -111,7 +103,8 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
         asker = one.asker
         if asker.identity_id and asker.identity_id not in members:
             members[asker.identity_id] = await groups.ids_of_identity(tx, asker.identity_id)
-        subject = _subject(asker, of_namespaces, named, members.get(asker.identity_id, ()))
+        game = of_namespaces.get(asker.namespace_id) or of_uploads.get(asker.upload_id)
+        subject = _subject(asker, game, named, members.get(asker.identity_id, ()))
         if subject is None and not one.is_passed:
             continue
         rows.append(
@@ -120,7 +113,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
                 "span_id": one.span_id,
                 "parent_span_id": one.parent_span_id,
                 "create_ms": one.start_ns // _MS,
-                "span_set": one.SerializeToString(),
+                "span_set": _without_asker(one).SerializeToString(),
                 "identity_id": None,
                 "group_id": None,
                 "game_id": None,
@@ -130,20 +123,27 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
     return rows
 
 
+def _without_asker(one: internal.SpanSet) -> internal.SpanSet:
+    """Whose it is, is in columns; what a request named may be anything that somebody typed, such as a token."""
+    kept = internal.SpanSet()
+    kept.CopyFrom(one)
+    kept.ClearField("asker")
+    return kept
+
+
 def _is_name(text: str) -> bool:
     return is_uuid(text) or is_name_id(text, GAME_NAME_MAX)
 
 
 def _subject(
     asker: internal.Asker,
-    of_namespaces: Mapping[str, Record],
+    game: Record | None,
     named: Mapping[str, Record],
     members: Sequence[str],
 ) -> dict[str, str] | None:
-    """What the request was about, None when that is nobody's: the namespace of its token; the game that it names, when
-    its token covers that; else what its token covers.
+    """What the request was about, None when that is nobody's: `game`, of its namespace or upload; the game that it
+    names, when its token covers that; else what its token covers.
     """
-    game = of_namespaces.get(asker.namespace_id)
     if game is None and asker.identity_id:
         game = named.get(asker.named_game)
         if game is None or not _reaches(asker, game, members):

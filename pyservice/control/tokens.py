@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import access
@@ -19,12 +16,11 @@ from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
 from pyservice.control.development import development_problems, mock_answers
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.wanted import WAIT_S, not_confirmed
+from pyservice.control.untold import Feeder, Finish, Made, Untold, raise_revision, unless_gone
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
-from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
-from pyservice.storage import namespaces, tokens
+from pyservice.storage import tokens
 from pyservice.storage.database import Database, Record, Transaction
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
@@ -35,15 +31,6 @@ _REMEMBERED_MAX: Final = 10_000
 """pub_ tokens ever made and dev_ tokens that are not over, in a namespace: were they revoked, the data plane would have
 to know of each. It takes 100,000.
 """
-
-_NOT_MADE: Final = (
-    "No token was made: the data plane has not said in time that it knows of it. "
-    "Repeating the request is harmless."
-)
-
-_log = get_logger("control")
-
-Made = TypeVar("Made", bound=Message)
 
 
 class Secret(NamedTuple):
@@ -58,13 +45,6 @@ def new_secret(kind: str) -> Secret:
     text = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
     token = f"{kind}_{text}"
     return Secret(token, sha256(token.encode()).digest())
-
-
-class Feeder(Protocol):
-    """Gets configuration to the data plane."""
-
-    def changed(self, *namespace_ids: str) -> None: ...
-    async def settled(self, namespace_id: str) -> None: ...
 
 
 class Signer(Protocol):
@@ -85,9 +65,12 @@ class Tokens:
         feeder: Feeder,
         signer: Signer,
         doubt: Callable[[], None],
+        finish: Finish,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         """`doubt` is called after a revocation: what is believed of tokens may be wrong."""
+        self._untold = Untold(database, feeder, finish)
+        self._finish = finish
         self._database = database
         self._changes = changes
         self._ids = ids
@@ -106,61 +89,38 @@ class Tokens:
         """
         async with self._database.look() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.environment_id)
-        token, token_id = await self.make_environment_token(row.namespace_id)
-        return pb.CreateServiceTokenResponse(token=token, token_id=token_id)
+        made = await self.make_environment_token(row.namespace_id)
+        return pb.CreateServiceTokenResponse(token=made.token, token_id=made.token_id)
 
-    async def make_environment_token(self, namespace_id: str) -> tuple[str, str]:
-        """Token and id, good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
-        secret, token_id = new_secret("env"), self._ids.new()
+    async def make_environment_token(
+        self, namespace_id: str, expires_in_ms: int | None = None
+    ) -> Made:
+        """One that is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        # Operations that answer it ignore keys: nobody could ask for it again.
+        making = self._make_environment_token(namespace_id, expires_in_ms)
+        return await self._untold.told(making, is_kept=False)
+
+    async def _make_environment_token(self, namespace_id: str, expires_in_ms: int | None) -> Made:
+        secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
+        expires_ms = None if expires_in_ms is None else now + expires_in_ms
         async with self._database.write() as tx:
             await self._raise_revision(tx, namespace_id)
             await self._make_room(tx, namespace_id, "env")
             await tokens.add_of_namespace(
-                tx, token_id, namespace_id, "env", self._now_ms(), sha256=secret.sha256
+                tx,
+                token_id,
+                namespace_id,
+                "env",
+                now,
+                sha256=secret.sha256,
+                expires_ms=expires_ms,
             )
 
         async def told() -> str:
             return secret.token
 
-        # Operations that answer it ignore keys: nobody could ask for it again.
-        token = await self._confirmed(namespace_id, token_id, told, is_kept=False)
-        return token, token_id
-
-    async def _confirmed(
-        self,
-        namespace_id: str,
-        token_id: str,
-        tell: Callable[[], Awaitable[str]],
-        *,
-        is_kept: bool,
-    ) -> str:
-        """What `tell` says, when the data plane knows of the token. What nobody is told of must not stay; `is_kept`: a
-        repetition gets the same one. Raises CONTROL_PLANE_UNAVAILABLE after a second, VALIDATION_FAILED.
-        """
-        until = asyncio.get_running_loop().time() + WAIT_S
-        try:
-            await self._feeder.settled(namespace_id)
-            async with asyncio.timeout_at(until):
-                return await tell()
-        except TimeoutError:
-            error = not_confirmed()
-        except ServiceError as failure:
-            error = not_confirmed() if failure.code == "CONTROL_PLANE_UNAVAILABLE" else failure
-        if not is_kept:
-            await self._take_back(namespace_id, token_id)
-            if error.code == "CONTROL_PLANE_UNAVAILABLE":
-                raise ServiceError(error.code, _NOT_MADE)
-        raise error
-
-    async def _take_back(self, namespace_id: str, token_id: str) -> None:
-        try:
-            async with self._database.write() as tx:
-                await tokens.remove_of_namespace(tx, token_id)
-                await self._raise_revision(tx, namespace_id)
-        except ServiceError as error:
-            _log.warning(
-                "a token that nobody was told of stays", token_id=token_id, error=error.code
-            )
+        token = await self._untold.confirmed(namespace_id, token_id, told, is_kept=False)
+        return Made(token, token_id, expires_ms, namespace_id)
 
     async def create_public(
         self, request: pb.CreatePublicTokenRequest, caller: Caller
@@ -168,42 +128,61 @@ class Tokens:
         """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
         CONTROL_PLANE_UNAVAILABLE.
         """
+        making = self._create_public(request, caller)
+        made = await self._untold.told(making, is_kept=_has_key(caller))
+        return pb.CreatePublicTokenResponse(token=made.token, token_id=made.token_id)
 
+    async def _create_public(self, request: pb.CreatePublicTokenRequest, caller: Caller) -> Made:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            token_id = await self.add_public(tx, row.namespace_id)
+            token_id = await self._add_public(tx, row.namespace_id)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
         async with self._database.look() as tx:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
         # Not kept: the same id is signed to the same token.
-        token = await self.sign_public(
-            row.namespace_id, answer.token_id, is_kept=caller.call.idempotency_key is not None
-        )
-        return pb.CreatePublicTokenResponse(token=token, token_id=answer.token_id)
+        return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
-    async def add_public(self, tx: Transaction, namespace_id: str) -> str:
+    async def make_public_token(self, namespace_id: str) -> Made:
+        """It is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        return await self._untold.told(self._make_public_token(namespace_id), is_kept=False)
+
+    async def _make_public_token(self, namespace_id: str) -> Made:
+        async with self._database.write() as tx:
+            token_id = await self._add_public(tx, namespace_id)
+        return await self._sign_public(namespace_id, token_id, is_kept=False)
+
+    async def _add_public(self, tx: Transaction, namespace_id: str) -> str:
         """Adds the record; its id. Raises VALIDATION_FAILED when there are too many."""
         await self._make_room(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
         return token_id
 
-    async def sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool = False) -> str:
-        """The token, when the data plane knows the namespace; see `_confirmed`."""
-        return await self._confirmed(
+    async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> Made:
+        """The token, when the data plane knows the namespace; see `Untold.confirmed`."""
+        token = await self._untold.confirmed(
             namespace_id,
             token_id,
             lambda: self._signer.public_token(namespace_id, token_id),
             is_kept=is_kept,
         )
+        return Made(token, token_id, namespace_id=namespace_id)
 
     async def create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
         """A dev_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
+        making = self._create_development(request, caller)
+        made = await self._untold.told(making, is_kept=_has_key(caller))
+        return pb.CreateDevelopmentTokenResponse(
+            token=made.token, token_id=made.token_id, expires_ts=rfc3339(made.expires_ms or 0)
+        )
 
+    async def _create_development(
+        self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
+    ) -> Made:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             problems = development_problems(request)
@@ -235,15 +214,13 @@ class Tokens:
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
         expires_ms: int = kept.expires_ms
-        token = await self._confirmed(
+        token = await self._untold.confirmed(
             row.namespace_id,
             answer.token_id,
             lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
-            is_kept=caller.call.idempotency_key is not None,
+            is_kept=_has_key(caller),
         )
-        return pb.CreateDevelopmentTokenResponse(
-            token=token, token_id=answer.token_id, expires_ts=answer.expires_ts
-        )
+        return Made(token, answer.token_id, expires_ms, row.namespace_id)
 
     async def _make_room(self, tx: Transaction, namespace_id: str, kind: str) -> None:
         """Refuses the one too many: the data plane takes a namespace whole or not at all. Exact when the namespace is
@@ -298,9 +275,7 @@ class Tokens:
         return answer
 
     async def _raise_revision(self, tx: Transaction, namespace_id: str) -> None:
-        """The data plane hears of it, also when nobody waits for the answer any more."""
-        await namespaces.change(tx, namespace_id, {})
-        tx.afterwards(lambda: self._feeder.changed(namespace_id))
+        await raise_revision(tx, namespace_id, self._feeder)
 
     # cloud_ ---------------------------------------------------------------------------------------
 
@@ -308,22 +283,43 @@ class Tokens:
         self, request: pb.CreateGameTokenRequest, caller: Caller
     ) -> pb.CreateGameTokenResponse:
         """A cloud_ token of one game. Raises GAME_NOT_FOUND."""
-        async with self._database.write() as tx:
+
+        async def add(tx: Transaction) -> Made:
             game = await access.game(tx, caller, request.game_id)
-            made = await self.add_cloud(
-                tx, scope_of(caller).identity_id, game.group_id, game.game_id
-            )
-        return pb.CreateGameTokenResponse(token=made[0], token_id=made[1])
+            identity_id = scope_of(caller).identity_id
+            return await self.add_cloud(tx, identity_id, game.group_id, game.game_id)
+
+        made = await self.make_cloud_token(add)
+        return pb.CreateGameTokenResponse(token=made.token, token_id=made.token_id)
+
+    async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[Made]]) -> Made:
+        """The cloud_ token that `add` adds. Raises what it raises."""
+
+        async def make() -> Made:
+            async with self._database.write() as tx:
+                return await add(tx)
+
+        async def take_back(one: Made) -> None:
+            async with self._database.write() as tx:
+                await tokens.remove_cloud(tx, one.token_id)
+
+        return await unless_gone(self._finish, make(), take_back)
 
     async def add_cloud(
-        self, tx: Transaction, identity_id: str, group_id: str | None, game_id: str | None
-    ) -> tuple[str, str]:
-        """Token and id of a new cloud_ token."""
-        secret, token_id = new_secret("cloud"), self._ids.new()
+        self,
+        tx: Transaction,
+        identity_id: str,
+        group_id: str | None,
+        game_id: str | None,
+        expires_in_ms: int | None = None,
+    ) -> Made:
+        """A new cloud_ token."""
+        secret, token_id, now = new_secret("cloud"), self._ids.new(), self._now_ms()
+        expires_ms = None if expires_in_ms is None else now + expires_in_ms
         await tokens.add_cloud(
-            tx, token_id, secret.sha256, identity_id, group_id, game_id, self._now_ms()
+            tx, token_id, secret.sha256, identity_id, group_id, game_id, now, expires_ms
         )
-        return secret.token, token_id
+        return Made(secret.token, token_id, expires_ms)
 
     async def list_of_group(
         self, request: pb.ListGroupTokensRequest, caller: Caller
@@ -366,6 +362,11 @@ class Tokens:
             game_id=scope.game_id,
             expires_ts=None if expires_ms is None else rfc3339(expires_ms),
         )
+
+
+def _has_key(caller: Caller) -> bool:
+    """Whether a repetition gets the same token."""
+    return caller.call.idempotency_key is not None
 
 
 def _all_groups_of(caller: Caller) -> str:

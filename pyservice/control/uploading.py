@@ -21,6 +21,7 @@ from pyservice.control.changes import Changes, now_ms
 from pyservice.control.contents import Found, check_contents
 from pyservice.control.fair_threads import FairPlaces, FairThreads
 from pyservice.control.games import game_topic, group_topic
+from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
@@ -48,6 +49,7 @@ PICTURES: Final = frozenset({"avatar", "banner", "logo"})
 _SHOWN_ON_GAME: Final = frozenset({"banner", "logo"})
 LEFT_AFTER_MS: Final = 24 * 3_600_000
 TIDY_EVERY_S: Final = 3_600.0
+_RETRIES_S: Final = (60.0, TIDY_EVERY_S)
 _PORTION: Final = 100
 _SIGNED_AT_ONCE: Final = 100
 _REMEMBERED_MAX: Final = 1024
@@ -109,13 +111,20 @@ class Uploading:
         self._removals: set[asyncio.Task[None]] = set()
         self._threads = FairThreads()
         self._places = FairPlaces()
+        self.going = GoingOn(
+            "uploads",
+            "uploads left behind not removed",
+            pauses_s=_RETRIES_S,
+            is_worth_a_warning=True,
+        )
 
     # Prepare
 
     async def prepare(self, caller: Caller, request: Any, wanted: Preparation[Answer]) -> Answer:
         """Adds an upload, and what is made of it, and tells where to PUT its files.
 
-        Ids alone are remembered: a repetition gets addresses of the same upload that are good from then on.
+        Ids alone are remembered: a repetition gets addresses of the same upload that are good from then on, while the
+        game is the caller's to see. Raises UPLOAD_NOT_FOUND for a repetition when the upload is gone.
         """
 
         async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
@@ -131,7 +140,17 @@ class Uploading:
                 upload_id=upload_id, answer=answer.SerializeToString()
             )
 
-        kept = await self._changes.make(caller, request, remembered_pb2.PreparedUpload, change)
+        async def again(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
+            await wanted.find_game(tx)
+            row = await uploads.find(tx, kept.upload_id)
+            if row is None or row.kind == uploads.GONE:
+                raise ServiceError(
+                    "UPLOAD_NOT_FOUND", "What this key prepared is gone. Use another key."
+                )
+
+        kept = await self._changes.make(
+            caller, request, remembered_pb2.PreparedUpload, change, again
+        )
         answer = wanted.answer_type.FromString(kept.answer)
         wanted.address(answer, await self._requests(wanted.kind, kept.upload_id, wanted.files))
         return answer
@@ -281,17 +300,14 @@ class Uploading:
 
     async def keep_tidy(self) -> None:
         """Tidies up for ever."""
-        while True:
-            try:
-                count = await self.tidy()
-                count += await self._objects.sweep(LEFT_AFTER_MS / 1000)
-                if count:
-                    _log.info("uploads left behind removed", count=count)
-            except ServiceError as error:
-                _log.warning("uploads left behind not removed", error=str(error))
-            except Exception:  # noqa: BLE001 — what is wrong now may be right later
-                _log.exception("uploads left behind not removed")
-            await asyncio.sleep(TIDY_EVERY_S)
+
+        async def step() -> None:
+            count = await self.tidy()
+            count += await self._objects.sweep(LEFT_AFTER_MS / 1000)
+            if count:
+                _log.info("uploads left behind removed", count=count)
+
+        await self.going.for_ever(step, every_s=TIDY_EVERY_S)
 
     async def stop(self) -> None:
         """Ends what is running: whoever completes again begins anew, and what is to be removed is found again."""

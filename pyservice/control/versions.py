@@ -6,7 +6,7 @@ What a configuration may have is `configuration`'s. A version never changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
@@ -36,6 +36,18 @@ from pyservice.storage.database import Database, Transaction
 from pyservice.watch import Topics
 
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
+
+_NAMES_AT_ONCE: Final = 256
+"""Looked at in one transaction for one that is free."""
+
+
+class _AllTaken(Exception):
+    """Versions have all the names up to this number of reserved ones."""
+
+    def __init__(self, game_id: str, up_to: int) -> None:
+        super().__init__(game_id, up_to)
+        self.game_id = game_id
+        self.up_to = up_to
 
 
 class Judge(Protocol):
@@ -119,15 +131,26 @@ class Versions:
         """Decisions 8.1: never twice the same, and none that a version has. Raises GAME_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
-            game = await access.game(tx, caller, request.game_id)
-            while True:
-                # The first version has the number 1.
-                number = await games.reserve_version_name(tx, game.game_id) + 1
-                name = f"0.0.{number}"
-                if not await games.has_version_named(tx, game.game_id, name):
+            game_id = (await access.game(tx, caller, request.game_id)).game_id
+            # First: nobody reserves one of the game beside us.
+            reserved = (await games.lock(tx, game_id)).reserved_version_names
+            names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
+            taken = await games.taken_version_names(tx, game_id, names)
+            for number, name in enumerate(names, reserved + 1):
+                if name not in taken:
+                    await games.reserve_version_names(tx, game_id, number)
                     return pb.ReserveVersionNameResponse(version_display_name=name)
+            raise _AllTaken(game_id, reserved + _NAMES_AT_ONCE)
 
-        return await self._changes.make(caller, request, pb.ReserveVersionNameResponse, change)
+        while True:
+            try:
+                return await self._changes.make(
+                    caller, request, pb.ReserveVersionNameResponse, change
+                )
+            except _AllTaken as found:
+                # Versions keep their names: these are passed over for good, and others get their turn.
+                async with self._database.write() as tx:
+                    await games.reserve_version_names(tx, found.game_id, found.up_to)
 
     async def get(self, request: pb.GetVersionRequest, caller: Caller) -> Message:
         """Contract games.versions.getGameVersionById. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
@@ -160,3 +183,8 @@ class Versions:
             *display_name_problems(request.display_name, "display_name"),
             *problems_of(request.config, self._judge(builds, sites)),
         ]
+
+
+def _numbered(reserved: int) -> str:
+    """The name with which so many are reserved; the first version has the number 1."""
+    return f"0.0.{reserved + 1}"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from pyservice.dataplane.configuration import raw_id
@@ -31,7 +33,7 @@ class TokenSource(Protocol):
     """Where hashes of env_ tokens are written, so that they are fed and stay."""
 
     async def add_environment_token(
-        self, namespace_id: str, token_id: str, sha256: bytes
+        self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None
     ) -> None: ...
 
 
@@ -44,9 +46,11 @@ class Administration:
         signer: Signer,
         tokens: TokenSource | None,
         rotation: KeyRotation,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`tokens` None: a control plane feeds, and makes the env_ tokens."""
         self._rotation = rotation
+        self._now_ms = now_ms
         self._namespaces = namespaces
         self._signer = signer
         self._tokens = tokens
@@ -63,14 +67,16 @@ class Administration:
                 "NAMESPACE_NOT_FOUND",
                 f"There is no namespace {request.namespace}; name it game/namespace or by its id.",
             )
-        token_id = self._ids.new()
+        token_id, expires_ms = self._ids.new(), None
+        if request.HasField("expires_in_ms"):
+            expires_ms = self._now_ms() + request.expires_in_ms
         if request.kind == pb.TOKEN_KIND_PUBLIC:
             token = self._signer.public_token(namespace.namespace_id, raw_id(token_id))
         else:
             secret = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
             token = f"env_{secret}"
-            await self._feed(format_uuid(namespace.namespace_id), token_id, token)
-        return pb.CreateTokenResponse(token=token, token_id=token_id)
+            await self._feed(format_uuid(namespace.namespace_id), token_id, token, expires_ms)
+        return pb.CreateTokenResponse(token=token, token_id=token_id, expires_ms=expires_ms)
 
     async def rotate_keys(self, request: pb.RotateKeysRequest) -> pb.RotateKeysResponse:
         """A new key signs when the answer is there (decisions 3, Keys). Raises STORAGE_FULL."""
@@ -79,11 +85,13 @@ class Administration:
             current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
         )
 
-    async def _feed(self, namespace_id: str, token_id: str, token: str) -> None:
+    async def _feed(
+        self, namespace_id: str, token_id: str, token: str, expires_ms: int | None
+    ) -> None:
         if self._tokens is None:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "Environment tokens are made by the control plane, or with a feed file (--feed).",
             )
         token_hash = hashlib.sha256(token.encode()).digest()
-        await self._tokens.add_environment_token(namespace_id, token_id, token_hash)
+        await self._tokens.add_environment_token(namespace_id, token_id, token_hash, expires_ms)

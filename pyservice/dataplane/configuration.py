@@ -48,6 +48,19 @@ class ModePort:
 
 
 @dataclass(frozen=True, slots=True)
+class DevPort:
+    """A port of a developer's machine. Neither number nor range: the usual one of the protocol."""
+
+    protocol: str = _PROTOCOL
+    port: int | None = None
+    port_range: tuple[int, int] | None = None
+
+    @property
+    def is_tls(self) -> bool:
+        return self.protocol in _TLS_PROTOCOLS
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """What is started for a lobby of a mode. `image_id` None: nothing, its lobbies are attached."""
 
@@ -88,6 +101,8 @@ class ResolvedMode:
     heartbeat_grace_ms: int | None
     max_drain_ms: int
     ports: Mapping[str, ModePort]
+    dev_ports: Mapping[str, DevPort]
+    """Of a developer's machine that stands in for a lobby."""
     runtime: Runtime
     everywhere: Place
     """In regions that nothing is said of."""
@@ -119,6 +134,8 @@ class ResolvedNamespace:
     """Players of one client address: `max_players` of mm-config."""
     gates: Gates | None = None
     """Captcha and verification. None: nothing is asked."""
+    dev_hostname: str | None = None
+    """Of developers' machines, where their tokens name none."""
 
     @property
     def label(self) -> str:
@@ -138,8 +155,10 @@ def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
     """The tables of a configuration that keeps the rules of `feed_rules`."""
     current = configuration.current_version_id
     modes: dict[str, ResolvedMode] = {}
+    dev_hostname = None
     for version in configuration.versions:
         if version.version_id == current:
+            dev_hostname = version.matchmaker.dev_hostname or None
             modes = {
                 name: _resolve_mode(name, mode, version.matchmaker)
                 for name, mode in version.matchmaker.game_modes.items()
@@ -155,6 +174,7 @@ def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
         lobby_count_max=configuration.matchmaker.lobby_count_max,
         source_limit=configuration.matchmaker.max_players,
         gates=gates_of(configuration),
+        dev_hostname=dev_hostname,
     )
 
 
@@ -179,6 +199,7 @@ def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> R
         heartbeat_grace_ms=_own(mode, "heartbeat_grace_ms", None),
         max_drain_ms=_own(mode, "max_drain_ms", MAX_DRAIN_MS),
         ports=MappingProxyType({name: _port(port) for name, port in docker.ports.items()}),
+        dev_ports=MappingProxyType({name: _dev_port(port) for name, port in docker.ports.items()}),
         runtime=_runtime(docker, above.docker),
         everywhere=_place([mode, above]),
         places=MappingProxyType(
@@ -201,13 +222,26 @@ def _limit(field: str, mode: pb.GameMode, above: pb.MatchmakerConfig, default: i
 
 
 def _port(port: pb.PortConfig) -> ModePort:
-    ends = port.port_range
     return ModePort(
         protocol=_own(port, "protocol", _PROTOCOL),
         proxy=_own(port, "proxy", _PROXY),
         port=_own(port, "port", None),
-        port_range=(ends.min, ends.max) if port.HasField("port_range") else None,
+        port_range=_ends(port, "port_range"),
     )
+
+
+def _dev_port(port: pb.PortConfig) -> DevPort:
+    """What is said of developers' machines, else what is nearest to it."""
+    protocol = _own(port, "dev_protocol", None) or _own(port, "protocol", _PROTOCOL)
+    if port.HasField("dev_port"):
+        return DevPort(protocol, port.dev_port)
+    span = _ends(port, "dev_port_range") or _ends(port, "port_range")
+    return DevPort(protocol, None if span else _own(port, "port", None), span)
+
+
+def _ends(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
+    ends = getattr(port, name)
+    return (ends.min, ends.max) if port.HasField(name) else None
 
 
 def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> Runtime:

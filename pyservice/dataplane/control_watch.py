@@ -1,4 +1,4 @@
-"""What the data plane knows of the control plane: whether it answers, and its part of a scrape.
+"""What the data plane knows of the control plane: whether it answers, how its database is, and its part of a scrape.
 
 It is asked, never waited for: the data plane serves without it.
 """
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 
 _SCRAPE_S: Final = 0.2
 _LOOK_S: Final = 1.0
@@ -28,14 +29,18 @@ _log = get_logger("control")
 class ControlWatch:
     """Asks the control plane for its metrics, for scrapes and to see whether it is there."""
 
-    def __init__(self, metrics: Callable[[], Awaitable[bytes]], *, is_awaited: bool) -> None:
-        """`metrics` answers Prometheus text, or raises; it may be cancelled. `is_awaited`: both
-        planes were started together, so one that never answered is yet to come.
+    def __init__(
+        self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
+    ) -> None:
+        """`metrics` is what it says, or raises; it may be cancelled. `is_awaited`: both planes were
+        started together, so one that never answered is yet to come.
         """
         self._metrics = metrics
         self._is_awaited = is_awaited
         self._was_up = False
         self.is_up = False
+        self.database_problem = ""
+        """What it said of its database when it was looked at last; empty: nothing is wrong."""
 
     @property
     def is_yet_to_come(self) -> bool:
@@ -46,13 +51,15 @@ class ControlWatch:
         """Its metrics behind `hosting_control_plane_up`. Within 200 ms: when it does not answer until
         then there is only the 0. Old figures are not shown as new ones.
         """
-        text = await self._ask(_SCRAPE_S)
-        return _UP.format(int(text is not None)).encode() + (text or b"")
+        said = await self._ask(_SCRAPE_S)
+        return _UP.format(int(said is not None)).encode() + (said.text if said else b"")
 
     async def run(self) -> None:
         """Looks until cancelled, and says when it went and when it came."""
         while True:
-            is_up = await self._ask(_PATIENCE_S) is not None
+            said = await self._ask(_PATIENCE_S)
+            is_up = said is not None
+            self.database_problem = said.database_problem if said else ""
             if is_up != self.is_up:
                 self.is_up = is_up
                 if is_up:
@@ -62,7 +69,7 @@ class ControlWatch:
             self._was_up |= is_up
             await asyncio.sleep(_LOOK_S if self._was_up else _LOOK_FIRST_S)
 
-    async def _ask(self, timeout_s: float) -> bytes | None:
+    async def _ask(self, timeout_s: float) -> pb.MetricsResponse | None:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._metrics()

@@ -6,12 +6,13 @@ nothing is kept but which mock player tokens were used, which is an interface he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
 from pyservice.dataplane.answers import put_address
+from pyservice.dataplane.configuration import DevPort
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
@@ -23,8 +24,6 @@ LOBBY_ID: Final = "00000000-0000-0000-0000-000000000000"
 REGION_ID: Final = "dev-lcl"
 REGION_NAME: Final = "Local"
 _HOSTNAME: Final = "127.0.0.1"
-_PROTOCOL: Final = "https"
-_TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 
 Answer = TypeVar("Answer", pb.FindLobbyResponse, pb.JoinLobbyResponse)
 
@@ -169,26 +168,31 @@ class Development:
         """Those of the token, else those of the version: of the first of the modes, which are all
         to be known, or of every mode when none is named.
         """
-        configuration = self._namespaces.configuration(caller.namespace_id)
-        if configuration is None:
-            raise ServiceError("TOKEN_REVOKED", "The namespace of the token was removed.")
-        matchmaker = _current(configuration)
-        made = _made(configuration, _token_id(caller))
-        hostname = made.hostname or matchmaker.dev_hostname or _HOSTNAME
+        namespace = self._namespaces.resolved(caller.namespace_id)
+        made = self._made(caller)
+        hostname = made.hostname or namespace.dev_hostname or _HOSTNAME
         if made.ports:
-            return {name: _given_port(port, hostname) for name, port in made.ports.items()}
+            return {name: _port(_given(port), hostname) for name, port in made.ports.items()}
         for name in modes or ():
-            if name not in matchmaker.game_modes:
-                label = f"{configuration.game.name_id}/{configuration.name_id}"
+            if name not in namespace.modes:
                 raise ServiceError(
                     "MATCHMAKER_GAME_MODE_NOT_FOUND",
-                    f"The version that {label} runs has no game mode {name}.",
+                    f"The version that {namespace.label} runs has no game mode {name}.",
                 )
         ports: dict[str, lobby_pb2.Port] = {}
-        for name in modes[:1] if modes else sorted(matchmaker.game_modes):
-            for port_name, port in _ports_of(matchmaker, name):
-                ports.setdefault(port_name, _configured_port(port, hostname))
+        for name in modes[:1] if modes else sorted(namespace.modes):
+            for port_name, port in namespace.modes[name].dev_ports.items():
+                ports.setdefault(port_name, _port(port, hostname))
         return ports
+
+    def _made(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
+        """What was said when the token was made."""
+        configuration = self._namespaces.configuration(caller.namespace_id)
+        text = format_uuid(_token_id(caller))
+        for token in configuration.development_tokens if configuration else ():
+            if token.token_id == text:
+                return token
+        return configuration_pb2.DevelopmentToken()
 
 
 def _fill(answer: Answer, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]) -> Answer:
@@ -210,64 +214,18 @@ def _token_id(caller: Caller) -> bytes:
     return caller.identity[len(caller.namespace_id) :]
 
 
-def _current(
-    configuration: configuration_pb2.NamespaceConfiguration,
-) -> configuration_pb2.MatchmakerConfig:
-    for version in configuration.versions:
-        if version.version_id == configuration.current_version_id:
-            return version.matchmaker
-    return configuration_pb2.MatchmakerConfig()
+def _given(port: configuration_pb2.DevelopmentPort) -> DevPort:
+    span = (port.port_range.min, port.port_range.max) if port.HasField("port_range") else None
+    return DevPort(port.protocol, port.port if port.HasField("port") else None, span)
 
 
-def _made(
-    configuration: configuration_pb2.NamespaceConfiguration, token_id: bytes
-) -> configuration_pb2.DevelopmentToken:
-    """What was said when the token was made."""
-    text = format_uuid(token_id)
-    for token in configuration.development_tokens:
-        if token.token_id == text:
-            return token
-    return configuration_pb2.DevelopmentToken()
-
-
-def _ports_of(
-    matchmaker: configuration_pb2.MatchmakerConfig, mode_name: str
-) -> Iterator[tuple[str, configuration_pb2.PortConfig]]:
-    mode = matchmaker.game_modes[mode_name]
-    docker = mode.docker if mode.HasField("docker") else matchmaker.docker
-    yield from sorted(docker.ports.items())
-
-
-def _given_port(port: configuration_pb2.DevelopmentPort, hostname: str) -> lobby_pb2.Port:
-    number = port.port if port.HasField("port") else None
-    span = port.port_range if port.HasField("port_range") else None
-    return _port(hostname, number, span, port.protocol)
-
-
-def _configured_port(port: configuration_pb2.PortConfig, hostname: str) -> lobby_pb2.Port:
-    protocol = port.dev_protocol or port.protocol or _PROTOCOL
-    if port.HasField("dev_port"):
-        return _port(hostname, port.dev_port, None, protocol)
-    if port.HasField("dev_port_range"):
-        return _port(hostname, None, port.dev_port_range, protocol)
-    if port.HasField("port_range"):
-        return _port(hostname, None, port.port_range, protocol)
-    return _port(hostname, port.port if port.HasField("port") else None, None, protocol)
-
-
-def _port(
-    hostname: str,
-    number: int | None,
-    span: configuration_pb2.PortConfigRange | None,
-    protocol: str,
-) -> lobby_pb2.Port:
-    made = lobby_pb2.Port(hostname=hostname, is_tls=protocol in _TLS_PROTOCOLS)
-    if span is not None:
-        made.port_range.min = span.min
-        made.port_range.max = span.max
+def _port(port: DevPort, hostname: str) -> lobby_pb2.Port:
+    told = lobby_pb2.Port(hostname=hostname, is_tls=port.is_tls)
+    if port.port_range is not None:
+        told.port_range.min, told.port_range.max = port.port_range
     else:
-        put_address(made, hostname, number or (443 if made.is_tls else 80))
-    return made
+        put_address(told, hostname, port.port or (443 if told.is_tls else 80))
+    return told
 
 
 def _region() -> lobby_pb2.RegionInfo:

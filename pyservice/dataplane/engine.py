@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeVar
 
 from pyservice import _native
 from pyservice._native import Fact, Facts, Lobby, OpenFailed, Placed, Refused, Resolved, Status
@@ -37,6 +37,8 @@ __all__ = [
     "open_engine",
     "version",
 ]
+
+Told = TypeVar("Told")
 
 build_profile: Final = _native.build_profile
 REFUSAL_SLUGS: Final = _native.SLUGS
@@ -179,10 +181,7 @@ class Engine:
         """
         if idempotency is None:
             return None
-        try:
-            placed = self._native.recall(idempotency)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
+        placed = await self._decided(lambda: self._native.recall(idempotency), deadline)
         return None if placed is None else await self._placed(placed, deadline)
 
     async def join(
@@ -272,10 +271,9 @@ class Engine:
 
         That one must not have ended, and it has spoken by asking (decisions 5.11).
         """
-        try:
-            state, wait = self._native.state(namespaces, lobby, speaker)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
+        state, wait = await self._decided(
+            lambda: self._native.state(namespaces, lobby, speaker), deadline
+        )
         await self._waiting.settled(wait, deadline)
         return state or b""
 
@@ -312,8 +310,8 @@ class Engine:
         deadline: float | None,
     ) -> tuple[bytes, str]:
         """(lobby id, lobby token) of a server that somebody else started."""
-        try:
-            lobby, token, wait = self._native.attach(
+        lobby, token, wait = await self._decided(
+            lambda: self._native.attach(
                 namespace,
                 version,
                 mode,
@@ -328,9 +326,9 @@ class Engine:
                 create_ts_ms=create_ts_ms,
                 lobby_count_max=lobby_count_max,
                 idempotency=idempotency,
-            )
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
+            ),
+            deadline,
+        )
         await self._waiting.settled(wait, deadline)
         return lobby, token
 
@@ -340,10 +338,7 @@ class Engine:
         """What an attach under this key got before, None when the engine does not know the key."""
         if idempotency is None:
             return None
-        try:
-            recalled = self._native.recall_attach(idempotency)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
+        recalled = await self._decided(lambda: self._native.recall_attach(idempotency), deadline)
         if recalled is None:
             return None
         lobby, token, wait = recalled
@@ -354,10 +349,9 @@ class Engine:
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool:
         """Whether this call ended the lobby."""
-        try:
-            did_remove, wait = self._native.detach(namespaces, lobby)
-        except Refused as refused:
-            raise await self._told(refused, deadline) from None
+        did_remove, wait = await self._decided(
+            lambda: self._native.detach(namespaces, lobby), deadline
+        )
         await self._waiting.settled(wait, deadline)
         return did_remove
 
@@ -367,13 +361,17 @@ class Engine:
 
     async def _done(self, command: Callable[[], int], deadline: float | None) -> None:
         """Runs a command that tells nothing but that it was done."""
+        await self._waiting.settled(await self._decided(command, deadline), deadline)
+
+    async def _decided(self, command: Callable[[], Told], deadline: float | None) -> Told:
+        """What a command tells, which is not durable yet; what it refuses is raised when that is."""
         began = perf_counter()
         try:
-            wait = command()
+            told = command()
         except Refused as refused:
             raise await self._told(refused, deadline, began=began) from None
         note("engine", began)
-        await self._waiting.settled(wait, deadline)
+        return told
 
     async def _placed(
         self, placed: Placed, deadline: float | None, lobby: bytes = b"", began: float | None = None

@@ -11,13 +11,18 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_files import FeedFiles, Kept, Order
 from pyservice.dataplane.feed_rules import OperatorLimits, claim_problems, own_problems
-from pyservice.dataplane.namespaces import Namespaces, Prepared, prepare, public_hosts
+from pyservice.dataplane.namespaces import (
+    Namespaces,
+    Prepared,
+    content_of,
+    prepare,
+    public_hosts,
+)
 from pyservice.dataplane.retained import Retention, problems_of_retention, retain
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -86,7 +91,7 @@ class Feed:
         self._now_s = now_s
         self._orders: dict[str, Order] = {}
         self._found_good: OrderedDict[str, bytes] = OrderedDict()
-        """By namespace the hash of the last message that keeps all rules of its own."""
+        """By namespace the digest of the last message that keeps all rules of its own."""
         self._held: pb.HeldResponse | None = None
         """The answer of `held`, as long as nothing changes."""
         self.lobbies: Lobbies = NoLobbies()
@@ -133,6 +138,7 @@ class Feed:
                         revision=configuration.revision,
                         current_version_id=configuration.current_version_id,
                         name=f"{configuration.game.name_id}/{configuration.name_id}",
+                        content=self._namespaces.content(raw_id(configuration.namespace_id)),
                     )
                     for configuration in self._namespaces
                 )
@@ -189,16 +195,19 @@ class Feed:
         return several
 
     def _judge(self, item: pb.ManyItem) -> _Judged:
-        """What becomes of it; the pair that is held already is as good as taken."""
+        """What becomes of it; what is held already is as good as taken. The pair that is held with another content is
+        stale: which of two changes of one number is the later one, only their source can say, by a greater number.
+        """
         configuration = item.configuration
         namespace_id, order = configuration.namespace_id, _order(configuration)
+        content = content_of(configuration)
         last = self._orders.get(namespace_id)
-        if order == last and self._is_held(namespace_id) and not item.is_check:
-            self._note_difference(configuration)
+        is_repeated = order == last and content == self._namespaces.content(raw_id(namespace_id))
+        if is_repeated and not item.is_check:
             return _Judged(pb.ApplyResponse(applied=pb.Applied()))
         if last is not None and order <= last:
             return _Judged(pb.ApplyResponse(stale=_stale(namespace_id, last)))
-        problems = self._problems(configuration)
+        problems = self._problems(configuration, content)
         retention = Retention()
         if not problems:
             held = self._namespaces.configuration(raw_id(namespace_id))
@@ -216,11 +225,10 @@ class Feed:
         return _Judged(applied, order, prepared, retention.is_any_dropped)
 
     def _problems(
-        self, configuration: configuration_pb2.NamespaceConfiguration
+        self, configuration: configuration_pb2.NamespaceConfiguration, content: bytes
     ) -> list[pb.Problem]:
         """A change is looked at before it comes: the same message is not judged twice."""
         namespace_id = configuration.namespace_id
-        content = sha256(configuration.SerializeToString(deterministic=True)).digest()
         problems = []
         if self._found_good.get(namespace_id) != content:
             problems = own_problems(configuration, self._limits, self._namespaces)
@@ -292,20 +300,6 @@ class Feed:
 
     def _is_held(self, namespace_id: str) -> bool:
         return self._namespaces.is_known(raw_id(namespace_id))
-
-    def _note_difference(self, configuration: configuration_pb2.NamespaceConfiguration) -> None:
-        """Whoever changes a namespace but not its revision ought to find out. A control plane raises it with each
-        change; what it says differs with the time too: what is over is left out.
-        """
-        if configuration.source_epoch:
-            return
-        held = self._namespaces.configuration(raw_id(configuration.namespace_id))
-        if held is None or _kept(held, Retention()) != configuration:
-            _log.warning(
-                "configuration differs but its revision does not: raise the revision",
-                namespace_id=configuration.namespace_id,
-                revision=configuration.revision,
-            )
 
     def _count(self, outcome: str) -> None:
         self._counters.count(outcome, self._now_s())

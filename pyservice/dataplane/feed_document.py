@@ -69,7 +69,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def with_token(
-    content: bytes, namespace_id: str, token: Mapping[str, str]
+    content: bytes, namespace_id: str, token: Mapping[str, Any]
 ) -> tuple[bytes, pb.NamespaceConfiguration]:
     """The file with the token in it and the revision counted up, and the changed namespace. Raises
     FeedDocumentError with the problems of this namespace alone; the others stay as they are.

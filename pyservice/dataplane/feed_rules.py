@@ -14,6 +14,7 @@ from typing import Final
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.feed_gates import Found, captcha_problems, verification_problems
 from pyservice.dataplane.namespaces import Namespaces, public_hosts
+from pyservice.errors import FieldProblem
 from pyservice.hosts import AllowedAddresses, Network, is_host
 from pyservice.ids import (
     GAME_NAME_MAX,
@@ -62,13 +63,17 @@ def own_problems(
     """What is wrong with it whatever others have. Versions that are held as they are were judged when
     they came: what the operator changed since does not keep anything else back.
     """
-    found: list[Found] = [
-        (problem.path[:-1], problem.message) for problem in validate(configuration)
-    ]
+    found: list[Found] = [_found(problem) for problem in validate(configuration)]
     found += _names(configuration)
     found += _versions(configuration, limits, held)
     found += _development_tokens(configuration)
     return [Problem(path=path, reason=reason) for path, reason in found]
+
+
+def _found(problem: FieldProblem) -> Found:
+    """The sentence of a rule names its place, which is told beside it."""
+    path = problem.path[:-1]
+    return path, problem.message.removeprefix(f"{'.'.join(path)} ")
 
 
 def claim_problems(configuration: pb.NamespaceConfiguration, held: Namespaces) -> list[Problem]:

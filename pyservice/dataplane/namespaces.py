@@ -15,6 +15,7 @@ from pyservice.dataplane.configuration import ResolvedNamespace, raw_id, resolve
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.schema.digests import digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Prepared:
     revoked: frozenset[bytes]
     size: int
     """Of the configuration, in bytes."""
+    content: bytes
+    """Digest of what was fed."""
 
 
 def prepare(configuration: pb.NamespaceConfiguration) -> Prepared:
@@ -48,7 +51,18 @@ def prepare(configuration: pb.NamespaceConfiguration) -> Prepared:
         grants,
         frozenset(map(raw_id, configuration.revoked_token_ids)),
         configuration.ByteSize(),
+        content_of(configuration),
     )
+
+
+def content_of(configuration: pb.NamespaceConfiguration) -> bytes:
+    """Digest of what was fed: what is retained is not."""
+    if configuration.retained_versions:
+        fed = pb.NamespaceConfiguration()
+        fed.CopyFrom(configuration)
+        del fed.retained_versions[:]
+        configuration = fed
+    return digest_of(configuration)
 
 
 class Namespaces:
@@ -106,6 +120,11 @@ class Namespaces:
         """What was fed, with what is retained; None when it is not held."""
         held = self._held.get(namespace_id)
         return held.configuration if held else None
+
+    def content(self, namespace_id: bytes) -> bytes:
+        """Digest of what was fed; empty when it is not held."""
+        held = self._held.get(namespace_id)
+        return held.content if held else b""
 
     def size(self, text: str) -> int:
         """Bytes of the configuration of an id, or of what is none; 0 when it is not held."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyservice.dataplane import feed_document
 from pyservice.dataplane.feed_document import FeedDocumentError
@@ -97,16 +97,20 @@ class StaticFeed:
             # However this ends, nobody waits for it: what is held is good.
             self._fed.set()
 
-    async def add_environment_token(self, namespace_id: str, token_id: str, sha256: bytes) -> None:
+    async def add_environment_token(
+        self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None = None
+    ) -> None:
         """Writes the hash into the file, revision + 1, and feeds this namespace alone: the others
         of the file have no say. Raises ServiceError; then the file is as it was and the token is
         not good.
         """
         # Who asked may go away; the file and what is held must not part.
-        token = {"token_id": token_id, "sha256": sha256.hex()}
+        token: dict[str, Any] = {"token_id": token_id, "sha256": sha256.hex()}
+        if expires_ms is not None:
+            token["expires_ms"] = expires_ms
         await asyncio.shield(self._add_environment_token(namespace_id, token))
 
-    async def _add_environment_token(self, namespace_id: str, token: dict[str, str]) -> None:
+    async def _add_environment_token(self, namespace_id: str, token: dict[str, Any]) -> None:
         async with self._one_at_a_time:
             try:
                 before = await asyncio.to_thread(feed_document.load, self._path)

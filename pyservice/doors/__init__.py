@@ -45,6 +45,8 @@ class DoorSettings:
     keep_alive_timeout_ms: int = 75_000
     """An HTTP connection without a request is closed after so long; 0: after every answer."""
     backlog: int = 2048
+    connections_max: int | None = None
+    """HTTP connections at one time; more are closed at once. None: no limit."""
     message_limit_bytes: int = MIB
     """Largest message of the gRPC door."""
     streams_per_connection: int = 1024

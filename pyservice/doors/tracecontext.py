@@ -46,8 +46,3 @@ def read(traceparent: str | None) -> tuple[str, str | None]:
     """The ray id of a request that came with this `traceparent`, and that again where it is continued."""
     trace_id = continued(traceparent) if traceparent else None
     return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
-
-
-def ray_id(traceparent: str | None) -> str:
-    """The ray id of a request that came with this `traceparent`."""
-    return read(traceparent)[0]

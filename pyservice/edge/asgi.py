@@ -22,7 +22,7 @@ from pyservice.doors.limits import Limits
 from pyservice.edge import crowds, relayed
 from pyservice.edge.cors import Cors
 from pyservice.edge.endpoint import Endpoint, Exchange, UnknownCaller
-from pyservice.edge.exchanges import Answer, Headers, Request, problem
+from pyservice.edge.exchanges import TWO_HOSTS, Answer, Headers, Request, problem
 from pyservice.edge.held import Held, Sender
 from pyservice.edge.passing import PassedEndpoint, PassedExchange, Passing
 from pyservice.edge.published import Published
@@ -283,7 +283,7 @@ class Edge:
         request = self._head(scope)
         loan = self.loan(request)
         try:
-            if not await self._receive(request, loan, receive):
+            if request.failure is None and not await self._receive(request, loan, receive):
                 return
             exchange = self.open(request)
             if isinstance(exchange, Answer):
@@ -301,6 +301,10 @@ class Edge:
             fields[name] = fields[name] + b", " + value if name in fields else value
         client = scope.get("client")
         peer = addresses.parse(client[0]) if client else None
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            refused = Request(b"", b"", fields, peer or addresses.LOCAL)
+            refused.failure = ServiceError("HEADER_INVALID", TWO_HOSTS)
+            return refused
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]

@@ -7,10 +7,11 @@ Owns which part of a request a field comes from: path, query or body. Values are
 from __future__ import annotations
 
 import gc
+import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
-from urllib.parse import parse_qsl
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -169,23 +170,51 @@ def _compile_query(method: Method) -> _Read:
     converters = {field.name: _from_text(field) for field in fields}
 
     def read(message: Message, query: bytes) -> Findings:
-        try:
-            pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
-        except ValueError:
-            return [Finding((), "invalid", "is not percent-encoded UTF-8")]
         found: list[Finding] = []
         seen: set[str] = set()
-        for name, text in pairs:
-            if name not in readers:
+        for raw_name, raw_text in _parameters(query):
+            name, text = _decoded(raw_name), _decoded(raw_text)
+            if name is None:
+                found.append(Finding((_as_sent(raw_name),), "invalid", _MALFORMED))
+            elif name not in readers:
                 found.append(Finding((name,), "unknown-parameter", "is not a known parameter"))
             elif name in seen:
                 found.append(Finding((name,), "not-unique", "must be there once"))
             else:
-                found += readers[name](message, converters[name](text))
-            seen.add(name)
+                seen.add(name)
+                if text is None:
+                    found.append(Finding((name,), "invalid", _MALFORMED))
+                else:
+                    found += readers[name](message, converters[name](text))
         return found
 
     return read
+
+
+_MALFORMED: Final = "is not percent-encoded UTF-8"
+_NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+def _parameters(query: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Names and texts as they were sent."""
+    for parameter in query.split(b"&"):
+        if parameter:
+            name, _, text = parameter.partition(b"=")
+            yield name, text
+
+
+def _decoded(sent: bytes) -> str | None:
+    """Of percent-encoded UTF-8, in which + is a space; None when it is something else."""
+    if not sent.isascii() or _NO_ESCAPE.search(sent):
+        return None
+    try:
+        return unquote_to_bytes(sent.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _as_sent(name: bytes) -> str:
+    return name.decode("ascii", "backslashreplace")
 
 
 # Digits beyond which every number is too high for 64 bits, and stays so when it is cut there.

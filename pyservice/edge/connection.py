@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pyservice.doors import addresses
+from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.edge.asgi import Edge
 
 # What a refused client may still send before the connection is closed under it: closing at once
@@ -58,12 +59,18 @@ class Connection(HttpToolsProtocol):
         self._awaits_proxy_header = False
         self._proxy_bytes = b""
         self._is_write_paused = False
+        self._reading: Reading | None = None
+        """Of the client, while what is written for it waits."""
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connections.add(self)
         self.transport = transport
+        most = self.app.door.connections_max
+        if most is not None and len(self.connections) > most:
+            transport.abort()
+            return
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._set_peer(addresses.parse(peer[0]))
@@ -121,11 +128,18 @@ class Connection(HttpToolsProtocol):
         left_s = self._deadline - self.loop.time()
         if left_s > 0:
             self._timer = self.loop.call_later(left_s, self._on_timer)
-        elif self._is_write_paused:
-            # What it does not read would keep a polite close waiting for ever.
-            self.transport.abort()
+        elif self._is_write_paused or (self._reading and unread_bytes(self.transport)):
+            self._look_at_reading()
         else:
             self._on_deadline()
+
+    def _look_at_reading(self) -> None:
+        """Somebody on a slow line may take longer; what nobody reads would keep a polite close waiting for ever."""
+        reading = self._reading
+        if reading is not None and reading.goes_on(self.loop.time()):
+            self._expect_within(self._receive_timeout_s)
+        else:
+            self.transport.abort()
 
     def _on_deadline(self) -> None:
         """The client did not do its part in time."""
@@ -134,17 +148,25 @@ class Connection(HttpToolsProtocol):
     def _let_go(self, *, is_refused: bool) -> None:
         """Close; after a refusal only when the client has had time to read it."""
         if not is_refused or not self.transport.can_write_eof():
-            self.transport.close()
+            self._close_when_read()
             return
         self.transport.write_eof()
         self._expect_leaving()
 
+    def _close_when_read(self) -> None:
+        """Close behind what is written, as long as the client reads it."""
+        self.transport.close()
+        if unread_bytes(self.transport):
+            self._expect_leaving()
+
     def _expect_leaving(self) -> None:
         """The last answer is written: let a refused client finish, another one read the rest."""
         is_closing = self.transport.is_closing()
+        self._reading = Reading(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s if is_closing else _LINGER_S)
 
     def pause_writing(self) -> None:
         """The client does not read its answers; nothing more is answered until it does."""
         self._is_write_paused = True
+        self._reading = Reading(self.transport, self.loop.time())
         self._expect_within(self._receive_timeout_s)

@@ -1,10 +1,12 @@
-"""Woken requests as they go from the public door to the one behind: many in one message, and their answers in another.
+"""Woken requests as they go from the public door to the one behind: many in one message, and their answers in the parts
+of another.
 
 Pure. Who wakes, and what is sent when, is `held`'s; `woken` answers them behind the door.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +20,9 @@ PATH: Final = b"/-/woken"
 """Where the door behind takes them. The public door has no such route."""
 
 _CONTENT_TYPE: Final = b"content-type"
+_LENGTHS: Final = re.compile(rb"(\d{1,10}) (\d{1,10})\n")
+"""Of what is told of answers, and of their bodies."""
+_LENGTHS_MAX: Final = 22
 
 
 class Asked(NamedTuple):
@@ -80,12 +85,13 @@ def _asked_of(
     return Asked(wish, client, traceparent, is_over)
 
 
-def write_answers(answers: Sequence[Answer]) -> bytes:
-    """The body of the answer to a message. A body that several have in common is in it once."""
+def write_answers(answers: Sequence[tuple[int, Answer]]) -> bytes:
+    """A part of the answer to a message: some answers, with the numbers of their requests in it. A body that several
+    have in common is in it once. `Replies` reads it."""
     places: dict[int, int] = {}
     bodies: list[bytes] = []
     rows: list[Any] = []
-    for answer in answers:
+    for number, answer in answers:
         place = places.setdefault(id(answer.body), len(bodies))
         if place == len(bodies):
             bodies.append(answer.body)
@@ -93,23 +99,65 @@ def write_answers(answers: Sequence[Answer]) -> bytes:
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in answer.headers or ()
         ]
-        rows.append((answer.status, answer.content_type.decode("latin-1"), fields, place))
-    told = orjson.dumps((rows, [len(body) for body in bodies]))
-    return b"".join((b"%d\n" % len(told), told, *bodies))
+        kind = answer.content_type.decode("latin-1")
+        rows.append((number, answer.status, kind, fields, place))
+    lengths = [len(body) for body in bodies]
+    told = orjson.dumps((rows, lengths))
+    return b"".join((b"%d %d\n" % (len(told), sum(lengths)), told, *bodies))
 
 
-def read_replies(body: bytes) -> list[Reply]:
-    """What `write_answers` wrote, in the order of the requests. Raises ValueError."""
+class Replies:
+    """Reads the parts of one answer, in whatever pieces they come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._length_bytes = 0
+        self._wanted_bytes = 1
+        """With fewer there is nothing to read."""
+
+    def feed(self, data: bytes) -> list[tuple[int, Reply]]:
+        """The replies that are whole by this piece, with the numbers of their requests. Raises ValueError."""
+        self._pieces.append(data)
+        self._length_bytes += len(data)
+        if self._length_bytes < self._wanted_bytes:
+            return []
+        replies: list[tuple[int, Reply]] = []
+        rest = b"".join(self._pieces)
+        while rest:
+            lengths = _LENGTHS.match(rest)
+            if lengths is None and len(rest) >= _LENGTHS_MAX:
+                raise ValueError("not answers to woken requests: no lengths")
+            begin = lengths.end() if lengths else 0
+            end = begin + int(lengths[1]) + int(lengths[2]) if lengths else len(rest) + 1
+            self._wanted_bytes = end
+            if len(rest) < end:
+                break
+            assert lengths is not None
+            replies += _read_part(rest[begin:end], int(lengths[1]))
+            rest = rest[end:]
+            self._wanted_bytes = 1
+        self._pieces = [rest] if rest else []
+        self._length_bytes = len(rest)
+        return replies
+
+    def end(self) -> None:
+        """No more comes. Raises ValueError in the middle of a part."""
+        if self._pieces:
+            raise ValueError("answers to woken requests that are cut off")
+
+
+def _read_part(part: bytes, told_bytes: int) -> list[tuple[int, Reply]]:
     try:
-        digits, _, _ = body[:20].partition(b"\n")
-        start = len(digits) + 1
-        end = start + int(digits)
-        rows, lengths = orjson.loads(body[start:end])
+        rows, lengths = orjson.loads(part[:told_bytes])
         bodies: list[bytes] = []
+        end = told_bytes
         for length in lengths:
-            bodies.append(body[end : end + length])
+            bodies.append(part[end : end + length])
             end += length
-        return [_reply_of(status, kind, fields, bodies[at]) for status, kind, fields, at in rows]
+        return [
+            (int(number), _reply_of(status, kind, fields, bodies[at]))
+            for number, status, kind, fields, at in rows
+        ]
     except (TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"not answers to woken requests: {error}") from None
 

@@ -202,6 +202,7 @@ class UnknownCaller:
     async def finish(self) -> Answer:
         """Learn who calls, check the rest and run the operation."""
         endpoint, request, trace = self._endpoint, self._request, self._trace
+        current.set(trace)
         try:
             asking = self._asking
             caller = asking if isinstance(asking, Caller) else await asking

@@ -25,6 +25,11 @@ _COMMON_HEAD: Final = STATUS_LINES[200] + b"content-type: " + JSON + b"\r\nx-ray
 
 Headers = list[tuple[bytes, bytes]]
 
+TWO_HOSTS: Final = "Send one Host header: which of two is meant nobody knows."
+"""Of a request with several (RFC 9112, 3.2)."""
+
+_PARTS_HEAD: Final = STATUS_LINES[200] + b"transfer-encoding: chunked\r\n\r\n"
+
 _OF_BODIES: Final = frozenset({"BODY_TOO_LARGE", "OVERLOADED", "TOKEN_MISSING", "TOKEN_INVALID"})
 """Failures that a server finds when it has the whole head."""
 
@@ -128,6 +133,12 @@ class Answer:
         if not with_body:
             body = b""
         return b"".join((STATUS_LINES[self.status], *lines, b"\r\n", body))
+
+
+def part_to_bytes(part: bytes, *, is_first: bool) -> bytes:
+    """A part of a body that is sent as it comes, as HTTP/1.1 writes it; with the first goes the head. The empty part is
+    the end."""
+    return b"%b%x\r\n%b\r\n" % (_PARTS_HEAD if is_first else b"", len(part), part)
 
 
 def problem(error: ServiceError, ray_id: str, headers: Headers | None = None) -> Answer:

@@ -8,7 +8,9 @@ answers are written a few at a time. When they wake is `watch.Waiters`' matter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -18,7 +20,7 @@ from pyservice.edge import crowds, relayed
 from pyservice.edge.crowds import Asked
 from pyservice.edge.exchanges import Answer, Headers, problem
 from pyservice.edge.relayed import Wish
-from pyservice.edge.upstream import Reply
+from pyservice.edge.upstream import Reply, Take
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, Meter
@@ -27,15 +29,22 @@ from pyservice.watch import Parked, Waiters
 
 _AT_ONCE: Final = 3
 """Portions that are under way at one time; what else is woken waits for its turn."""
+_SLOW_S: Final = 0.1
+"""After so long a portion makes room for another one: what it still waits for is slow, and not everybody's matter."""
+_UNANSWERED_MAX: Final = 512
+"""But no more is asked for at one time, equal requests counted once."""
 _PORTION: Final = 128
 """Woken requests that are sent in one message, equal ones counted once."""
 _PORTION_BYTES: Final = 256 * 1024
 """No more of them, once what they ask for is so long."""
 _ANSWERS_A_TURN: Final = 16
 """Answers that are written before others have their turn."""
+_UNWRITTEN_MAX: Final = 384
+"""With more answers to write nothing is asked for: they are as many as three portions bring."""
 
-Ask = Callable[[bytes, bytes], Awaitable[Reply]]
-"""Sends a message, given its head and body; it may be sent twice. Raises ServiceError."""
+Ask = Callable[[bytes, bytes, Take], Awaitable[Reply]]
+"""Sends a message, given its head and body, and who takes the body of its answer as it comes; it may be sent twice, but
+not when something was taken. Raises ServiceError."""
 Count = Callable[[Meter, str, Trace], None]
 """Counts an answered request: its operation's meter, its code, what was noted of it."""
 Deliver = Callable[[Answer], None]
@@ -116,7 +125,9 @@ class Held(Parked):
 
     def answer(self, answer: Answer) -> None:
         """Give the client its answer."""
-        deliver, self._deliver = self._deliver, None
+        deliver = self._deliver
+        # Who was hurried is asked for twice, and the other answer may have parked it.
+        self._end()
         if deliver is not None:
             deliver(answer)
 
@@ -143,6 +154,42 @@ class _Group(NamedTuple):
     held: list[Held]
 
 
+class _Portion:
+    """Groups that are asked for in one message. `unanswered` are those that still are, by their number in it."""
+
+    def __init__(self, groups: list[_Group]) -> None:
+        self.groups = groups
+        self.asking = [group.held[0].sender for group in groups]
+        """Who speaks for a group."""
+        self.unanswered = dict(enumerate(groups))
+        self.is_slow = False
+        self.is_broken = False
+        """What came is no answer."""
+        self._replies = crowds.Replies()
+
+    @property
+    def is_begun(self) -> bool:
+        return len(self.unanswered) < len(self.groups)
+
+    def read(self, data: bytes) -> Iterator[tuple[_Group, Sender, Reply]]:
+        """The replies that are whole by this piece of the answer. Raises ValueError."""
+        for number, reply in self._replies.feed(data):
+            group = self.unanswered.pop(number, None)
+            if group is None:
+                raise ValueError(f"an answer to request {number} of {len(self.groups)}")
+            yield group, self.asking[number], reply
+
+    def end(self) -> None:
+        """The answer is whole. Raises ValueError when it is not."""
+        self._replies.end()
+        if not self.is_begun:
+            raise ValueError(f"no answers to {len(self.groups)} requests")
+
+
+Work = Callable[[Held], None]
+"""What is done with a request of which the answer came."""
+
+
 class HeldRequests:
     """Sends parked requests again when they wake."""
 
@@ -153,9 +200,9 @@ class HeldRequests:
         self._woken: dict[tuple[Wish, bool], dict[Held, None]] = {}
         """What is to be sent, in the order of waking; equal ones once."""
         self._is_scheduled = False
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], _Portion] = {}
         # However many portions are answered, so many answers are written in a turn.
-        self._settling = asyncio.Lock()
+        self._unwritten: deque[tuple[Held, Work]] = deque()
 
     def send(self, held: Held, *, is_over: bool) -> None:
         """Send a request again, soon, with those that are woken with it."""
@@ -166,17 +213,24 @@ class HeldRequests:
 
     def _start_sending(self) -> None:
         self._is_scheduled = False
-        while self._woken and len(self._sending) < _AT_ONCE:
-            portion = self._take_portion()
-            if portion:
-                task = asyncio.get_running_loop().create_task(self._send(portion))
-                self._sending.add(task)
-                task.add_done_callback(self._on_sent)
+        while self._woken and (room := self._room()) > 0:
+            groups = self._take_portion(min(room, _PORTION))
+            if groups:
+                self._begin(_Portion(groups))
 
-    def _take_portion(self) -> list[_Group]:
+    def _room(self) -> int:
+        """How many may be asked for now."""
+        sending = self._sending.values()
+        if sum(not portion.is_slow for portion in sending) >= _AT_ONCE:
+            return 0
+        if len(self._unwritten) > _UNWRITTEN_MAX:
+            return 0
+        return _UNANSWERED_MAX - sum(len(portion.unanswered) for portion in sending)
+
+    def _take_portion(self, count: int) -> list[_Group]:
         portion: list[_Group] = []
         size_bytes = 0
-        for key in tuple(islice(self._woken, _PORTION)):
+        for key in tuple(islice(self._woken, count)):
             held = [one for one in self._woken.pop(key) if one.is_waiting]
             if held:
                 group = _Group(*key, held)
@@ -186,67 +240,103 @@ class HeldRequests:
                     break
         return portion
 
-    def _on_sent(self, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
+    def _begin(self, portion: _Portion) -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._send(portion))
+        self._sending[task] = portion
+        timer = loop.call_later(_SLOW_S, self._make_room, portion)
+
+        def end(task: asyncio.Task[None]) -> None:
+            timer.cancel()
+            del self._sending[task]
+            self._start_sending()
+
+        task.add_done_callback(end)
+
+    def _make_room(self, portion: _Portion) -> None:
+        portion.is_slow = True
         self._start_sending()
 
-    async def _send(self, portion: list[_Group]) -> None:
+    async def _send(self, portion: _Portion) -> None:
         """Ask once for all of a group, whose first speaks for all."""
-        asking = [group.held[0].sender for group in portion]
+        failure: ServiceError | None = None
         try:
-            replies = await self._replies(portion, asking)
+            body = crowds.write_asked(
+                Asked(group.wish, str(one.client), self._rays.pass_on(one.trace), group.is_over)
+                for group, one in zip(portion.groups, portion.asking, strict=True)
+            )
+            reply = await self._ask(crowds.head(body), body, partial(self._take, portion))
+            if reply.status != 200:
+                failure = ServiceError(relayed.code_of(reply))
+            elif portion.is_broken:
+                failure = ServiceError("INTERNAL")
+            else:
+                portion.end()
         except ServiceError as error:
             failure = error
         except Exception:
-            log.exception("parked requests failed", ray_id=asking[0].ray_id)
+            log.exception("parked requests failed", ray_id=portion.asking[0].ray_id)
             failure = ServiceError("INTERNAL")
-        else:
-            await self._settle(portion, asking, replies)
+        self._settle_rest(portion, failure)
+
+    def _take(self, portion: _Portion, data: bytes) -> None:
+        """Give the answers that this piece brings, which are not for others to wait for."""
+        if portion.is_broken:
             return
-        async with self._settling:
-            await _for_each(portion, lambda _, held: held.answer(held.sender.refuse(failure)))
+        try:
+            for group, asking, reply in portion.read(data):
+                self._settle(group, self._work_of(reply, asking))
+        except ValueError:
+            log.exception("parked requests failed", ray_id=portion.asking[0].ray_id)
+            portion.is_broken = True
 
-    async def _replies(self, portion: list[_Group], asking: list[Sender]) -> list[Reply]:
-        """What the other side says to the first ones of a portion, one at least. Raises ServiceError, ValueError."""
-        body = crowds.write_asked(
-            Asked(group.wish, str(one.client), self._rays.pass_on(one.trace), group.is_over)
-            for group, one in zip(portion, asking, strict=True)
-        )
-        reply = await self._ask(crowds.head(body), body)
-        if reply.status != 200:
-            raise ServiceError(relayed.code_of(reply))
-        replies = crowds.read_replies(reply.body)
-        if not 0 < len(replies) <= len(portion):
-            raise ValueError(f"{len(replies)} answers to {len(portion)} requests")
-        return replies
-
-    async def _settle(
-        self, portion: list[_Group], asking: list[Sender], replies: list[Reply]
-    ) -> None:
-        """Give the answers; what was left out for its length is sent once more.
+    def _work_of(self, reply: Reply, asking: Sender) -> Work:
+        """What a reply to `asking` means for those for whom it speaks.
 
         Who is parked in words that nobody can read fails as INTERNAL, and the others are answered.
         """
-        for group in portion[len(replies) :]:
+        park = _park_of(reply, asking)
+        if park is None:
+            return lambda held: held.answer(held.sender.answer(reply, asking.ray_id))
+        if isinstance(park, ServiceError):
+            return _refusing(park)
+        return lambda held: self.waiters.hold(held, park)
+
+    def _settle_rest(self, portion: _Portion, failure: ServiceError | None) -> None:
+        """Those without an answer: what was left out for its length is sent once more, and so is what the other side
+        did not come to before it went away."""
+        is_cut_off = failure is not None and failure.code == "CONTROL_PLANE_UNAVAILABLE"
+        for group in portion.unanswered.values():
+            if failure is not None and not (is_cut_off and portion.is_begun):
+                self._settle(group, _refusing(failure))
+                continue
             for held in group.held:
                 self.send(held, is_over=group.is_over)
-        parks = [_park_of(reply, one) for reply, one in zip(replies, asking, strict=False)]
 
-        def settle(number: int, held: Held) -> None:
-            park = parks[number]
-            if isinstance(park, Park):
-                self.waiters.hold(held, park)
-            elif park is not None:
-                held.answer(held.sender.refuse(park))
-            else:
-                held.answer(held.sender.answer(replies[number], asking[number].ray_id))
+    def _settle(self, group: _Group, work: Work) -> None:
+        """Do it for all of a group whose client is still there, soon, and let others have their turn in between."""
+        if not self._unwritten:
+            asyncio.get_running_loop().call_soon(self._write_some)
+        self._unwritten.extend((held, work) for held in group.held)
 
-        async with self._settling:
-            await _for_each(portion[: len(replies)], settle)
+    def _write_some(self) -> None:
+        for _ in range(min(len(self._unwritten), _ANSWERS_A_TURN)):
+            held, work = self._unwritten.popleft()
+            try:
+                if held.is_waiting:
+                    work(held)
+            except Exception:
+                # The others wait behind it.
+                log.exception("a parked request is not answered", ray_id=held.sender.ray_id)
+        if self._unwritten:
+            asyncio.get_running_loop().call_soon(self._write_some)
+        elif self._woken:
+            self._start_sending()
 
     async def close(self) -> None:
         """Send nothing any more; the door has stopped, and nobody waits."""
         self._woken.clear()
+        self._unwritten.clear()
         sending = tuple(self._sending)
         for task in sending:
             task.cancel()
@@ -262,14 +352,5 @@ def _park_of(reply: Reply, asking: Sender) -> Park | ServiceError | None:
         return ServiceError("INTERNAL")
 
 
-async def _for_each(portion: list[_Group], work: Callable[[int, Held], None]) -> None:
-    """Do it for all whose client is still there, given the number of their group, and let others have their turn in
-    between."""
-    done = 0
-    for number, group in enumerate(portion):
-        for held in group.held:
-            if held.is_waiting:
-                work(number, held)
-            done += 1
-            if done % _ANSWERS_A_TURN == 0:
-                await asyncio.sleep(0)
+def _refusing(error: ServiceError) -> Work:
+    return lambda held: held.answer(held.sender.refuse(error))

@@ -17,12 +17,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from pyservice.doors.bodies import SMALL_BYTES
-from pyservice.edge.asgi import Open
+from pyservice.edge.answering import AnsweringConnection
 from pyservice.edge.connection import Stage
-from pyservice.edge.exchanges import Answer, Request, target_of
-from pyservice.edge.held import Held
-from pyservice.edge.loans import Loans
-from pyservice.edge.pacing import PacedConnection
+from pyservice.edge.exchanges import TWO_HOSTS, Request, target_of
 from pyservice.errors import ServiceError
 
 logger = logging.getLogger("pyservice.edge")
@@ -38,12 +35,11 @@ _NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class HttpProtocol(PacedConnection):
+class HttpProtocol(AnsweringConnection):
     """One connection.
 
-    Receiving (`_stage`) and answering (`_current`) go on side by side: a pipelined request is
-    received while the one before it is answered, and then waits in `_waiting` while reading is
-    paused. A parked one is answered then with what there is.
+    Receiving (`_stage`) goes on beside answering: a pipelined request is received while the one before it is answered,
+    and then waits in `_waiting` while reading is paused.
     """
 
     def __init__(
@@ -57,7 +53,6 @@ class HttpProtocol(PacedConnection):
         super().__init__(config, server_state, app_state, _loop, on_close)
         self._headers_limit = self.app.door.headers_limit_bytes
         self._url_limit = self.app.door.url_limit_bytes
-        # Receiving
         self._chunk_bytes = 0
         self._received_bytes = 0
         self._url = b""
@@ -69,46 +64,14 @@ class HttpProtocol(PacedConnection):
         self._body: bytes | bytearray = b""
         self._seen_bytes = 0
         self._barren_bytes = 0
-        self._loans = Loans(self.app)
-        # Answering
-        self._current: Request | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._held: Held | None = None
-        self._is_behind = False
-        self._is_stopping = False
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stage = Stage.DEAF
-        self._waiting.clear()
-        self._drop_rest()
+    def _go_deaf(self) -> None:
+        super()._go_deaf()
         self._body = b""
-        self._loans.end_all()
-        if self._task is not None:
-            # Whoever waits for a lobby frees its hold by this.
-            self._task.cancel()
-        if self._held is not None:
-            self._held.abandon()
-            self._held = None
-        super().connection_lost(exc)
-
-    def shutdown(self) -> None:
-        """Finish what is being answered, take nothing more."""
-        self._is_stopping = True
-        if self._current is None:
-            self.transport.close()
-        elif self._held is not None:
-            self._held.hurry()
-
-    def refuse_current(self) -> None:
-        """The time for finishing is over: answer 503 instead."""
-        self._is_stopping = True
-        if self._task is not None:
-            self._task.cancel()
-        elif self._held is not None:
-            self._on_held(self._held.refuse(ServiceError("SHUTTING_DOWN")))
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
+        self._reading = None
         self._deadline = None
         if self._stage in (Stage.HEAD, Stage.BODY) and not self._waiting:
             self._expect_within(self._receive_timeout_s)
@@ -126,9 +89,7 @@ class HttpProtocol(PacedConnection):
         elif self._stage == Stage.DEAF:
             self.transport.abort()
         else:
-            self.transport.close()
-
-    # Receiving
+            self._close_when_read()
 
     def _receive(self, data: bytes) -> None:
         self._chunk_bytes = len(data)
@@ -195,6 +156,9 @@ class HttpProtocol(PacedConnection):
         name = name.lower()
         fields = self._fields
         if name in fields:
+            if name == b"host":
+                self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS))
+                return
             value = fields[name] + b", " + value
             self._joined_fields += 1
         fields[name] = value
@@ -337,81 +301,3 @@ class HttpProtocol(PacedConnection):
         request.keep_alive = False
         self._waiting.append(request)
         self._go_on()
-
-    # Answering
-
-    def _go_on(self) -> None:
-        """Answer what waits, one after the other; then wait for the client."""
-        waiting = self._waiting
-        while waiting and self._current is None and not self._is_write_paused:
-            self._answer(waiting.popleft())
-        if bool(waiting) != self._is_behind:
-            self._is_behind = bool(waiting)
-            self._pace()
-            if waiting and self._held is not None:
-                # Nobody would see its client leave now.
-                self._held.hurry()
-        if self._current is None and self._stage == Stage.IDLE and not self._is_write_paused:
-            self._expect_within(self._keep_alive_timeout_s)
-
-    def _answer(self, request: Request) -> None:
-        self._current = request
-        exchange = self.app.open(request)
-        if isinstance(exchange, Answer):
-            self._write(request, exchange)
-        else:
-            self._task = self.loop.create_task(self._run(request, exchange))
-
-    async def _run(self, request: Request, exchange: Open) -> None:
-        try:
-            answer = await exchange.finish()
-        except asyncio.CancelledError:
-            if self.transport.is_closing():
-                exchange.abandon()
-                raise
-            answer = exchange.refuse(ServiceError("SHUTTING_DOWN"))
-        self._task = None
-        if self.transport.is_closing():
-            if isinstance(answer, Held):
-                answer.abandon()
-        elif isinstance(answer, Answer):
-            self._write(request, answer)
-            self._go_on()
-        else:
-            self._hold(answer)
-
-    def _hold(self, held: Held) -> None:
-        """Nothing but this connection waits for the answer to what is parked."""
-        self._held = held
-        if self._loans.answering and self._current is not None:
-            self._loans.end(self._current)
-        held.begin(self._on_held)
-        if self._is_stopping or self._waiting:
-            held.hurry()
-
-    def _on_held(self, answer: Answer) -> None:
-        self._held = None
-        request = self._current
-        if request is not None and not self.transport.is_closing():
-            self._write(request, answer)
-            self._go_on()
-
-    def _write(self, request: Request, answer: Answer) -> None:
-        keep_alive = request.keep_alive and not self._is_stopping
-        self.transport.write(
-            answer.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
-        )
-        self._current = None
-        if self._loans.answering:
-            self._loans.end(request)
-        if not keep_alive:
-            self._end(request)
-
-    def _end(self, request: Request) -> None:
-        """This was the last answer."""
-        self._stage = Stage.DEAF
-        self._waiting.clear()
-        self._drop_rest()
-        self._body = b""
-        self._loans.end_all()
-        self._let_go(is_refused=request.failure is not None)

@@ -17,7 +17,7 @@ from pyservice.edge import relayed
 from pyservice.edge.exchanges import Answer, Request
 from pyservice.edge.held import Held, HeldRequests, Sender
 from pyservice.edge.relayed import Wish
-from pyservice.edge.upstream import NoAnswer, Reply, Upstream
+from pyservice.edge.upstream import NoAnswer, Reply, Take, Upstream
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import Meter
@@ -79,9 +79,11 @@ class Passing:
         async with self._shares.place(header.decode("latin-1") if header else None, client):
             return await self._ask(head, body, is_safe=is_safe)
 
-    async def _ask(self, head: bytes, body: bytes = b"", *, is_safe: bool = True) -> Reply:
+    async def _ask(
+        self, head: bytes, body: bytes, take: Take | None = None, *, is_safe: bool = True
+    ) -> Reply:
         try:
-            reply = await self._upstream.ask(head, body, is_safe=is_safe)
+            reply = await self._upstream.ask(head, body, is_safe=is_safe, take=take)
         except TimeoutError:
             raise ServiceError("DEADLINE_EXCEEDED") from None
         except NoAnswer as failure:

@@ -7,6 +7,7 @@ is `passing`'s.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -19,6 +20,10 @@ _IDLE_MAX: Final = 128
 # have an unknown end.
 _IDLE_MAX_S: Final = 20.0
 _ANSWER_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+Take = Callable[[bytes], None]
+"""Gets the body of an answer of status 200 in the pieces in which it comes; must not raise."""
 
 
 class Reply(NamedTuple):
@@ -34,11 +39,14 @@ class Reply(NamedTuple):
 
 
 class NoAnswer(Exception):
-    """There is none. `was_sent`: the request may have been taken, and even carried out."""
+    """There is none. `was_sent`: the request may have been taken, and even carried out. `was_begun`: a part of the
+    answer was given away.
+    """
 
-    def __init__(self, reason: str, *, was_sent: bool) -> None:
+    def __init__(self, reason: str, *, was_sent: bool, was_begun: bool = False) -> None:
         super().__init__(reason)
         self.was_sent = was_sent
+        self.was_begun = was_begun
 
 
 class _Connection(asyncio.Protocol):
@@ -51,6 +59,8 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._length_bytes = 0
         self._asking: asyncio.Future[Reply] | None = None
+        self._take: Take | None = None
+        self._has_given = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self.idle_since = 0.0
@@ -59,9 +69,13 @@ class _Connection(asyncio.Protocol):
     def is_usable(self) -> bool:
         return not self._transport.is_closing()
 
-    def ask(self, head: bytes, body: bytes, until_s: float) -> asyncio.Future[Reply]:
+    def ask(
+        self, head: bytes, body: bytes, until_s: float, take: Take | None
+    ) -> asyncio.Future[Reply]:
         loop = asyncio.get_running_loop()
         self._asking = loop.create_future()
+        self._take = take
+        self._has_given = False
         # A timer of its own costs a tenth of what asyncio.timeout does.
         self._timer = loop.call_at(until_s, self._on_timer)
         if body:
@@ -80,6 +94,7 @@ class _Connection(asyncio.Protocol):
     def _settle(self) -> asyncio.Future[Reply] | None:
         """Nobody asks any more; who did."""
         asking, self._asking = self._asking, None
+        self._take = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -108,7 +123,7 @@ class _Connection(asyncio.Protocol):
         self._upstream.forget(self)
 
     def _fail(self, reason: str) -> None:
-        self._end(NoAnswer(reason, was_sent=True))
+        self._end(NoAnswer(reason, was_sent=True, was_begun=self._has_given))
 
     def _end(self, error: Exception) -> None:
         asking = self._settle()
@@ -132,6 +147,9 @@ class _Connection(asyncio.Protocol):
         self._length_bytes += len(body)
         if self._length_bytes > _ANSWER_MAX_BYTES:
             self._fail("the answer is too long")
+        elif self._take is not None and self._parser.get_status_code() == 200:
+            self._has_given = True
+            self._take(body)
         else:
             self._body.append(body)
 
@@ -165,8 +183,11 @@ class Upstream:
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
 
-    async def ask(self, head: bytes, body: bytes, *, is_safe: bool) -> Reply:
-        """The answer to a request; `head` ends with the empty line. Raises NoAnswer, TimeoutError.
+    async def ask(
+        self, head: bytes, body: bytes, *, is_safe: bool, take: Take | None = None
+    ) -> Reply:
+        """The answer to a request; `head` ends with the empty line. Raises NoAnswer, TimeoutError. What `take` gets is
+        not in the answer.
 
         A request that is safe to repeat and gets no answer is sent once more, on a new connection.
         Cancelling it closes the connection, by which the other side is told.
@@ -174,16 +195,21 @@ class Upstream:
         until_s = asyncio.get_running_loop().time() + self._answer_timeout_s
         try:
             connection = self._kept() or await self._connect(until_s)
-            return await self._ask(connection, head, body, until_s)
+            return await self._ask(connection, head, body, until_s, take)
         except NoAnswer as failure:
-            if failure.was_sent and not is_safe:
+            if (failure.was_sent and not is_safe) or failure.was_begun:
                 raise
-        return await self._ask(await self._connect(until_s), head, body, until_s)
+        return await self._ask(await self._connect(until_s), head, body, until_s, take)
 
     async def _ask(
-        self, connection: _Connection, head: bytes, body: bytes, until_s: float
+        self,
+        connection: _Connection,
+        head: bytes,
+        body: bytes,
+        until_s: float,
+        take: Take | None,
     ) -> Reply:
-        asked = connection.ask(head, body, until_s)
+        asked = connection.ask(head, body, until_s, take)
         try:
             return await asked
         except asyncio.CancelledError:

@@ -7,7 +7,8 @@ common is read once, and an answer that several get is written once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from itertools import count
 from time import perf_counter
 from typing import Final
 
@@ -30,6 +31,8 @@ _MESSAGE_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """More than one request with the longest head that settings allow."""
 _SIDE_BY_SIDE: Final = 64
 """Requests of a message that are answered together; the rest of the process has its turn after them."""
+_MOMENT_S: Final = 0.02
+"""Who is not answered by then has a slow read, and the others do not wait for him."""
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
 """Once answers are so long, the requests that were not begun are left for another message."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
@@ -81,20 +84,66 @@ class WokenExchange:
         self._common: dict[tuple[bytes, bytes], _Common] = {}
         self._clients: dict[str, tuple[Address, bytes]] = {}
         self._written = _Written()
+        self._begun = 0
+        """So many of the first ones."""
+        self._running: dict[asyncio.Task[Answer], int] = {}
+        """Those that were begun and not given, with their numbers."""
 
     async def finish(self) -> Answer:
-        """Their answers, in their order; of the first ones, where they are long. Cancelling it abandons them."""
-        answers: list[Answer] = []
-        for start in range(0, len(self._asked), _SIDE_BY_SIDE):
-            together = self._asked[start : start + _SIDE_BY_SIDE]
-            answers += await asyncio.gather(*map(self._answer, together))
-            if _size_bytes(answers) > _ENOUGH_BYTES:
-                break
-        while len(answers) > 1 and _size_bytes(answers) > _MOST_BYTES:
-            del answers[len(answers) // 2 :]
-        body = crowds.write_answers(answers)
-        self._door.metrics.in_flight -= 1
+        """The whole answer, when all of it is there. Cancelling it abandons what was begun."""
+        body = b"".join([part async for part in self.parts()])
         return Answer(200, body, tracecontext.new_ray_id())
+
+    async def parts(self) -> AsyncGenerator[bytes, None]:
+        """Their answers, as `crowds.Replies` reads them: those that are there soon together, each other one when it is
+        there. One at least; where they are long, of the first ones. Closing it abandons what was begun.
+        """
+        told_bytes = 0
+        try:
+            while answers := await self._some(told_bytes):
+                made = len(answers)
+                while len(answers) > 1 and told_bytes + _size_bytes(answers) > _MOST_BYTES:
+                    del answers[len(answers) // 2 :]
+                told_bytes += _size_bytes(answers)
+                yield crowds.write_answers(answers)
+                # A slow one does not keep what the others were told.
+                self._written.forget()
+                if len(answers) < made or told_bytes > _MOST_BYTES:
+                    break
+        finally:
+            for task in self._running:
+                task.cancel()
+            if self._running:
+                await asyncio.gather(*self._running, return_exceptions=True)
+        self._door.metrics.in_flight -= 1
+
+    async def _some(self, told_bytes: int) -> list[tuple[int, Answer]]:
+        """Answers that were not given yet, with the numbers of their requests; none when there are no more.
+        `told_bytes` were given.
+        """
+        answers: list[tuple[int, Answer]] = []
+        while True:
+            fresh = []
+            if told_bytes + _size_bytes(answers) <= _ENOUGH_BYTES:
+                fresh = self._begin()
+            if fresh:
+                # Those that are slow are waited for when all others were begun.
+                await asyncio.wait(fresh, timeout=_MOMENT_S)
+            elif self._running:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in self._running if task.done()]:
+                answers.append((self._running.pop(task), task.result()))
+            if (answers and self._running) or not (fresh or self._running):
+                return answers
+
+    def _begin(self) -> list[asyncio.Task[Answer]]:
+        """Begins the next ones."""
+        start = self._begun
+        together = self._asked[start : start + _SIDE_BY_SIDE]
+        self._begun += len(together)
+        fresh = [asyncio.create_task(self._answer(asked)) for asked in together]
+        self._running.update(zip(fresh, count(start), strict=False))
+        return fresh
 
     def refuse(self, error: ServiceError) -> Answer:
         """The answer to a message that fails as a whole with this error."""
@@ -197,6 +246,10 @@ class _Written:
             known = self._bodies[id(response)] = (response, encode(response))
         return known[1]
 
+    def forget(self) -> None:
+        self._bodies.clear()
 
-def _size_bytes(answers: list[Answer]) -> int:
-    return sum(len(body) for body in {id(answer.body): answer.body for answer in answers}.values())
+
+def _size_bytes(answers: list[tuple[int, Answer]]) -> int:
+    bodies = {id(answer.body): answer.body for _, answer in answers}
+    return sum(map(len, bodies.values()))

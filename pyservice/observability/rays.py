@@ -59,7 +59,9 @@ class Trace:
     message: Any = None
     """The request, while it runs, when it was read."""
     namespace_id = b""
-    """Whose namespace it is; of one that is kept."""
+    """Whose namespace it is; of one that is kept, or that somebody noted who knows no caller."""
+    upload_id = ""
+    """The upload whose object a signed address names."""
     game = ""
     """The game that it names, as it names it; of one that is kept."""
     is_held = False
@@ -210,7 +212,7 @@ class Rays:
         """Now, because a lobby may be gone soon."""
         caller = trace.caller
         if caller is None:
-            return b""
+            return trace.namespace_id
         if caller.lobby_id and not caller.namespace_id and self._namespace_of_lobby is not None:
             return self._namespace_of_lobby(caller.lobby_id) or b""
         namespace_id: bytes = caller.namespace_id
@@ -305,9 +307,7 @@ def span_set(kept: Kept, service: str) -> pb.SpanSet:
 
 def _asker(trace: Trace) -> pb.Asker | None:
     caller = trace.caller
-    if caller is None:
-        return None
-    if caller.scope is not None:
+    if caller is not None and caller.scope is not None:
         scope = caller.scope
         return pb.Asker(
             identity_id=scope.identity_id,
@@ -317,4 +317,4 @@ def _asker(trace: Trace) -> pb.Asker | None:
         )
     if trace.namespace_id:
         return pb.Asker(namespace_id=format_uuid(trace.namespace_id))
-    return None
+    return pb.Asker(upload_id=trace.upload_id) if trace.upload_id else None

@@ -23,6 +23,8 @@ _KINDS: Final = {
     "webhook": SpanKind.CLIENT,
     "captcha": SpanKind.CLIENT,
     "control plane": SpanKind.CLIENT,
+    "token check": SpanKind.CLIENT,
+    "feed check": SpanKind.CLIENT,
 }
 
 

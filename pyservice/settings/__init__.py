@@ -6,6 +6,7 @@ that reads the environment. What a setting does is its reader's matter.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -141,6 +142,7 @@ def _conflicts(settings: Settings, wrong: Collection[str]) -> Iterator[tuple[lis
     except OSError as error:
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
     yield from _shared_origins(settings)
+    yield from _addresses_of_nobody(settings, wrong)
 
 
 def _shared_origins(settings: Settings) -> Iterator[tuple[list[str], str]]:
@@ -163,6 +165,36 @@ def _shared_origins(settings: Settings) -> Iterator[tuple[list[str], str]]:
                 f"is of the same origin as {name} ({url.geturl()}), where a site could do what its "
                 "visitors may: give the CDN another host or port",
             )
+
+
+def _addresses_of_nobody(
+    settings: Settings, wrong: Collection[str]
+) -> Iterator[tuple[list[str], str]]:
+    """Addresses in answers that lead nowhere for who gets them."""
+    for name in ("public_url", "cdn_url", "hub_url"):
+        if "?" in (getattr(settings, name) or ""):
+            yield [name], "must not have a query: paths are put behind it"
+    domain = settings.domains.cdn
+    # Without a control plane there are no files.
+    if domain is None or settings.cdn_url is not None or settings.feed_file is not None:
+        return
+    if not {"cdn", "cdn_url"}.isdisjoint(wrong) or _is_of_this_machine(domain):
+        return
+    host = settings.cdn.host
+    if host in _ANY_HOST or _is_of_this_machine(host):
+        yield (
+            ["cdn_url"],
+            f"must be set beside domains.cdn ({domain}): addresses to upload to, and of pictures, would be those of "
+            f"{settings.cdn}, which only this machine reaches; set it to where your proxy passes on to that listener, "
+            f"such as https://files.{domain}",
+        )
+
+
+def _is_of_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rpartition(".")[2] == "localhost"
 
 
 def _split(url: str | None) -> SplitResult | None:

@@ -181,11 +181,13 @@ class RaySettings(_Section):
     otlp_endpoint: Endpoint | None = None
     """Where spans are sent to besides: an OTLP/HTTP collector, such as http://127.0.0.1:4318/v1/traces."""
     per_second: int = Field(default=100, ge=0, le=100_000)
-    """Rays kept by each plane in a second: so many that failed or were slow, and as many others."""
+    """Rays kept by each plane in a second: so many that failed or were slow, and as many others. The CDN's listener
+    keeps a tenth of it.
+    """
     queued: int = Field(default=2_000, ge=1, le=1_000_000)
-    """Rays of each plane on their way to where they are stored."""
+    """Rays of each plane, and of the CDN's listener, on their way to where they are stored."""
     stored: int = Field(default=100_000, ge=1, le=100_000_000)
-    """Span sets that are stored; a ray has one of each plane that worked for it."""
+    """Span sets that are stored; a ray has one of each plane that worked for it, or one of the CDN's listener."""
 
 
 class Tier(_Section):

@@ -33,21 +33,33 @@ _TAKEN = select(games.c.name_id).where(games.c.name_id.in_(bindparam("names", ex
 _ADD = insert(games)
 _ADD_VERSION = insert(versions)
 _ADD_BUILDS = insert(version_builds)
+_LOCK = select(games).where(games.c.game_id == bindparam("game_id")).with_for_update(key_share=True)
 _RESERVE = (
     update(games)
-    .where(games.c.game_id == bindparam("game"))
-    .values(reserved_version_names=games.c.reserved_version_names + 1)
-    .returning(games.c.reserved_version_names)
+    .where(
+        games.c.game_id == bindparam("game"), games.c.reserved_version_names < bindparam("up_to")
+    )
+    .values(reserved_version_names=bindparam("up_to"))
 )
-_NAMED = select(versions.c.version_id).where(
+_NAMED = select(versions.c.display_name).where(
     versions.c.game_id == bindparam("game_id"),
-    versions.c.display_name == bindparam("display_name"),
+    versions.c.display_name.in_(bindparam("names", expanding=True)),
 )
 
 
 async def find(tx: Transaction, text: str) -> Record | None:
     """Columns of `games`, by id or name_id."""
     return await tx.first(_BY_TEXT, {"text": text})
+
+
+async def lock(tx: Transaction, game_id: str) -> Record:
+    """Columns of `games` as they are now. Whoever locks it too, or changes it, waits for the end of the transaction;
+    what belongs to it may come meanwhile. Raises LookupError.
+    """
+    row = await tx.first(_LOCK, {"game_id": game_id})
+    if row is None:
+        raise LookupError(game_id)
+    return row
 
 
 async def of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
@@ -129,14 +141,12 @@ async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
     return await tx.all(_SUMMARIES, {"game_id": game_id})
 
 
-async def reserve_version_name(tx: Transaction, game_id: str) -> int:
-    """A number that this game was never given before."""
-    row = await tx.first(_RESERVE, {"game": game_id})
-    if row is None:
-        raise LookupError(game_id)
-    number: int = row.reserved_version_names
-    return number
+async def reserve_version_names(tx: Transaction, game_id: str, up_to: int) -> None:
+    """So many are not to be given again. What more were reserved stay so."""
+    await tx.run(_RESERVE, {"game": game_id, "up_to": up_to})
 
 
-async def has_version_named(tx: Transaction, game_id: str, display_name: str) -> bool:
-    return await tx.first(_NAMED, {"game_id": game_id, "display_name": display_name}) is not None
+async def taken_version_names(tx: Transaction, game_id: str, names: Iterable[str]) -> set[str]:
+    """Which of these display names a version of the game has."""
+    rows = await tx.all(_NAMED, {"game_id": game_id, "names": list(names)})
+    return {row.display_name for row in rows}

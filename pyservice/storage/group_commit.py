@@ -43,8 +43,13 @@ class Group:
         self._require_open()
         self.connection.execute("RELEASE member")
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether SQLite took it back before its end."""
+        return not self.connection.in_transaction
+
     def _require_open(self) -> None:
-        if not self.connection.in_transaction:
+        if self.is_lost:
             raise GroupLost("the transaction was taken back")
 
     async def finish(self, committer: Executor) -> bool:

@@ -115,6 +115,11 @@ async def is_member(tx: Transaction, group_id: str, identity_id: str) -> bool:
     return found is not None
 
 
+async def change(tx: Transaction, group_id: str, values: Mapping[str, str]) -> None:
+    """Sets columns of `groups`: display_name, bio, publicity."""
+    await tx.run(update(groups).where(groups.c.group_id == group_id).values(**values))
+
+
 async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int]) -> bool:
     """Sets columns of BILLING_TIMES; whether the group is there."""
     statement = update(groups).where(groups.c.group_id == group_id).values(**times)

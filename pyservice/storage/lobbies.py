@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import and_, bindparam, insert, or_, select, update
 
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage import portions
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.tables import games, lobbies, namespaces
 
 CHANGING: Final = (
@@ -19,6 +20,9 @@ CHANGING: Final = (
     "exit_code",
     "peak_players",
     "player_ms",
+    "connections",
+    "reserved_count",
+    "connected_count",
 )
 """Columns that are not the same from the beginning to the end of a lobby."""
 
@@ -59,6 +63,7 @@ _LIVE = (
     .order_by(lobbies.c.lobby_id)
     .limit(bindparam("limit"))
 )
+_FORGET_STOPPED = portions.portion(lobbies.c.stop_ms)
 _GAMES_OF = (
     select(namespaces.c.namespace_id, namespaces.c.game_id, games.c.group_id)
     .join(games, games.c.game_id == namespaces.c.game_id)
@@ -128,9 +133,9 @@ async def end_unseen(tx: Transaction, lobby_ids: Sequence[str], reason: str, now
         await tx.run(update(lobbies).where(condition).values(stop_ms=now_ms, stop_reason=reason))
 
 
-async def forget_stopped(tx: Transaction, before_ms: int) -> int:
+async def forget_stopped(database: Database, before_ms: int) -> int:
     """Drops lobbies that ended before; how many."""
-    return await tx.run(delete(lobbies).where(lobbies.c.stop_ms < before_ms))
+    return await portions.forget(database, _FORGET_STOPPED, before_ms - 1)
 
 
 async def games_of(tx: Transaction, namespace_ids: Sequence[str]) -> Sequence[Record]:

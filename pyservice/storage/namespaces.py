@@ -37,6 +37,11 @@ _BY_TEXT = select(namespaces).where(
     or_(namespaces.c.namespace_id == bindparam("text"), namespaces.c.name_id == bindparam("text")),
 )
 _BY_ID = select(namespaces).where(namespaces.c.namespace_id == bindparam("namespace_id"))
+_LOCK = (
+    select(namespaces.c.namespace_id)
+    .where(namespaces.c.namespace_id == bindparam("namespace_id"))
+    .with_for_update(key_share=True)
+)
 _OF_GAME = (
     select(namespaces)
     .where(namespaces.c.game_id == bindparam("game_id"))
@@ -151,6 +156,11 @@ async def by_path(
         return await tx.first(_WITH_PATH, {"game": game, "text": text})
     values = {"game": game, "text": text, "version_id": version_id}
     return await tx.first(_WITH_PATH_AND_VERSION, values)
+
+
+async def lock(tx: Transaction, namespace_id: str) -> None:
+    """Whoever locks it too, or changes it, waits for the end of the transaction."""
+    await tx.first(_LOCK, {"namespace_id": namespace_id})
 
 
 async def ids_of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
@@ -305,13 +315,25 @@ async def users_of(tx: Transaction, namespace_id: str) -> Sequence[Record]:
     return await tx.all(_USERS, {"namespace_id": namespace_id})
 
 
-async def set_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
-    """Adds a user or changes the password."""
+async def count_users(tx: Transaction, namespace_id: str) -> int:
+    statement = select(func.count()).where(auth_users.c.namespace_id == namespace_id)
+    found = await tx.first(statement)
+    return 0 if found is None else int(found[0])
+
+
+async def change_password(
+    tx: Transaction, namespace_id: str, user: str, password_hash: str
+) -> bool:
+    """Whether there is such a user."""
     condition = and_(auth_users.c.namespace_id == namespace_id, auth_users.c.user == user)
-    changed = await tx.run(update(auth_users).where(condition).values(password_hash=password_hash))
-    if not changed:
-        values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
-        await tx.run(insert(auth_users), values)
+    statement = update(auth_users).where(condition).values(password_hash=password_hash)
+    return await tx.run(statement) > 0
+
+
+async def add_user(tx: Transaction, namespace_id: str, user: str, password_hash: str) -> None:
+    """Raises Conflict when it is there."""
+    values = {"namespace_id": namespace_id, "user": user, "password_hash": password_hash}
+    await tx.run(insert(auth_users), values)
 
 
 async def remove_user(tx: Transaction, namespace_id: str, user: str) -> bool:

@@ -14,6 +14,8 @@ FACTS_STREAM = "facts_stream"
 """Which data directory's facts are in the records."""
 FACTS_LSN = "facts_lsn"
 """Up to where they are."""
+WRITTEN_MS = "written_ms"
+"""When somebody last saw whether anything can be written."""
 
 ANONYMOUS = b"anonymous/"
 """How keys of callers without a token begin: what whoever likes can add to is numbered, and bounded."""
@@ -25,8 +27,8 @@ _NUMBER = idempotent_answers.c.anonymous_number
 _REMEMBER = insert(idempotent_answers)
 _REMEMBER_ANONYMOUS = _REMEMBER.values(anonymous_number=portions.next_number(_NUMBER))
 _GREATEST = select(func.max(_NUMBER).label("number"))
-_FORGET_ANONYMOUS = portions.portion(idempotent_answers.c.caller_key, _NUMBER)
-_FORGET_OLD = portions.portion(idempotent_answers.c.caller_key, idempotent_answers.c.create_ms)
+_FORGET_ANONYMOUS = portions.portion(_NUMBER)
+_FORGET_OLD = portions.portion(idempotent_answers.c.create_ms)
 
 
 async def get_text(tx: Transaction, name: str) -> str | None:

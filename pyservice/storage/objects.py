@@ -98,6 +98,10 @@ class Blobs(Protocol):
     def largest_put_bytes(self) -> int:
         """What one PUT may have at most."""
 
+    @property
+    def takes_any_length(self) -> bool:
+        """Whether a PUT may leave another length than its URL was made for."""
+
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
         """A URL that takes this part by PUT."""
 
@@ -226,8 +230,8 @@ class Objects:
         ]
         moves = await self._moves(wanted)
         await self._blobs.keep([(move.pending, move.kept) for move in moves])
-        # S3 takes any length, also since the look before: what is kept now stays as it is.
-        if await self._differing(moves):
+        # Another length may have come since the look before; what is kept now stays as it is.
+        if self._blobs.takes_any_length and await self._differing(moves):
             await self._blobs.forget([move.kept for move in moves])
             raise _incomplete(len(moves), len(wanted))
         for upload in uploads:
@@ -247,6 +251,8 @@ class Objects:
 
     async def _differing(self, moves: Sequence[Move]) -> int:
         """How many of these are not kept in their length."""
+        if not moves:
+            return 0
         lengths = await self._blobs.lengths([move.kept for move in moves])
         return sum(length != move.length for move, length in zip(moves, lengths, strict=True))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Delete, bindparam, delete, func, select
+from sqlalchemy import Column, ColumnElement, Delete, bindparam, delete, func, select, tuple_
 
 from pyservice.storage.database import Database
 
@@ -19,10 +19,12 @@ def next_number(column: Column[Any]) -> ColumnElement[int]:
     return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
 
 
-def portion(key: Column[Any], order: Column[Any]) -> Delete:
-    """Drops of the rows up to `last`, in this order, the first ones."""
-    first_ones = select(key).where(order <= bindparam("last")).order_by(order).limit(PORTION)
-    return delete(key.table).where(key.in_(first_ones))
+def portion(order: Column[Any]) -> Delete:
+    """Drops of the rows of its table up to `last`, in the order of this column, the first ones."""
+    key = tuple(order.table.primary_key)
+    first_ones = select(*key).where(order <= bindparam("last")).order_by(order).limit(PORTION)
+    condition = tuple_(*key).in_(first_ones) if len(key) > 1 else key[0].in_(first_ones)
+    return delete(order.table).where(condition)
 
 
 async def forget(database: Database, statement: Delete, last: int, most: int | None = None) -> int:

@@ -53,16 +53,19 @@ class PostgresDatabase:
     async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
         """Without `begin` each statement is one."""
         connection = await self._connections.begun(begin)
-        tx = _PostgresTransaction(connection, self._statements)
+        if begin is None:
+            tx: _PostgresTransaction = _Look(connection, self._statements, self._connections)
+        else:
+            tx = _PostgresTransaction(connection, self._statements)
         try:
             yield tx
             if begin is not None:
                 with told:
                     await finish(tx.commit())
         except BaseException as error:
-            await self._connections.give_up(connection, error)
+            await self._connections.give_up(tx.connection, error)
             raise
-        self._connections.give_back(connection)
+        self._connections.give_back(tx.connection)
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         # Migrations want SQLAlchemy's own connection. Most starts need it for one look alone.
@@ -101,13 +104,13 @@ class PostgresDatabase:
 class _PostgresTransaction(Afterwards):
     def __init__(self, connection: Any, statements: Statements) -> None:
         super().__init__()
-        self._connection = connection
+        self.connection = connection
         self._statements = statements
 
     async def commit(self) -> None:
         """A connection that is lost now leaves it open whether it was committed."""
         try:
-            said = await self._connection.execute("COMMIT")
+            said = await self.connection.execute("COMMIT")
         finally:
             self.call_afterwards()
         if said != "COMMIT":
@@ -117,10 +120,11 @@ class _PostgresTransaction(Afterwards):
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
         prepared = self._statements.prepared(statement, values)
         with told:
-            rows: Sequence[Record] = await self._connection.fetch(
-                prepared.text, *prepared.one(values)
-            )
-            return rows
+            return await self._fetch(prepared.text, prepared.one(values))
+
+    async def _fetch(self, text: str, values: Sequence[Any]) -> Sequence[Record]:
+        rows: Sequence[Record] = await self.connection.fetch(text, *values)
+        return rows
 
     async def first(self, statement: Executable, values: Values = None) -> Record | None:
         rows = await self.all(statement, values)
@@ -130,10 +134,29 @@ class _PostgresTransaction(Afterwards):
         prepared = self._statements.prepared(statement, values)
         if isinstance(values, list | tuple):
             with told:
-                await self._connection.executemany(prepared.text, prepared.many(values))
+                await self.connection.executemany(prepared.text, prepared.many(values))
             return len(values)
         with told:
-            said: str = await self._connection.execute(prepared.text, *prepared.one(values))
+            said: str = await self.connection.execute(prepared.text, *prepared.one(values))
         # Such as INSERT 0 1, UPDATE 3, CREATE TABLE.
         count = said.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
+
+
+class _Look(_PostgresTransaction):
+    """Statements that change nothing, each by itself: one whose connection is lost is asked once more, on a new one. An
+    answer that does not come in time is not asked for again.
+    """
+
+    def __init__(self, connection: Any, statements: Statements, connections: Connections) -> None:
+        super().__init__(connection, statements)
+        self._connections = connections
+
+    async def _fetch(self, text: str, values: Sequence[Any]) -> Sequence[Record]:
+        try:
+            return await super()._fetch(text, values)
+        except Exception as error:
+            if isinstance(error, TimeoutError) or not self.connection.is_closed():
+                raise
+        self.connection = await self._connections.another(self.connection)
+        return await super()._fetch(text, values)

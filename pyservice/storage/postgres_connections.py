@@ -105,13 +105,7 @@ class Connections:
                 # It was lost while it was idle, and nothing was done on it: another one will do.
             else:
                 return connection
-        connection = await connect(
-            self._url,
-            ANSWER_TIMEOUT_S,
-            record_class=Row,
-            statement_cache_size=_STATEMENTS_PREPARED,
-            max_cached_statement_lifetime=0,
-        )
+        connection = await self._new()
         try:
             if begin is not None:
                 await connection.execute(begin)
@@ -119,6 +113,22 @@ class Connections:
             connection.terminate()
             raise
         return connection
+
+    async def another(self, lost: Any) -> Any:
+        """A new connection in the turn of one that was lost: what else is idle may be lost with it. Raises what the
+        driver does.
+        """
+        lost.terminate()
+        return await self._new()
+
+    async def _new(self) -> Any:
+        return await connect(
+            self._url,
+            ANSWER_TIMEOUT_S,
+            record_class=Row,
+            statement_cache_size=_STATEMENTS_PREPARED,
+            max_cached_statement_lifetime=0,
+        )
 
     def _leave(self) -> None:
         self.in_use -= 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import bindparam, insert, select
 
-from pyservice.storage.database import Record, Transaction
-from pyservice.storage.tables import games, namespaces, rays
+from pyservice.storage import portions
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.tables import games, namespaces, rays, uploads
 
 _OF_RAY = (
     select(rays)
@@ -20,7 +21,7 @@ _THERE = select(rays.c.ray_id, rays.c.span_id).where(
     rays.c.ray_id.in_(bindparam("ray_ids", expanding=True))
 )
 _ADD = insert(rays)
-_PRUNE = delete(rays).where(rays.c.create_ms < bindparam("before_ms"))
+_FORGET = portions.portion(rays.c.create_ms)
 _NEWEST = select(rays.c.create_ms).order_by(rays.c.create_ms.desc())
 _GAMES = select(games.c.game_id, games.c.name_id, games.c.group_id)
 _BY_TEXT = _GAMES.where(
@@ -31,6 +32,11 @@ _OF_NAMESPACES = (
     select(namespaces.c.namespace_id, games.c.game_id, games.c.group_id)
     .join(games, games.c.game_id == namespaces.c.game_id)
     .where(namespaces.c.namespace_id.in_(bindparam("ids", expanding=True)))
+)
+_OF_UPLOADS = (
+    select(uploads.c.upload_id, games.c.game_id, games.c.group_id)
+    .join(games, games.c.game_id == uploads.c.game_id)
+    .where(uploads.c.upload_id.in_(bindparam("ids", expanding=True)))
 )
 
 
@@ -55,16 +61,23 @@ async def games_of_namespaces(tx: Transaction, ids: Iterable[str]) -> dict[str, 
     return {row.namespace_id: row for row in rows}
 
 
+async def games_of_uploads(tx: Transaction, ids: Iterable[str]) -> dict[str, Record]:
+    """game_id and group_id, by upload."""
+    rows = await tx.all(_OF_UPLOADS, {"ids": list(ids)})
+    return {row.upload_id: row for row in rows}
+
+
 async def games_named(tx: Transaction, texts: Iterable[str]) -> dict[str, Record]:
     """game_id and group_id, by id and by name_id."""
     rows = await tx.all(_BY_TEXT, {"texts": list(texts)})
     return {text: row for row in rows for text in (row.name_id, row.game_id)}
 
 
-async def prune(tx: Transaction, before_ms: int, kept_max: int) -> None:
+async def prune(database: Database, before_ms: int, kept_max: int) -> None:
     """Removes those that began before, and the oldest beyond so many."""
-    await tx.run(_PRUNE, {"before_ms": before_ms})
-    oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))
+    await portions.forget(database, _FORGET, before_ms - 1)
+    async with database.look() as tx:
+        oldest = await tx.first(_NEWEST.offset(kept_max).limit(1))
     if oldest is not None:
         # Those of the same millisecond go together.
-        await tx.run(_PRUNE, {"before_ms": oldest.create_ms + 1})
+        await portions.forget(database, _FORGET, oldest.create_ms)

@@ -59,6 +59,7 @@ class Bucket:
     """The `Blobs` of an S3 bucket."""
 
     largest_put_bytes: Final = _PUT_MAX_BYTES
+    takes_any_length: Final = True
 
     def __init__(self, settings: BucketSettings) -> None:
         self._settings = settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -57,31 +57,58 @@ class Grant(NamedTuple):
         return said
 
 
-class UrlSigner:
-    """Makes and checks URLs. The first key signs; the others still verify (rotation)."""
+class EndedKey(NamedTuple):
+    """One that signs no more. It verifies what ends by `until_s`, seconds since the Unix epoch: whoever has got hold of
+    it can make nothing that lasts longer than what was made with it.
+    """
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        if not keys or any(len(key) < 32 for key in keys):
+    secret: bytes
+    until_s: float
+
+
+class UrlSigner:
+    """Makes and checks URLs."""
+
+    def __init__(
+        self,
+        key: bytes,
+        ended: Sequence[EndedKey] = (),
+        is_lasting: Callable[[str], bool] = lambda key: False,
+    ) -> None:
+        """`ended` keys also verify URLs without an end, of objects whose key `is_lasting`. Raises ValueError."""
+        self._is_lasting = is_lasting
+        self.take(key, ended)
+
+    def take(self, key: bytes, ended: Sequence[EndedKey]) -> None:
+        """Signs with another key from now on (rotation)."""
+        if any(len(secret) < 32 for secret in (key, *(one.secret for one in ended))):
             raise ValueError("a signing key has at least 32 bytes")
-        self._keys = tuple(keys)
+        self._key = key
+        self._ended = tuple(ended)
 
     def target(self, grant: Grant) -> str:
         """Path and query of the URL that carries this grant."""
         parameters = grant.parameters()
-        signature = _signature(self._keys[0], grant, parameters)
+        signature = _signature(self._key, grant, parameters)
         query = "".join([f"{name}={_quoted(value)}&" for name, value in parameters])
         return f"{PREFIX}{grant.key}?{query}signature={signature}"
 
     def verify(self, method: str, path: str, query: bytes, now_s: float) -> Grant:
         """The grant of a URL. `path` is as it was sent. Raises InvalidSignature."""
         grant, given = _read("GET" if method == "HEAD" else method, path, query)
-        is_good = False
         parameters = grant.parameters()
-        for key in self._keys:
-            is_good |= hmac.compare_digest(_signature(key, grant, parameters), given)
+        is_good = hmac.compare_digest(_signature(self._key, grant, parameters), given)
+        for ended in self._ended:
+            is_it = hmac.compare_digest(_signature(ended.secret, grant, parameters), given)
+            is_good |= is_it and self._is_left(grant, ended)
         if not is_good or (grant.expires_at_s is not None and now_s >= grant.expires_at_s):
             raise InvalidSignature
         return grant
+
+    def _is_left(self, grant: Grant, ended: EndedKey) -> bool:
+        if grant.expires_at_s is None:
+            return self._is_lasting(grant.key)
+        return grant.expires_at_s <= ended.until_s
 
 
 @lru_cache(1_000)

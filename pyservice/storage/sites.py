@@ -36,6 +36,7 @@ _SHOWN = (
         namespaces.c.namespace_id,
         namespaces.c.version_id,
         namespaces.c.cdn_auth_type,
+        games.c.group_id,
         versions.c.site_id,
     )
     .join(games, games.c.game_id == namespaces.c.game_id)

@@ -63,12 +63,15 @@ class SqliteDatabase:
     async def write(self) -> AsyncIterator[Transaction]:
         until = asyncio.get_running_loop().time() + _LOCKED_TIMEOUT_S
         async with self._one_writer:
+            if self._group is not None and self._group.is_lost:
+                # Those who were in it are told; who comes now was not.
+                await self._commit_open()
             group = self._group
             if group is None:
                 group = self._group = Group(await self._begun(until))
                 # After all who wait for their turn by now: they are synced together, and nobody waits for company.
                 group.work = asyncio.create_task(self._commit(group))
-            tx = _SqliteTransaction(group.connection, self._statements)
+            tx = _SqliteTransaction(group.connection, self._statements, is_begun=True)
             try:
                 with group.member():
                     yield tx
@@ -162,17 +165,31 @@ class _Reading:
 
     async def __aenter__(self) -> Transaction:
         self._connection = self._connections.begun(self._begin)
-        return _SqliteTransaction(self._connection, self._statements)
+        is_begun = self._begin is not None
+        return _SqliteTransaction(self._connection, self._statements, is_begun=is_begun)
 
     async def __aexit__(self, *_: object) -> None:
         self._connections.give_back(self._connection)
 
 
 class _SqliteTransaction(Afterwards):
-    def __init__(self, connection: sqlite3.Connection, statements: Statements) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, statements: Statements, *, is_begun: bool
+    ) -> None:
+        """`is_begun`: the connection has begun a transaction; else each statement is one."""
         super().__init__()
-        self._connection = connection
+        self._given = connection
         self._statements = statements
+        self._is_begun = is_begun
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        """For one statement. Raises GroupLost: with its transaction taken back, whatever its user made of the error
+        that said so, a statement would be a transaction of its own, and kept.
+        """
+        if self._is_begun and not self._given.in_transaction:
+            raise GroupLost("the transaction was taken back")
+        return self._given
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
         prepared = self._statements.prepared(statement, values)

@@ -1,7 +1,8 @@
 """All tables of the control plane. What a row means is its noun's module here; what may be in it is `control`'s.
 
 Ids are texts (UUID), times integers (milliseconds since the Unix epoch) named `_ms`, hashes bytes. Nothing that is
-secret is here but what a developer gave us to keep (captcha keys inside configurations).
+secret is here but what a developer gave us to keep (captcha keys inside configurations), and for the ten minutes of a
+device link half of what its token is made from.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata: Final = MetaData(
@@ -111,6 +113,7 @@ versions: Final = Table(
     Column("config_json", LargeBinary, nullable=False),
     _id("site_id", nullable=True),
     Index("ix_versions_game_id_version_id", "game_id", "version_id"),
+    Index("ix_versions_game_id_display_name", "game_id", "display_name"),
 )
 """The configuration twice: as its message, and as the JSON text that answers give."""
 
@@ -272,6 +275,10 @@ lobbies: Final = Table(
     Column("exit_code", Integer, nullable=True),
     Column("peak_players", Integer, nullable=False, server_default="0"),
     Column("player_ms", BigInteger, nullable=False, server_default="0"),
+    Column("connections", BigInteger, nullable=False, server_default="0"),
+    # At its end; of one that is alive the data plane says it.
+    Column("reserved_count", Integer, nullable=False, server_default="0"),
+    Column("connected_count", Integer, nullable=False, server_default="0"),
     Index("ix_lobbies_namespace_id_create_ms", "namespace_id", "create_ms", "lobby_id"),
     Index("ix_lobbies_stop_ms", "stop_ms"),
 )
@@ -286,9 +293,19 @@ device_links: Final = Table(
     _id("game_id", nullable=True),
     _id("token_id", nullable=True),
     Column("uncompleted_number", BigInteger, nullable=True, index=True),
+    Column("key_number", Integer, nullable=False, server_default="0"),
+    Column("token_secret", LargeBinary, nullable=True),
     Index("ix_device_links_expires_ms", "expires_ms"),
+    Index(
+        "ix_device_links_with_secret",
+        "expires_ms",
+        sqlite_where=text("token_secret IS NOT NULL"),
+        postgresql_where=text("token_secret IS NOT NULL"),
+    ),
 )
-"""`uncompleted_number` grows with each that is made; a completed one has none."""
+"""`uncompleted_number` grows with each that is made; a completed one has none. `token_secret` is what the token of the
+device is made from, with a key that is not here; none once the link has ended.
+"""
 
 idempotent_answers: Final = Table(
     "idempotent_answers",

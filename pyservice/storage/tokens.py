@@ -126,6 +126,11 @@ async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
     await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
 
 
+async def remove_cloud(tx: Transaction, token_id: str) -> None:
+    """As if it had never been made."""
+    await tx.run(delete(cloud_tokens).where(cloud_tokens.c.token_id == token_id))
+
+
 async def add_of_namespace(
     tx: Transaction,
     token_id: str,

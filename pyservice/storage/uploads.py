@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
 
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.portions import PORTION
 from pyservice.storage.tables import build_tags, builds, games, sites, upload_files, uploads
 
 GONE = "gone"
 """The kind of what is only there until its objects are removed."""
 
+_ADD = insert(uploads)
+_ADD_FILES = insert(upload_files)
 _WITH_GAME = (
     select(uploads, games.c.group_id)
     .join(games, games.c.game_id == uploads.c.game_id)
@@ -82,19 +86,23 @@ async def add(
         "content_length": sum(file.content_length for file in files),
         "create_ms": now_ms,
     }
-    await tx.run(insert(uploads), values)
-    rows = [
-        {
-            "upload_id": upload_id,
-            "path": file.path,
-            "content_length": file.content_length,
-            "content_type": file.content_type,
-            "sha256": file.sha256,
-            "part_bytes": file.part_bytes,
-        }
-        for file in files
-    ]
-    await tx.run(insert(upload_files), rows)
+    await tx.run(_ADD, values)
+    for first in range(0, len(files), PORTION):
+        if first:
+            # A site has thousands: others have their turn in between, with all but changes on SQLite.
+            await asyncio.sleep(0)
+        rows = [
+            {
+                "upload_id": upload_id,
+                "path": file.path,
+                "content_length": file.content_length,
+                "content_type": file.content_type,
+                "sha256": file.sha256,
+                "part_bytes": file.part_bytes,
+            }
+            for file in files[first : first + PORTION]
+        ]
+        await tx.run(_ADD_FILES, rows)
 
 
 async def find(tx: Transaction, upload_id: str) -> Record | None:

@@ -34,6 +34,10 @@ class Household(Service):
         assert self.process is not None
         self.process.send_signal(number)
 
+    def seen(self, path: str) -> Path:
+        """A file that the service names, as others find it."""
+        return Path(path)
+
     def ready(self) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(self.ready_file.read_text())
         return said

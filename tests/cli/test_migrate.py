@@ -9,7 +9,6 @@ import pytest
 from pyservice.storage.migrations import HEAD
 from tests.commands import run
 from tests.databases import KINDS, Databases
-from tests.databases import databases as databases
 from tests.household import House
 
 

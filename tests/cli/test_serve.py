@@ -177,7 +177,7 @@ async def test_a_background_task_that_died_makes_the_service_not_ready(tmp_path:
     async with httpx.AsyncClient() as client:
         url = f"http://{bound(plane._probes_socket)}/readyz"
         assert (await client.get(url)).status_code == 200
-        plane._own("Mayfly", dies())
+        plane._tasks.own("Mayfly", dies())
         await asyncio.sleep(0)
         answer = await client.get(url)
         assert answer.status_code == 503

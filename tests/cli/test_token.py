@@ -8,7 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pytest
+
+from pyservice.cli import token
+from pyservice.control.timestamps import rfc3339
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID
 from tests.service import GAME, MakeService, Service, document, version
 
@@ -43,13 +49,53 @@ def test_a_refused_namespace_beside_it_is_no_obstacle(make_service: MakeService)
     service = make_service().start()
     _feed(service, staging={"revision": 2, "versions": [version(duel=WRONG)]})
     for _ in range(2):
-        code, token, said = _create(service, f"{GAME}/prod")
+        code, made, said = _create(service, f"{GAME}/prod")
         assert (code, said) == (0, "")
-        assert service.good("GET", REGIONS, None, token)
+        assert service.good("GET", REGIONS, None, made)
     [prod, staging] = json.loads(service.feed_file.read_text())["namespaces"]
     assert (prod["revision"], staging["revision"]) == (3, 2)
     assert len(prod["environment_tokens"]) == 3
     assert "refused" not in said
+
+
+def test_a_token_of_a_feed_file_ends_when_it_was_said(make_service: MakeService) -> None:
+    service = make_service().start()
+    words = ("token", "create", "--kind", "environment", "--namespace", f"{GAME}/prod", "--json")
+    made = [
+        json.loads(service.command(*words, "--expires-in", duration).stdout)
+        for duration in ("12h", "1s")
+    ]
+    rests = [
+        datetime.fromisoformat(one["expires_ts"]) - datetime.now(UTC) - timedelta(hours=12)
+        for one in made
+    ]
+    assert timedelta(minutes=-1) < rests[0] < timedelta()
+    assert rests[1] < timedelta(hours=-11)
+    [prod] = json.loads(service.feed_file.read_text())["namespaces"]
+    kept = {one["token_id"]: one["expires_ms"] for one in prod["environment_tokens"][1:]}
+    assert {token_id: rfc3339(time_ms) for token_id, time_ms in kept.items()} == {
+        one["token_id"]: one["expires_ts"] for one in made
+    }
+    assert service.good("GET", REGIONS, None, made[0]["token"])
+    _until(lambda: service.ask("GET", REGIONS, None, made[1]["token"]).status_code == 401)
+    refused = service.ask("GET", REGIONS, None, made[1]["token"])
+    assert refused.json()["code"] == "TOKEN_EXPIRED"
+    public = ("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")
+    done = service.command(*public, "--expires-in", "12h")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "until it is revoked" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "duration", ["", "30", "d", "0d", "-1d", "1.5h", "1w", "30 d", "30D", "\u0663d", "1d1h", "1d\n"]
+)
+def test_a_time_to_live_without_form_is_refused(
+    duration: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert token.create(tmp_path, "environment", f"{GAME}/prod", duration, False) == 1
+    assert "such as 30d or 12h" in capsys.readouterr().err
+    assert token.create_cloud(tmp_path, None, GAME, None, duration, False) == 1
+    assert "such as 30d or 12h" in capsys.readouterr().err
 
 
 def test_a_refused_namespace_gets_no_token_and_no_trace_of_one(make_service: MakeService) -> None:
@@ -61,8 +107,8 @@ def test_a_refused_namespace_gets_no_token_and_no_trace_of_one(make_service: Mak
     )
     before = service.feed_file.read_bytes()
     for _ in range(2):
-        code, token, said = _create(service, f"{GAME}/prod")
-        assert (code, token) == (1, "")
+        code, made, said = _create(service, f"{GAME}/prod")
+        assert (code, made) == (1, "")
         assert "arena/prod: versions.0.matchmaker.game_modes.duel.actions.join" in said
         assert "staging" not in said
         assert service.feed_file.read_bytes() == before

@@ -11,7 +11,6 @@ import pytest
 from pyservice.storage.database import open_database
 from tests.control.world import Records, World
 from tests.databases import KINDS, Databases
-from tests.databases import databases as databases
 from tests.household import Developer, Door, House
 
 
@@ -22,7 +21,9 @@ def house(
     databases: Databases,
 ) -> Iterator[House]:
     """A running service that the tests of a run share; each makes games of its own in it."""
-    made = House(tmp_path_factory.mktemp("house"), databases.url(request.param))
+    # What one test asks for leaves the rays of another.
+    rays = {"per_second": 10_000}
+    made = House(tmp_path_factory.mktemp("house"), databases.url(request.param), rays=rays)
     try:
         yield made.start()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import uuid4
 
 from sqlalchemy import insert
@@ -10,7 +11,7 @@ from pyservice.control.changes import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import DevelopmentToken
 from pyservice.storage import namespaces
-from pyservice.storage.tables import namespace_tokens
+from pyservice.storage.tables import auth_users, namespace_tokens, versions
 from tests.control.world import IDS, Records
 
 
@@ -52,3 +53,21 @@ async def add_domains(records: Records, namespace_id: str, count: int) -> None:
     async with records.database.write() as tx:
         for _ in range(count):
             await namespaces.add_domain(tx, namespace_id, f"{uuid4().hex}.example", now_ms())
+
+
+async def add_users(records: Records, namespace_id: str, count: int) -> None:
+    """Users of a site whose passwords nobody knows."""
+    rows = [
+        {"namespace_id": namespace_id, "user": f"user-{number}", "password_hash": ""}
+        for number in range(count)
+    ]
+    async with records.database.write() as tx:
+        await tx.run(insert(auth_users), rows)
+
+
+async def add_versions(records: Records, game_id: str, names: Sequence[str]) -> None:
+    """Empty versions of these names."""
+    about = {"game_id": game_id, "create_ms": now_ms(), "config": b"", "config_json": b"{}"}
+    rows = [{**about, "version_id": IDS.new(), "display_name": name} for name in names]
+    async with records.database.write() as tx:
+        await tx.run(insert(versions), rows)

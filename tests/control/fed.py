@@ -227,8 +227,10 @@ class Fed:
             while self.feeder.waiting:
                 await asyncio.sleep(0.005)
 
-    async def agrees(self, namespace_id: str, within_s: float = 1.0) -> None:
-        """Returns when the data plane holds the namespace as the records have it."""
+    async def agrees(self, namespace_id: str, within_s: float = 5.0) -> None:
+        """Returns when the data plane holds the namespace as the records have it. How soon that has to be is measured
+        where nothing else runs beside it.
+        """
         began_s = time.monotonic()
         while True:
             row, held = await self.source.row(namespace_id), self.plane.holds(namespace_id)

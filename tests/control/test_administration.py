@@ -5,14 +5,17 @@ once, what they end has ended, and what they cannot do has a reason.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from tests.commands import refused, said, told
-from tests.control.shapes import ID, NUMBER, TEXT, shape
-from tests.control.test_games import unique
-from tests.household import Developer
+from tests.control.shapes import ID, NUMBER, TEXT, TIME, shape
+from tests.control.test_games import new_developer, unique
+from tests.control.world import Records
+from tests.household import Developer, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +63,109 @@ async def test_a_group_is_the_services_owners_unless_said_otherwise(owner: Devel
     # The owner's token reaches it at once.
     answer = await owner.good("get_group", group_id=group_id)
     assert answer["group"]["member_count"] == 1
+
+
+async def test_what_a_group_says_of_itself_is_changed_and_told(developer: Developer) -> None:
+    data_dir, group_id = developer.house.data_dir, await _group(developer)
+    before = (await developer.good("get_group", group_id=group_id))["group"]
+    assert (before["bio"], before["publicity"]) == ("", "closed")
+    update = ("group", "update", group_id)
+    name, bio = unique("Renamed"), "Knights.\n\n\t\u00e9\nWe ride\nat dawn\n"
+    for words, field, value in (
+        (("--bio", bio), "bio", bio),
+        (("--publicity", "open"), "publicity", "open"),
+        (("--display-name", name), "display_name", name),
+        (("--bio", ""), "bio", ""),
+        (("--bio", "one line"), "bio", "one line"),
+    ):
+        assert await said(data_dir, *update, *words) == ""
+        before[field] = value
+        assert (await developer.good("get_group", group_id=group_id))["group"] == before
+    assert await told(data_dir, *update, "--publicity", "closed", "--bio", bio) == {}
+    listed = (await told(data_dir, "group", "list"))["groups"]
+    [mine] = [one for one in listed if one["group_id"] == group_id]
+    told_of_it = (mine["display_name"], mine["bio"], mine["publicity"])
+    assert told_of_it == (name, bio, "closed")
+
+
+async def test_who_watches_the_games_of_a_group_is_woken_when_it_changes(
+    developer: Developer, records: Records
+) -> None:
+    me, group_id = await new_developer(developer, records)
+    other, other_id = await new_developer(developer, records)
+    data_dir = developer.house.data_dir
+    games = await me.good("get_games")
+    for words, field, value in (
+        (("--bio", "We ride"), "bio", "We ride"),
+        (("--publicity", "open"), "publicity", "open"),
+        (("--display-name", "Riders"), "display_name", "Riders"),
+    ):
+        index = games["watch"]["index"]
+        waiting = asyncio.create_task(me.good("get_games", watch_index=index))
+        for unseen in ((other_id, *words), (group_id, "--publicity", games_publicity(games))):
+            await said(data_dir, "group", "update", *unseen)
+        done, _ = await asyncio.wait({waiting}, timeout=0.25)
+        assert not done
+        await said(data_dir, "group", "update", group_id, *words)
+        games = await asyncio.wait_for(waiting, 5)
+        assert games["groups"][0][field] == value
+    assert (await other.good("get_games"))["groups"][0]["display_name"] == "Riders"
+
+
+def games_publicity(games: dict[str, Any]) -> str:
+    """Of the first group."""
+    return str(games["groups"][0]["publicity"])
+
+
+BIO_MAX = 1_024
+BAD_CHANGES = {
+    "six lines": (("--bio", "a\n" * 6), "bio.too-long"),
+    "six lines without the last end": (("--bio", "\n" * 5 + "a"), "bio.too-long"),
+    "lines of nothing": (("--bio", "\n" * 6), "bio.too-long"),
+    "too long a line": (("--bio", "a" * (BIO_MAX + 1)), "bio.too-long"),
+    "a carriage return": (("--bio", "a\r\nb"), "bio.invalid"),
+    "an escape": (("--bio", "a\x1b[31m"), "bio.invalid"),
+    "another publicity": (("--publicity", "Open"), "publicity.not-allowed"),
+    "no publicity": (("--publicity", ""), "publicity.not-allowed"),
+    "no name": (("--display-name", ""), "display_name.too-short"),
+    "spaces": (("--display-name", "a  b"), "display_name.invalid"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CHANGES)
+async def test_a_change_of_a_group_against_the_rules_changes_nothing(
+    owner: Developer, records: Records, name: str
+) -> None:
+    me, group_id = await new_developer(owner, records)
+    before = (await me.good("get_group", group_id=group_id))["group"]
+    words, problem = BAD_CHANGES[name]
+    rest = {"--bio": "good", "--publicity": "open", "--display-name": "Good"}
+    more = [word for pair in rest.items() if pair[0] != words[0] for word in pair]
+    told_of_it = await refused(owner.house.data_dir, "group", "update", group_id, *words, *more)
+    assert "VALIDATION_FAILED: " in told_of_it
+    assert f"; {problem}\n" in told_of_it
+    assert (await me.good("get_group", group_id=group_id))["group"] == before
+
+
+async def test_every_problem_of_a_change_is_told(owner: Developer) -> None:
+    words = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
+    told_of_it = await refused(
+        owner.house.data_dir, "group", "update", owner.house.group_id, *words
+    )
+    for problem in (
+        "display_name.too-short",
+        "bio.too-long",
+        "bio.invalid",
+        "publicity.not-allowed",
+    ):
+        assert f"; {problem}" in told_of_it
+
+
+async def test_the_largest_bio_is_taken(owner: Developer, records: Records) -> None:
+    me, group_id = await new_developer(owner, records)
+    for bio in ("\n" * 5, "a" * BIO_MAX, "a\n" * 5, "\u00e9" * BIO_MAX):
+        await said(owner.house.data_dir, "group", "update", group_id, "--bio", bio)
+        assert (await me.good("get_group", group_id=group_id))["group"]["bio"] == bio
 
 
 async def test_a_new_member_sees_the_group_at_once_and_waits_for_it(developer: Developer) -> None:
@@ -157,6 +263,75 @@ async def test_tokens_of_a_namespace_are_good_listed_and_can_be_revoked(
         assert answer.code in ("TOKEN_REVOKED", "TOKEN_INVALID")
 
 
+async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str, ...]]:
+    """How each token is asked for that can have a time to live; the last one's is of a namespace."""
+    game = (await developer.good("get_game", game_id=game_id))["game"]
+    identity_id = (await developer.good("inspect_token"))["identity_id"]
+    return [
+        ("--group", developer.house.group_id),
+        ("--game", game_id),
+        ("--identity", identity_id),
+        ("--kind", "environment", "--namespace", f"{game['name_id']}/prod"),
+    ]
+
+
+async def test_a_time_to_live_is_answered_and_listed(developer: Developer) -> None:
+    data_dir, game_id = developer.house.data_dir, await developer.arena()
+    listed: dict[str, str] = {}
+    made: list[dict[str, str]] = []
+    for words in await _words_of_tokens(developer, game_id):
+        made.append(await told(data_dir, "token", "create", *words, "--expires-in", "30d"))
+        assert shape(made[-1]) == {"token": TEXT, "token_id": ID, "expires_ts": TIME}
+        rest = datetime.fromisoformat(made[-1]["expires_ts"]) - datetime.now(UTC)
+        assert timedelta(days=29, hours=23) < rest < timedelta(days=30)
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    for slug, fields in (
+        ("list_group_tokens", {"group_id": developer.house.group_id}),
+        ("list_namespace_tokens", place),
+    ):
+        for one in (await developer.good(slug, **fields))["tokens"]:
+            listed[one["token_id"]] = one.get("expires_ts", "")
+    assert {one["token_id"]: listed[one["token_id"]] for one in made} == {
+        one["token_id"]: one["expires_ts"] for one in made
+    }
+    for one in made[:3]:
+        whose = await Developer(developer.house, developer.door, one["token"]).good("inspect_token")
+        assert whose["expires_ts"] == one["expires_ts"]
+    answer = await developer.door.call("list", {}, token=made[3]["token"])
+    assert answer.code == "OK"
+
+
+async def test_a_token_whose_time_is_over_is_refused_by_both_planes(developer: Developer) -> None:
+    data_dir, game_id = developer.house.data_dir, await developer.arena()
+    lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+    in_control = ("list_builds", {"game_id": game_id, "environment_id": "prod"})
+    detach = ("detach", {"game_id": game_id, "lobby_id": lobby["lobby_id"]})
+    *clouds, environment = await _words_of_tokens(developer, game_id)
+    for words, calls in (
+        *((words, (in_control, detach)) for words in clouds),
+        (environment, (in_control, ("list", {}))),
+    ):
+        token = await said(data_dir, "token", "create", *words, "--expires-in", "1s")
+
+        async def is_over(slug: str, fields: dict[str, str], token: str = token) -> bool:
+            answer = await developer.door.call(slug, fields, token=token)
+            return answer.code == "TOKEN_EXPIRED"
+
+        for slug, fields in calls:
+            await eventually(lambda slug=slug, fields=fields: is_over(slug, fields))
+
+
+async def test_a_time_to_live_has_a_form_and_is_not_for_public_tokens(owner: Developer) -> None:
+    data_dir, create = owner.house.data_dir, ("token", "create")
+    cloud = ("--group", owner.house.group_id)
+    before = await owner.good("list_group_tokens", group_id=owner.house.group_id)
+    assert "such as 30d or 12h" in await refused(data_dir, *create, *cloud, "--expires-in", "30")
+    assert "expires_in_ms" in await refused(data_dir, *create, *cloud, "--expires-in", "36501d")
+    public = ("--kind", "public", "--namespace", "no/where", "--expires-in", "1d")
+    assert "until it is revoked" in await refused(data_dir, *create, *public)
+    assert await owner.good("list_group_tokens", group_id=owner.house.group_id) == before
+
+
 async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
     data_dir, nobody = owner.house.data_dir, str(uuid4())
     create = ("token", "create")
@@ -172,6 +347,8 @@ async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
             "NOT_FOUND",
         ),
         (("group", "create", "--display-name", "x", "--owner", nobody), "NOT_FOUND"),
+        (("group", "update", nobody, "--bio", "x"), "GROUP_NOT_FOUND"),
+        (("group", "update", "developers", "--bio", "x"), "BODY_INVALID"),
         (("group", "create", "--display-name", " x"), "VALIDATION_FAILED"),
         (("identity", "create", "--display-name", "x" * 129), "VALIDATION_FAILED"),
         (("identity", "create", "--display-name", ""), "BODY_INVALID"),
@@ -181,6 +358,7 @@ async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
 
 async def test_flags_that_do_not_belong_together_are_refused(owner: Developer) -> None:
     data_dir, group_id = owner.house.data_dir, owner.house.group_id
+    assert "at least one" in await refused(data_dir, "group", "update", group_id)
     for words in (
         (),
         ("--kind", "public"),

@@ -183,9 +183,11 @@ async def test_of_domains_a_namespace_has_as_many_as_the_data_plane_takes(
 
 @pytest.fixture(scope="module")
 def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A service with domains of its own."""
+    """A service with domains of its own. On SQLite alone: the settings are compared before any record is read."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
-    made = House(tmp_path_factory.mktemp("named"), domains=domains)
+    made = House(
+        tmp_path_factory.mktemp("named"), domains=domains, cdn_url="https://files.example.com"
+    )
     try:
         yield made.start()
     finally:

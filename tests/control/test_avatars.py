@@ -60,7 +60,14 @@ async def test_an_avatar_is_prepared_uploaded_completed_and_shown(developer: Dev
 
 @pytest.mark.parametrize(
     ("path", "content"),
-    [("a.png", jpeg()), ("a.jpeg", png()), ("a.png", b"<svg/>"), ("a.png", png()[:-1])],
+    [
+        ("a.png", jpeg()),
+        ("a.jpeg", png()),
+        ("a.png", b"<svg/>"),
+        ("a.png", png()[:-1]),
+        ("a.png", png()[:33] + b"<script>IDAT</script>" + png()[-12:]),
+        ("a.jpeg", jpeg()[:-2] + b"<script>\xff\x02</script>\xff\xd9"),
+    ],
 )
 async def test_a_picture_is_told_by_its_content(
     developer: Developer, path: str, content: bytes

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice.schema.methods import descriptor_of
 from tests.control.authorization import Row
 from tests.control.authorization_rows import ROWS
 from tests.control.world import World
@@ -154,6 +155,28 @@ async def test_an_unknown_query_parameter_is_refused(house: House, world: World,
     query = "?" + urlencode({**body_of(row, fields), "nonsense": "1", "more": ""})
     found = await send(house, world, row, fields, None, query)
     assert found == (400, "QUERY_INVALID", unknown)
+    assert await world.records.tables() == before
+
+
+@pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
+async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
+    house: House, world: World, row: Row
+) -> None:
+    fields = await row.fields(world)
+    before = await world.records.tables()
+    path_fields = BY_SLUG[row.slug].path_fields
+    parameters = [
+        one.name
+        for one in descriptor_of(BY_SLUG[row.slug].request).fields
+        if one.name not in path_fields
+    ]
+    for name in parameters:
+        given = {key: text for key, text in body_of(row, fields).items() if key != name}
+        for text in ("%zz", "%ff", "%"):
+            query = "?" + urlencode(given) + f"&{name}={text}"
+            status, code, paths = await send(house, world, row, fields, None, query)
+            assert (status, code) == (400, "QUERY_INVALID"), query
+            assert (name, "invalid") in paths
     assert await world.records.tables() == before
 
 

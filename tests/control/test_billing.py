@@ -18,6 +18,12 @@ pytestmark = pytest.mark.anyio
 
 TIME = "2030-01-31T12:00:00.250+01:00"
 TOLD = "2030-01-31T11:00:00.250Z"
+TIMES = {
+    "2030-01-31T12:00:00Z": "2030-01-31T12:00:00.000Z",
+    "2030-01-31t12:00:00.5z": "2030-01-31T12:00:00.500Z",
+    "2030-01-31T00:30:00.123456789+23:59": "2030-01-30T00:31:00.123Z",
+    "2030-01-31T12:00:00-00:00": "2030-01-31T12:00:00.000Z",
+}
 EVENTS = ("payment_failed", "payment_method_attached", "payment_method_valid", "payment_succeeded")
 
 
@@ -34,6 +40,14 @@ async def test_each_time_is_told_in_its_field(
     assert await _record(owner, group_id, flag, TIME) == ""
     answer = await me.good("get_billing", group_id=group_id)
     assert answer["group"] == {f"{event}_ts": TOLD}
+
+
+async def test_a_time_is_told_as_rfc_3339_says(owner: Developer, records: Records) -> None:
+    me, group_id = await new_developer(owner, records)
+    for time, stored in TIMES.items():
+        await _record(owner, group_id, "--payment-failed", time)
+        answer = await me.good("get_billing", group_id=group_id)
+        assert answer["group"] == {"payment_failed_ts": stored}
 
 
 async def test_a_watch_wakes_when_something_is_recorded(
@@ -62,7 +76,7 @@ async def test_what_cannot_be_recorded_is_told_with_its_reason(owner: Developer)
         data_dir, *record, str(uuid4()), "--payment-failed", TIME
     )
     assert "group_id" in await refused(data_dir, *record, "developers", "--payment-failed", TIME)
-    for time in ("yesterday", "2030-01-31", "2030-01-31T12:00:00", "1969-01-01T00:00:00Z"):
+    for time in ("yesterday", "2030-01-31", "2030-W05-1T12:00:00Z", "1969-01-01T00:00:00Z"):
         problem = await refused(data_dir, *record, group_id, "--payment-failed", time)
         assert "such as 2030-01-31T12:00:00Z" in problem
     assert "exactly one" in await refused(data_dir, *record, group_id)

@@ -13,19 +13,19 @@ from sqlalchemy import delete, func, select
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.changes import Changes
-from pyservice.control.devices import LIVES_MS, Devices, LinkKey
+from pyservice.control.devices import LIVES_MS, Devices, LinkKeys
+from pyservice.control.keys import ControlKeys
 from pyservice.control.links import Links
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage import devices as links
-from pyservice.storage.database import Database, Transaction, open_database
-from pyservice.storage.migrations import migrate
+from pyservice.storage.database import Database, Record, Transaction, open_database
 from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answers, metadata
 from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape
 from tests.control.world import Records
-from tests.household import Developer, Door, House
+from tests.household import Developer, Door, House, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +126,7 @@ async def test_neither_token_is_in_the_records_in_clear(
     assert kept is not None
     assert kept.sha256 == sha256(secret.encode()).digest()
     assert not any(token in rows or secret in rows for rows in told)
-    key_file = house.data_dir / "control" / "link.key"
+    key_file = house.data_dir / "control" / "keys.json"
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
 
 
@@ -167,9 +167,11 @@ async def test_a_device_cannot_be_given_a_game_that_is_not_the_callers(
     assert (answer.code, answer.errors) == ("BODY_INVALID", (("game_id", "required"),))
 
 
-async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(tmp_path: Path) -> None:
-    database = open_database(None, tmp_path)
-    await migrate(database, is_allowed=True)
+async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(
+    records: Records, tmp_path: Path
+) -> None:
+    database = records.database
+    # Long ago: what others have in the same records is not over by it.
     clock = [1_000_000_000_000]
     topics, ids = Topics(), RecordIds()
     made = Devices(
@@ -177,7 +179,7 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(tmp_pa
         Changes(database),
         ids,
         topics,
-        LinkKey.load_or_create(tmp_path),
+        LinkKeys(ControlKeys.load_or_create(tmp_path)),
         Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: clock[0],
     )
@@ -195,7 +197,6 @@ async def test_a_link_ends_after_ten_minutes_and_is_forgotten_a_day_later(tmp_pa
     await made.prepare(pb.PrepareDeviceLinkRequest(), caller)
     async with database.read() as tx:
         assert await links.find(tx, link.device_link_id) is None
-    await database.close()
 
 
 async def test_links_and_answers_that_anybody_can_make_are_bounded(
@@ -209,7 +210,7 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
         changes,
         ids,
         topics,
-        LinkKey.load_or_create(tmp_path),
+        LinkKeys(ControlKeys.load_or_create(tmp_path)),
         Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: now_ms,
         kept,
@@ -228,7 +229,7 @@ async def test_links_and_answers_that_anybody_can_make_are_bounded(
     )
     first = await made.prepare(pb.PrepareDeviceLinkRequest(), caller(0))
     async with database.write() as tx:
-        assert await links.complete(tx, first.device_link_id, str(uuid4()), str(uuid4()), now_ms)
+        assert await links.complete(tx, first.device_link_id, "game", "token", b"s", now_ms)
     answers = [
         await made.prepare(pb.PrepareDeviceLinkRequest(), caller(number))
         for number in range(1, 2 * kept)
@@ -276,7 +277,7 @@ async def test_of_many_who_make_links_at_once_one_drops_what_is_too_much(
         Changes(records.database),
         RecordIds(),
         Topics(),
-        LinkKey.load_or_create(tmp_path),
+        LinkKeys(ControlKeys.load_or_create(tmp_path)),
         Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
         lambda: 4_000_000_000_000,
         kept_max=5_000,
@@ -303,19 +304,104 @@ async def _other(_: Transaction) -> pb.GetDeviceLinkResponse:
     return pb.GetDeviceLinkResponse(cloud_token="other")
 
 
-def test_the_key_stays_over_a_restart_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    link_id = str(uuid4())
-    first = LinkKey.load_or_create(tmp_path)
-    again = LinkKey.load_or_create(tmp_path)
-    assert again.read(first.link_token(link_id, 5)) == (link_id, 5)
-    assert again.device_token(link_id) == first.device_token(link_id)
-    mac_key = first.message_mac_key()
-    assert again.message_mac_key() == mac_key
-    assert len(mac_key) == 32
-    assert mac_key != (tmp_path / "link.key").read_bytes()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert LinkKey.load_or_create(elsewhere).message_mac_key() != mac_key
-    (tmp_path / "link.key").write_bytes(b"short")
-    with pytest.raises(OSError, match="is not a key"):
-        LinkKey.load_or_create(tmp_path)
+def later(house: House, records: Records, now_ms: int) -> tuple[Devices, LinkKeys]:
+    """The service's links, looked at with its own keys when it is so late."""
+    keys = LinkKeys(ControlKeys.load_or_create(house.data_dir / "control"))
+    database, hub = (
+        records.database,
+        Links("http://127.0.0.1:1", None, "https://h.example", None, str),
+    )
+    made = Devices(database, Changes(database), RecordIds(), Topics(), keys, hub, lambda: now_ms)
+    return made, keys
+
+
+async def row_of(records: Records, link: dict[str, str]) -> Record:
+    async with records.database.read() as tx:
+        row = await links.find(tx, link["device_link_id"])
+    assert row is not None
+    return row
+
+
+async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_again(
+    developer: Developer, records: Records, house: House
+) -> None:
+    game_id, link = await developer.game(), await _link(developer.door)
+    fields = {"device_link_token": link["device_link_token"]}
+    await developer.good("complete_device_link", **fields, game_id=game_id)
+    token = (await developer.door.call("get_device_link", fields)).body["cloud_token"]
+    row = await row_of(records, link)
+    # Until then it takes both, what the records have and the key.
+    for ended_ms in (row.expires_ms - 1, row.expires_ms):
+        made, keys = later(house, records, ended_ms)
+        await made.tidy()
+        row = await row_of(records, link)
+        kept = [b"", row.token_secret or b""]
+        can = {keys.device_token(row.device_link_id, secret, row.key_number) for secret in kept}
+        assert (token in can) is (ended_ms < row.expires_ms)
+    assert row.token_secret is None
+    assert (await developer.door.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
+    # The device goes on with it.
+    assert await Developer(developer.house, developer.door, token).good("inspect_token")
+
+
+async def test_two_devices_of_one_link_key_have_nothing_in_common(tmp_path: Path) -> None:
+    keys, link_id = LinkKeys(ControlKeys.load_or_create(tmp_path)), str(uuid4())
+    made = [keys.device_token(link_id, bytes([number]) * 32, keys.current) for number in (1, 2, 1)]
+    assert made[0] == made[2] != made[1]
+
+
+async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path)
+    try:
+        house.start()
+        assert house.stop() == 0
+        database = open_database(None, house.data_dir / "control")
+        async with database.write() as tx:
+            await links.add(tx, "ended", 1, 2, 1)
+            assert await links.complete(tx, "ended", "game", "token", b"secret", 1)
+            await links.add(tx, "lasting", 1, 9_000_000_000_000, 1)
+            assert await links.complete(tx, "lasting", "game", "token", b"secret", 1)
+        await database.close()
+        house.start()
+        database = open_database(None, house.data_dir / "control")
+
+        async def secrets() -> list[bytes | None]:
+            async with database.read() as tx:
+                order = device_links.c.expires_ms
+                return [
+                    one.token_secret for one in await tx.all(select(device_links).order_by(order))
+                ]
+
+        async def is_gone() -> bool:
+            # Links that ended a day ago go as a whole.
+            return await secrets() in ([None, b"secret"], [b"secret"])
+
+        await eventually(is_gone)
+        await database.close()
+    finally:
+        house.close()
+
+
+async def test_links_of_before_a_rotation_go_on_and_last_no_longer(tmp_path: Path) -> None:
+    now = [5_000_000]
+    control = ControlKeys.load_or_create(tmp_path, lambda: now[0])
+    keys, link_id = LinkKeys(control), str(uuid4())
+    old = keys.link_token(link_id, now[0] + LIVES_MS, 1)
+    device = keys.device_token(link_id, b"secret", 1)
+    await control.rotate(drop_unused=False)
+    assert keys.current == 2
+    assert keys.link_token(link_id, now[0] + LIVES_MS, 1) == old
+    assert keys.read(old) == (link_id, now[0] + LIVES_MS)
+    assert keys.device_token(link_id, b"secret", 1) == device
+    # What somebody makes with the old key does not outlast what the service made with it.
+    forged = keys.link_token(link_id, now[0] + 2 * LIVES_MS, 1)
+    with pytest.raises(ServiceError, match="device_link_token"):
+        keys.read(forged)
+    now[0] += 24 * 3_600_000
+    await control.rotate(drop_unused=True)
+    assert keys.device_token(link_id, b"secret", 1) is None
+    with pytest.raises(ServiceError, match="device_link_token"):
+        keys.read(old)
+    assert keys.link_token(link_id, 1, 1) != old

@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from sqlalchemy import update
@@ -15,6 +16,7 @@ from sqlalchemy import update
 from pyservice.app import planes
 from pyservice.control import feeder
 from pyservice.errors import ServiceError
+from pyservice.observability.rays import Trace, current
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import versions
 from tests.control.fed import TOO_MANY, Fed, FedPlane, Source
@@ -234,3 +236,49 @@ async def test_a_change_of_which_nobody_told_arrives(
         await fed.agrees(namespace_id, within_s=10)
     # A namespace that is new, too.
     await fed.agrees(await fed.source.namespace("new"), within_s=10)
+
+
+# In its ray ---------------------------------------------------------------------------------------
+
+
+async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    await fed.source.touch(namespace_id, 7)
+    trace = Trace("1" * 32, perf_counter())
+    let_go: list[float] = []
+
+    def let_it_go() -> None:
+        let_go.append(perf_counter())
+        fed.plane.go_on.set()
+
+    async def change() -> None:
+        current.set(trace)
+        await fed.feeder.settled(namespace_id)
+
+    fed.plane.go_on.clear()
+    changing = asyncio.create_task(change())
+    asyncio.get_running_loop().call_later(0.1, let_it_go)
+    await changing
+    ((label, _, begin, end),) = trace.spans
+    assert label == "feed wait"
+    assert trace.started <= begin < let_go[0] < end <= perf_counter()
+
+
+async def test_a_ray_has_the_wait_also_when_it_was_in_vain(fed: Fed) -> None:
+    namespace_id = await fed.source.namespace()
+    await fed.feeder.settled(namespace_id)
+    trace, wait_s = Trace("1" * 32, perf_counter()), 0.05
+
+    async def change() -> None:
+        current.set(trace)
+        await fed.feeder.settled(namespace_id, wait_s=wait_s)
+
+    fed.plane.go_on.clear()
+    with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
+        await asyncio.create_task(change())
+    fed.plane.go_on.set()
+    ((label, _, begin, end),) = trace.spans
+    assert label == "feed wait"
+    assert end - begin >= wait_s * 0.9
+    await fed.is_idle()

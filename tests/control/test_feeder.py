@@ -273,6 +273,11 @@ async def test_a_change_that_is_refused_is_said_to_be_stored_and_not_taken(fed: 
     assert "is stored" in error.detail
     assert "runs what it ran" in error.detail
     assert "nothing was switched" not in error.detail
+    # As mm-config sends it.
+    [problem] = error.errors
+    assert problem.path == ("lobby_count_max", "not-allowed")
+    assert problem.message == "lobby_count_max must be greater than or equal to 1"
+    assert "matchmaker.lobby_count_max must be" in fed.feeder.problems()[namespace_id]
     held = fed.plane.holds(namespace_id)
     assert held is not None
     assert held.matchmaker.lobby_count_max == 512
@@ -307,16 +312,61 @@ async def test_a_restored_backup_catches_up_with_what_the_data_plane_holds(fed: 
     assert held.matchmaker.lobby_count_max == 77
 
 
-async def test_a_backup_of_the_same_revision_with_other_content_is_told_apart_by_its_next_change(
-    fed: Fed,
-) -> None:
+async def forked(fed: Fed) -> str:
+    """A namespace of which the records of a backup and the data plane know different changes under one revision."""
     namespace_id = await fed.source.namespace()
     await fed.source.touch(namespace_id, 5)
-    await fed.feeder.settled(namespace_id)
+    await fed.feeder.settled(namespace_id, wait_s=20)
+    await fed.is_idle()
     await fed.end()
     await fed.source.set_revision(namespace_id, 1)
+    await fed.source.touch(namespace_id, 77)
+    row, held = await fed.source.row(namespace_id), fed.plane.holds(namespace_id)
+    assert held is not None
+    assert (row.revision, row.lobby_count_max) == (held.revision, 77)
+    assert held.matchmaker.lobby_count_max == 5
+    return namespace_id
+
+
+async def test_a_change_after_a_restored_backup_is_taken_though_its_revision_is_held(
+    fed: Fed,
+) -> None:
+    namespace_id = await forked(fed)
     await fed.run_anew()
+    await fed.feeder.settled(namespace_id, wait_s=20)
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert held.matchmaker.lobby_count_max == 77
     await fed.agrees(namespace_id)
+
+
+async def test_restored_records_that_nobody_changes_any_more_are_compared_by_their_content(
+    fed: Fed,
+) -> None:
+    others = [await fed.source.namespace(f"n{number}") for number in range(40)]
+    await asyncio.gather(*(fed.feeder.settled(one, wait_s=20) for one in others))
+    namespace_id = await forked(fed)
+    fed.plane.taken.clear()
+    await fed.run_anew()
+    async with asyncio.timeout(20):
+        while (held := fed.plane.holds(namespace_id)) is None or (
+            held.matchmaker.lobby_count_max != 77
+        ):
+            await asyncio.sleep(0.005)
+    await fed.agrees(namespace_id)
+    await fed.is_idle()
+    assert {name for name, _ in fed.plane.taken} == {namespace_id}
+
+
+async def test_an_older_database_wins_nothing_by_the_same_revision(fed: Fed) -> None:
+    namespace_id = await forked(fed)
+    await fed.run_anew(epoch=EPOCH - 1)
+    error = await error_of(fed.feeder.settled(namespace_id))
+    assert error.code == "CONTROL_PLANE_UNAVAILABLE"
+    held = fed.plane.holds(namespace_id)
+    assert held is not None
+    assert (held.source_epoch, held.matchmaker.lobby_count_max) == (EPOCH, 5)
+    assert "newer database" in fed.feeder.problems()[namespace_id]
 
 
 async def test_a_database_that_is_older_than_what_is_held_is_not_fed_and_says_so(fed: Fed) -> None:

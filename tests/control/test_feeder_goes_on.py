@@ -21,7 +21,6 @@ from tests.control.fed import TOO_MANY, Fed
 from tests.control.test_feeder import fed as fed
 from tests.control.test_feeder import plane as plane
 from tests.control.test_feeder import source as source
-from tests.databases import databases as databases
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +45,8 @@ async def test_tables_that_are_away_for_a_moment_end_nothing(
     looks = fed.plane.asked
     fed.feeder.look_again()
     await until(lambda: fed.plane.asked > looks + 1)
+    met = fed.feeder.going.unforeseen
+    assert met > 0
     await run("ALTER TABLE namespaces_away RENAME TO namespaces")
     await fed.source.set_version(namespace_id, await fed.source.version(9))
     await fed.feeder.settled(namespace_id, wait_s=20)

@@ -12,37 +12,48 @@ import pytest
 from pyservice.control.access import Gate
 from pyservice.errors import ServiceError
 from pyservice.storage import tokens
-from pyservice.storage.database import Transaction
+from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
-from pyservice.storage.sqlite import SqliteDatabase
 from tests.control.world import Records
+from tests.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 
 
-class CountedDatabase(SqliteDatabase):
-    """Counts looks, and lets nobody end one before it may."""
+class Counted:
+    """Counts reads of a database, and lets nobody end one before it may."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.looks = 0
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.reads = 0
+        self.is_done = asyncio.Event()
+        """Somebody has read what was wanted."""
         self.may_end = asyncio.Event()
         self.may_end.set()
+        self._read = database.read
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
-        self.looks += 1
-        async with super().read() as tx:
+        self.reads += 1
+        async with self._read() as tx:
             yield tx
+            self.is_done.set()
             await self.may_end.wait()
 
 
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[CountedDatabase]:
-    made = CountedDatabase(tmp_path / "records.db")
-    await migrate(made, is_allowed=True)
+@pytest.fixture(params=KINDS)
+async def counted(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    databases: Databases,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Counted]:
+    database = open_database(databases.url(request.param), tmp_path)
+    await migrate(database, is_allowed=True)
+    made = Counted(database)
+    monkeypatch.setattr(database, "read", made.read)
     yield made
-    await made.close()
+    await database.close()
 
 
 async def code_of(gate: Gate, token: str) -> str:
@@ -54,9 +65,9 @@ async def code_of(gate: Gate, token: str) -> str:
 
 
 async def test_many_that_come_at_once_are_looked_up_together_and_judged_each(
-    database: CountedDatabase,
+    counted: Counted,
 ) -> None:
-    records, gate = Records(database), Gate(database)
+    records, gate = Records(counted.database), Gate(counted.database)
     identity_id, (own, left) = await records.identity("Own", "Left")
     given = [await records.cloud_token(identity_id) for _ in range(50)]
     wanted = dict.fromkeys((token for token, _ in given), "OK")
@@ -66,31 +77,29 @@ async def test_many_that_come_at_once_are_looked_up_together_and_judged_each(
     wanted[(await records.cloud_token(identity_id, expires_ms=1))[0]] = "TOKEN_EXPIRED"
     wanted["cloud_nobody"] = "TOKEN_INVALID"
     await records.leave(identity_id, left)
-    looks = database.looks
+    reads = counted.reads
     codes = await asyncio.gather(*(code_of(gate, token) for token in wanted))
     assert dict(zip(wanted, codes, strict=True)) == wanted
-    assert database.looks == looks + 1
+    assert counted.reads == reads + 1
     found = await gate.check(given[0][0])
     assert found.scope.groups == (own,)
-    assert database.looks == looks + 1
+    assert counted.reads == reads + 1
 
 
 async def test_what_was_looked_up_before_a_change_is_not_believed_after_it(
-    database: CountedDatabase,
+    counted: Counted,
 ) -> None:
-    records, gate = Records(database), Gate(database)
+    records, gate = Records(counted.database), Gate(counted.database)
     identity_id, _ = await records.identity("Own")
     token, token_id = await records.cloud_token(identity_id)
-    looks = database.looks
-    database.may_end.clear()
+    counted.is_done.clear()
+    counted.may_end.clear()
     early = asyncio.create_task(code_of(gate, token))
-    while database.looks == looks:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    async with database.write() as tx:
+    await counted.is_done.wait()
+    async with counted.database.write() as tx:
         await tokens.revoke_cloud(tx, token_id, 1)
     gate.doubt()
-    database.may_end.set()
+    counted.may_end.set()
     # It came before the change.
     assert await early == "OK"
     assert await code_of(gate, token) == "TOKEN_REVOKED"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 
 from tests.control.files import png, put, put_all, tar
 from tests.control.test_sites import of
+from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +22,9 @@ pytestmark = pytest.mark.anyio
 SITE = {"index.html": b"<h1>gone</h1>", "level.bin": bytes(1 << 20)}
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    made = House(tmp_path_factory.mktemp("house"))
+@pytest.fixture(params=KINDS)
+def house(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) -> Iterator[House]:
+    made = House(tmp_path / "house", databases.url(request.param))
     try:
         yield made.start()
     finally:

@@ -1,4 +1,4 @@
-"""How facts become history (issue 3, items 5 and 11): each once, whatever dies in between, whatever comes twice or
+"""How facts become history (decisions 8.2 and 8.3): each once, whatever dies in between, whatever comes twice or
 never, for 7 days.
 """
 
@@ -79,7 +79,15 @@ def about() -> pb.LobbyAbout:
 def ended(exit_code: int | None = None, players_ms: int = 7) -> pb.LobbyEnded:
     reason = pb.LOBBY_END_REASON_EXITED
     return pb.LobbyEnded(
-        about=about(), reason=reason, exit_code=exit_code, player_ms=players_ms, peak_players=3
+        about=about(),
+        reason=reason,
+        exit_code=exit_code,
+        player_ms=players_ms,
+        peak_players=3,
+        connections=9,
+        reserved_count=2,
+        connected_count=1,
+        kept_count=4,
     )
 
 
@@ -124,6 +132,9 @@ async def test_facts_of_a_lobby_fold_into_its_record(
     assert (kept[one].stop_reason, kept[one].exit_code, kept[one].peak_players) == ("exited", 4, 3)
     assert kept[one].ready_ms == plane.facts[2].ts_ms
     assert (kept[one].create_ms, kept[one].player_ms) == (1_000, 7)
+    places = [(row.connections, row.reserved_count, row.connected_count) for row in kept.values()]
+    assert sorted(places) == [(0, 0, 0), (9, 2, 1)]
+    assert kept[one].connections == 9
     assert (kept[other].is_closed, kept[other].is_stopping, kept[other].stop_ms) == (
         True,
         True,

@@ -274,7 +274,7 @@ async def test_without_the_key_file_of_before_nothing_is_repeated_and_nothing_ma
     key, fields = a_key(), new_game(at_home)
     made = await at_home.good("create_game", key, **fields)
     assert own_house.stop() == 0
-    (own_house.data_dir / "control" / "link.key").unlink()
+    (own_house.data_dir / "control" / "keys.json").unlink()
     own_house.start()
     assert await at_home.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
     assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]

@@ -19,6 +19,7 @@ from pyservice.storage.s3_objects import Bucket, BucketSettings
 from tests.control.files import jpeg, png, put, put_all, tar
 from tests.control.test_sites import of
 from tests.control.test_uploads import Desk
+from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 
@@ -39,8 +40,13 @@ def public(server: S3Server) -> str:
     return server.endpoint.replace("127.0.0.1", "localhost")
 
 
-@pytest.fixture(scope="module")
-def house(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    s3: S3Server,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
     settings = {
         "bucket": BUCKET,
         "endpoint": s3.endpoint,
@@ -49,7 +55,7 @@ def house(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ho
         "secret_access_key": SECRET_KEY,
         "prefix": PREFIX,
     }
-    made = House(tmp_path_factory.mktemp("house"), None, s3=settings)
+    made = House(tmp_path_factory.mktemp("house"), databases.url(request.param), s3=settings)
     try:
         yield made.start()
     finally:
@@ -253,8 +259,9 @@ async def test_what_the_bucket_lost_is_not_found_and_nothing_worse(
     assert code == "UPLOAD_INCOMPLETE"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
-    s3: S3Server, tmp_path: Path
+    s3: S3Server, tmp_path: Path, databases: Databases, kind: str
 ) -> None:
     bucket = Bucket(
         BucketSettings(
@@ -262,10 +269,10 @@ async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
             endpoint=s3.endpoint,
             access_key_id=ACCESS_KEY,
             secret_access_key=SECRET_KEY,
-            prefix="tidied",
+            prefix=f"tidied-{kind}",
         )
     )
-    database = open_database(None, tmp_path)
+    database = open_database(databases.url(kind), tmp_path)
     await migrate(database, is_allowed=True)
     desk = await Desk(database, tmp_path / "unused", bucket).open()
     made = [await desk.prepare() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Records of lobbies and true counts (decisions 8.3; issue 3, item 11), as the data plane's facts tell them."""
+"""Records of lobbies and true counts (decisions 8.3), as the data plane's facts tell them."""
 
 from __future__ import annotations
 
@@ -124,6 +124,24 @@ async def test_places_are_those_of_now(arena: Arena) -> None:
     await arena.say("disconnected", lobby, player_token=tokens[0])
     record = (await arena.record(lobby)).body["lobby"]
     assert (record["reserved_count"], record["connected_count"]) == (1, 0)
+
+
+async def test_places_of_a_lobby_that_is_over_are_those_of_its_end(arena: Arena) -> None:
+    lobby = await arena.lobby()
+    await arena.until(lobby)
+    tokens = [await arena.player(lobby) for _ in range(3)]
+    for token in tokens[:2]:
+        await arena.say("connected", lobby, player_token=token)
+    await arena.say("disconnected", lobby, player_token=tokens[0])
+    fields = {"game_id": arena.game_id, "lobby_id": lobby["lobby_id"]}
+    assert await arena.developer.good("detach", **fields) == {"did_remove": True}
+
+    async def over() -> Any:
+        told = (await arena.record(lobby)).body["lobby"]
+        return told if "stopped" in told["status"] else None
+
+    for record in (await eventually(over), (await arena.record(lobby)).body["lobby"]):
+        assert (record["reserved_count"], record["connected_count"]) == (1, 1)
 
 
 async def test_a_lobby_of_another_version_drains_until_the_version_is_back(arena: Arena) -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.control.files import png, put
+from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
 from tests.service import document
 
@@ -25,13 +26,17 @@ STRANGER: Final = document(access={"domains": [CLAIMED]})
 Figures = dict[str, float]
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
     """One that nobody else changes the figures of."""
     folder: Path = tmp_path_factory.mktemp("measured")
     feed_file = folder / "feed.json"
     feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
-    made = House(folder)
+    made = House(folder, databases.url(request.param))
     try:
         yield made.start("--feed", str(feed_file))
     finally:

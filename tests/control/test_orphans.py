@@ -19,6 +19,7 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import open_database
 from tests.commands import refused, said, told
 from tests.control.fed import EPOCH, Fed, FedPlane, Source
+from tests.databases import KINDS, Databases
 from tests.dataplane.configurations import configuration
 from tests.household import Developer, House, eventually
 
@@ -38,31 +39,35 @@ async def plane() -> AsyncIterator[FedPlane]:
 class Successor:
     """A data plane that was fed from one database, which was lost, and is fed from another."""
 
-    def __init__(self, plane: FedPlane, folder: Path) -> None:
+    def __init__(self, plane: FedPlane, folder: Path, databases: Databases, kind: str) -> None:
         self.plane = plane
         self._folder = folder
-        self._databases: list[Fed] = []
+        self._databases = databases
+        self._kind = kind
+        self._fed: list[Fed] = []
 
     async def fed(self, epoch: int) -> Fed:
         """From a new database that was made at this time."""
-        folder = self._folder / f"{len(self._databases)}"
+        folder = self._folder / f"{len(self._fed)}"
         folder.mkdir()
-        source = Source(open_database(None, folder))
+        source = Source(open_database(self._databases.url(self._kind), folder))
         await source.prepare()
         made = Fed(source, self.plane)
-        self._databases.append(made)
+        self._fed.append(made)
         await made.run_anew(epoch)
         return made
 
     async def close(self) -> None:
-        for one in self._databases:
+        for one in self._fed:
             await one.close()
             await one.source.database.close()
 
 
-@pytest.fixture
-async def successor(plane: FedPlane, tmp_path: Path) -> AsyncIterator[Successor]:
-    made = Successor(plane, tmp_path)
+@pytest.fixture(params=KINDS)
+async def successor(
+    request: pytest.FixtureRequest, plane: FedPlane, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Successor]:
+    made = Successor(plane, tmp_path, databases, request.param)
     yield made
     await made.close()
 
@@ -99,7 +104,7 @@ async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_remove
     with pytest.raises(ServiceError) as caught:
         await new.feeder.settled(blocked)
     [problem] = caught.value.errors
-    assert list(problem.path) == ["name_id", "not-allowed"]
+    assert list(problem.path) == ["name_id", "not-unique"]
     assert "left of another database" in problem.message
     assert left[0] not in problem.message
     reason = new.feeder.problems()[blocked]
@@ -182,15 +187,17 @@ def test_news_of_orphans_is_news_once() -> None:
 # Beside a whole service ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def lonely(tmp_path: Path) -> Iterator[House]:
+@pytest.fixture(params=KINDS)
+def lonely(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) -> Iterator[House]:
     """A service of its own, whose database is lost."""
-    made = House(tmp_path / "house")
+    made = House(tmp_path / "house", databases.url(request.param))
     yield made
     made.close()
 
 
-async def test_commands_list_and_remove_what_a_lost_database_left(lonely: House) -> None:
+async def test_commands_list_and_remove_what_a_lost_database_left(
+    lonely: House, databases: Databases
+) -> None:
     await asyncio.to_thread(lonely.start)
     data_dir = lonely.data_dir
     door = lonely.door("http")
@@ -198,8 +205,7 @@ async def test_commands_list_and_remove_what_a_lost_database_left(lonely: House)
     assert await told(data_dir, "namespace", "orphans") == {"orphans": []}
     await door.close()
     assert lonely.stop() == 0
-    for path in (data_dir / "control").glob("records.db*"):
-        path.unlink()
+    databases.empty(lonely.database_url, data_dir / "control")
     await asyncio.to_thread(lonely.start)
 
     async def metric() -> str | None:

@@ -12,8 +12,10 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.storage.tables import idempotent_answers
+from tests.commands import said
 from tests.control.files import png, put, tar, without_addresses
 from tests.control.world import Records
+from tests.databases import KINDS, Databases
 from tests.faults.control.struck import StruckHouse
 from tests.faults.shim import compile_library
 from tests.household import Developer
@@ -24,11 +26,15 @@ HOUR_S: Final = 3600.0
 SITE_KEPT_BYTES: Final = 256
 
 
-@pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StruckHouse]:
-    """A service whose wall clock the tests move; its own, and of one database: addresses are the same on both."""
+@pytest.fixture(scope="module", params=KINDS)
+def moved(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[StruckHouse]:
+    """A service of its own, whose wall clock the tests move."""
     library = compile_library(tmp_path_factory.mktemp("faults"))
-    made = StruckHouse(tmp_path_factory.mktemp("moved"), library, None)
+    made = StruckHouse(tmp_path_factory.mktemp("moved"), library, databases.url(request.param))
     try:
         made.start()
         yield made
@@ -149,7 +155,7 @@ async def test_parts_that_came_before_are_there_and_the_others_go_on(
     await mover.good("complete_upload", upload_id=first["upload_id"])
 
 
-async def test_of_what_was_deleted_the_ids_are_told_and_nothing_comes_back(
+async def test_of_what_was_deleted_nothing_is_told_again_and_nothing_comes_back(
     mover: Developer,
 ) -> None:
     fields, content = PREPARATIONS["create_game_build"]
@@ -157,8 +163,38 @@ async def test_of_what_was_deleted_the_ids_are_told_and_nothing_comes_back(
     fields = {"game_id": game_id, **fields}
     first = await mover.good("create_game_build", key, **fields)
     await mover.good("delete_build", game_id=game_id, build_id=first["build_id"])
-    again = await mover.good("create_game_build", key, **fields)
-    assert without_addresses(again) == without_addresses(first)
-    assert (await put(requests_of(again)[0], content)).status_code == 200
+    assert await mover.code("create_game_build", key, **fields) == "UPLOAD_NOT_FOUND"
+    assert (await put(requests_of(first)[0], content)).status_code == 200
     assert await mover.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_NOT_FOUND"
     assert (await mover.good("list_game_builds", game_id=game_id))["builds"] == []
+
+
+async def test_whoever_left_the_group_is_told_no_more_addresses_and_tokens(
+    moved: StruckHouse, mover: Developer
+) -> None:
+    data_dir = moved.data_dir
+    person = await said(data_dir, "identity", "create", "--display-name", "Person")
+    token = await said(data_dir, "token", "create", "--identity", person)
+    member = ("--group", moved.group_id, "--identity", person)
+    await said(data_dir, "group", "add-member", *member)
+    me, game_id = Developer(moved, mover.door, token), await mover.arena()
+    asked: dict[str, dict[str, Any]] = {
+        slug: {"game_id": game_id, **fields} for slug, (fields, _) in PREPARATIONS.items()
+    }
+    image = {"path": "a.tar", "content_length": 3}
+    place = {"game_id": game_id, "environment_id": "prod"}
+    asked["prepare_build"] = {**place, "name": "x", "image_file": image}
+    for slug in ("create_public_token", "create_development_token"):
+        asked[slug] = {"game_id": game_id, "namespace_id": "prod"}
+    key = str(uuid4())
+    keys = {slug: f"{slug}-{key}" for slug in asked}
+    for slug, fields in asked.items():
+        await me.good(slug, keys[slug], **fields)
+    await said(data_dir, "group", "remove-member", *member)
+    told = {
+        slug: (await me.call(slug, keys[slug], **fields)).code for slug, fields in asked.items()
+    }
+    assert told == dict.fromkeys(asked, "GAME_NOT_FOUND")
+    await said(data_dir, "group", "add-member", *member)
+    for slug, fields in asked.items():
+        await me.good(slug, keys[slug], **fields)

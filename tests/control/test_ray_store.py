@@ -16,7 +16,7 @@ from pyservice.control.rays import KEPT_MS, RayStore
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
 from pyservice.pb.hosting.v1 import rays_pb2 as pb
-from pyservice.storage import groups
+from pyservice.storage import games, groups, uploads
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import rays
@@ -157,3 +157,29 @@ async def test_what_is_nobodys_is_not_stored(database: Database) -> None:
     unfed = span_set(1, asker=internal.Asker(namespace_id=str(uuid4())))
     await store.store([nobodys, unfed])
     assert await count(database) == 0
+
+
+async def test_what_a_signed_address_names_is_its_games_as_long_as_it_is_there(
+    database: Database,
+) -> None:
+    store = RayStore(database, 100, Clock())
+    game_id, upload_id = str(uuid4()), str(uuid4())
+    async with database.write() as tx:
+        await games.add(tx, game_id, "arena", "Arena", GROUP, NOW_MS)
+        files = [uploads.NewFile("a.txt", 3)]
+        await uploads.add(tx, upload_id, game_id, "site", "x", files, NOW_MS)
+    of_upload = internal.Asker(upload_id=upload_id)
+    upload = span_set(0, service="cdn", door="cdn", operation="upload", asker=of_upload)
+    unknown = span_set(1, asker=internal.Asker(upload_id="up"))
+    await store.store([upload, unknown])
+    for scope in ({"game_id": game_id}, {}, {"group_id": None}):
+        assert [one.req_id for one in await shown(store, caller(**scope))] == [upload.span_id]
+    assert await shown(store, caller(game_id=str(uuid4()))) == []
+    stranger = caller(identity_id=str(uuid4()), group_id=None, groups=())
+    assert await shown(store, stranger) == []
+    assert await count(database) == 1
+    async with database.write() as tx:
+        await uploads.give_up(tx, upload_id)
+        await uploads.remove(tx, upload_id)
+    await store.store([span_set(2, asker=of_upload)])
+    assert await count(database) == 1

@@ -52,7 +52,7 @@ class Desk:
         self.now_ms = NOW_MS
         self.database = database
         self.folder = folder
-        signer = UrlSigner([b"k" * 32])
+        signer = UrlSigner(b"k" * 32)
         self.blobs = Folder(folder, signer, "http://cdn.invalid", 0)
         self.objects = Objects(bucket or self.blobs, signer, "http://cdn.invalid")
         self.changes = Changes(database, lambda: self.now_ms)
@@ -301,17 +301,18 @@ async def at(house: House) -> AsyncIterator[Developer]:
         await door.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_the_key_of_addresses_is_private_and_files_outlive_stop_and_kill(
-    tmp_path: Path,
+    tmp_path: Path, databases: Databases, kind: str
 ) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, databases.url(kind))
     try:
         async with at(house) as developer:
             game_id = await developer.game()
             fields: dict[str, Any] = {"game_id": game_id, "display_name": "x"}
             image = {"path": "a.tar", "content_length": len(tar())}
             made = await developer.good("create_game_build", **fields, image_file=image)
-        key = house.data_dir / "control" / "url.key"
+        key = house.data_dir / "control" / "keys.json"
         assert key.stat().st_mode & 0o777 == 0o600
         assert house.stop() == 0
         house.start()

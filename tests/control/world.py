@@ -136,7 +136,7 @@ class Records:
     async def site_user(self, namespace_id: str, user: str) -> None:
         """A user of the site whose password nobody knows."""
         async with self.database.write() as tx:
-            await namespaces.set_user(tx, namespace_id, user, "")
+            await namespaces.add_user(tx, namespace_id, user, "")
 
     async def pay(self, group_id: str) -> None:
         """Something for the billing to tell."""

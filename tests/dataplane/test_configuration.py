@@ -30,6 +30,7 @@ def test_an_empty_mode_has_the_documented_defaults() -> None:
         heartbeat_grace_ms=None,
         max_drain_ms=21_600_000,
         ports={},
+        dev_ports={},
         runtime=Runtime(image_id=None, args=(), env={}, network_mode="bridge"),
         everywhere=Place(tier="basic-1d1", idle_min=0, idle_max=0),
         places={},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration import ModePort, Place, ResolvedMode, resolve
+from pyservice.dataplane.configuration import DevPort, ModePort, Place, ResolvedMode, resolve
 from tests.dataplane.configurations import configuration, version
 
 BUILD = "0192f000-0000-7000-8000-0000000000d1"
@@ -187,6 +187,70 @@ PORTS: list[tuple[dict[str, Any], ModePort]] = [
 @pytest.mark.parametrize(("port", "expected"), PORTS)
 def test_a_port_has_its_defaults(port: dict[str, Any], expected: ModePort) -> None:
     assert resolved({"docker": {"ports": {"p": port}}}, {}).ports == {"p": expected}
+
+
+# port, the same on a developer's machine
+DEV_PORTS: list[tuple[dict[str, Any], DevPort]] = [
+    ({}, DevPort("https")),
+    ({"protocol": "udp", "port": 7777}, DevPort("udp", 7777)),
+    ({"port": 7777, "dev_port": 1}, DevPort("https", 1)),
+    ({"protocol": "udp", "dev_protocol": "http", "port": 7777}, DevPort("http", 7777)),
+    ({"port": 7777, "dev_port_range": {"min": 1, "max": 2}}, DevPort("https", None, (1, 2))),
+    ({"port_range": {"min": 5, "max": 6}}, DevPort("https", None, (5, 6))),
+    ({"port_range": {"min": 5, "max": 6}, "dev_port": 1}, DevPort("https", 1)),
+    (
+        {"port_range": {"min": 5, "max": 6}, "dev_port_range": {"min": 1, "max": 2}},
+        DevPort("https", None, (1, 2)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("port", "expected"), DEV_PORTS)
+def test_a_port_of_a_developers_machine_is_what_is_said_of_it_else_what_is_nearest(
+    port: dict[str, Any], expected: DevPort
+) -> None:
+    assert resolved({"docker": {"ports": {"p": port}}}, {}).dev_ports == {"p": expected}
+
+
+# matchmaker level, mode, (port, the same on a developer's machine), by name
+DOCKER: list[tuple[dict[str, Any], dict[str, Any], dict[str, tuple[ModePort, DevPort]]]] = [
+    ({}, {}, {}),
+    (
+        {"docker": {"ports": {"above": {"dev_port": 1}}}},
+        {},
+        {"above": (ModePort(), DevPort("https", 1))},
+    ),
+    (
+        {"docker": {"ports": {"above": {"dev_port": 1}}}},
+        {"docker": {"ports": {"own": {"protocol": "udp"}}}},
+        {"own": (ModePort("udp"), DevPort("udp"))},
+    ),
+    # A mode's docker replaces the other as a whole, also where it has no ports.
+    ({"docker": {"ports": {"above": {}}}}, {"docker": {}}, {}),
+]
+
+
+@pytest.mark.parametrize(("level", "mode", "expected"), DOCKER)
+def test_ports_of_lobbies_and_of_machines_come_from_the_same_level(
+    level: dict[str, Any],
+    mode: dict[str, Any],
+    expected: dict[str, tuple[ModePort, DevPort]],
+) -> None:
+    found = resolved(level, mode)
+    both = {name: (port, found.dev_ports[name]) for name, port in found.ports.items()}
+    assert both == expected
+    assert found.dev_ports.keys() == found.ports.keys()
+
+
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [({}, None), ({"dev_hostname": ""}, None), ({"dev_hostname": "here"}, "here")],
+)
+def test_the_host_name_of_machines_is_the_current_versions(
+    level: dict[str, Any], name: str | None
+) -> None:
+    other = version(OTHER_BUILD, {"dev_hostname": "elsewhere"})
+    assert resolve(configuration(versions=[version(level=level), other])).dev_hostname == name
 
 
 OWN: list[tuple[str, Any, str, Any, Any]] = [

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pyservice.dataplane.control_watch import ControlWatch
+from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 
 pytestmark = pytest.mark.anyio
 
@@ -21,12 +22,13 @@ class Other:
     def __init__(self) -> None:
         self.is_there = True
         self.delay_s = 0.0
+        self.database_problem = ""
 
-    async def metrics(self) -> bytes:
+    async def metrics(self) -> pb.MetricsResponse:
         await asyncio.sleep(self.delay_s)
         if not self.is_there:
             raise ConnectionRefusedError
-        return TEXT
+        return pb.MetricsResponse(text=TEXT, database_problem=self.database_problem)
 
 
 async def test_a_scrape_has_its_figures_behind_a_one() -> None:
@@ -66,6 +68,23 @@ async def test_it_is_yet_to_come_until_it_came_once(monkeypatch: pytest.MonkeyPa
     other.is_there = False
     await _until(lambda: not watch.is_up)
     assert not watch.is_yet_to_come
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_it_says_of_its_database_is_known_while_it_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyservice.dataplane.control_watch._LOOK_S", 0.001)
+    other = Other()
+    other.database_problem = "does not answer"
+    watch = ControlWatch(other.metrics, is_awaited=False)
+    running = asyncio.create_task(watch.run())
+    await _until(lambda: watch.database_problem == "does not answer")
+    assert watch.is_up
+    other.is_there = False
+    await _until(lambda: not watch.is_up)
+    assert watch.database_problem == ""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

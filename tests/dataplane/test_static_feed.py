@@ -127,6 +127,23 @@ async def test_an_older_revision_is_told(source: Source) -> None:
     assert "revision 4 is not newer" in problem
 
 
+async def test_a_change_without_a_greater_revision_is_told_and_changes_nothing(
+    source: Source,
+) -> None:
+    source.write(document(revision=5, display_name="First"))
+    assert await source.feed() == ()
+    source.write(document(revision=5, display_name="Second"))
+    source.static.reload()
+    [problem] = await source.feed()
+    assert "revision 5 is not newer than what is held (source 0, revision 5)" in problem
+    held = source.namespaces.configuration(RAW_ID)
+    assert held is not None
+    assert held.display_name == "First"
+    source.write(document(revision=5, display_name="First"))
+    source.static.reload()
+    assert await source.feed() == ()
+
+
 async def test_a_namespace_is_removed_by_saying_so(source: Source) -> None:
     source.write(document())
     await source.feed()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pyservice.doors.tracecontext import continued, new_ray_id, ray_id
+from pyservice.doors.tracecontext import continued, new_ray_id, read
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -24,7 +24,7 @@ def test_new_ids_are_32_digits_and_never_twice_the_same() -> None:
 )
 def test_a_trace_is_continued(traceparent: str) -> None:
     assert continued(traceparent) == TRACE
-    assert ray_id(traceparent) == TRACE
+    assert read(traceparent) == (TRACE, traceparent)
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,7 @@ def test_a_trace_is_continued(traceparent: str) -> None:
 )
 def test_what_is_no_trace_is_replaced(traceparent: str) -> None:
     assert continued(traceparent) is None
-    assert ray_id(traceparent) != TRACE
-    assert re.fullmatch("[0-9a-f]{32}", ray_id(traceparent))
+    ray_id, given = read(traceparent)
+    assert given is None
+    assert ray_id != TRACE
+    assert re.fullmatch("[0-9a-f]{32}", ray_id)

@@ -93,8 +93,19 @@ def test_a_parameter_is_read_by_the_type_of_its_field(
         (b"include_state=true&include_state=true", ("include_state", "not-unique")),
         (b"all=1", ("all", "unknown-parameter")),
         (b"=1", ("", "unknown-parameter")),
-        (b"include_state=%ff", ("invalid",)),
-        (b"include_state=\xc3\xa9", ("invalid",)),
+        (b"include_state=%ff", ("include_state", "invalid")),
+        (b"include_state=%zz", ("include_state", "invalid")),
+        (b"include_state=true%", ("include_state", "invalid")),
+        (b"include_state=%7", ("include_state", "invalid")),
+        (b"include_state=%%74rue", ("include_state", "invalid")),
+        (b"include_state=%C3", ("include_state", "invalid")),
+        (b"include_state=%ED%A0%80", ("include_state", "invalid")),
+        (b"include_state=\xc3\xa9", ("include_state", "invalid")),
+        (b"include%5fstate=%zz", ("include_state", "invalid")),
+        (b"all=%zz", ("all", "unknown-parameter")),
+        (b"%ff=1", ("%ff", "invalid")),
+        (b"include_state%=true", ("include_state%", "invalid")),
+        (b"\xc3\xa9=1", ("\\xc3\\xa9", "invalid")),
     ],
 )
 def test_an_unknown_or_malformed_parameter_is_refused(
@@ -103,6 +114,26 @@ def test_an_unknown_or_malformed_parameter_is_refused(
     error = refusal("list", query=query)
     assert error.code == "QUERY_INVALID"
     assert paths(error) == {path}
+
+
+def test_every_malformed_parameter_is_told_by_its_name(refusal: Refusal) -> None:
+    error = refusal("list", query=b"include_state=%zz&a=%ff&%=%&include_state=true")
+    assert [problem.path for problem in error.errors] == [
+        ("include_state", "invalid"),
+        ("a", "unknown-parameter"),
+        ("%", "invalid"),
+        ("include_state", "not-unique"),
+    ]
+
+
+def test_a_text_may_be_of_anything_that_is_percent_encoded(decode: Decode) -> None:
+    path = {"group_id": LOBBY}
+    for query, text in (
+        (b"watch_index=a+b%2Bc%25zz", "a b+c%zz"),
+        (b"watch_index=%C3%A9=&", "\u00e9="),
+        (b"&&watch_index=", ""),
+    ):
+        assert decode("get_billing", path=path, query=query).watch_index == text
 
 
 @pytest.mark.parametrize("slug", sorted(set(BY_SLUG) - {"list"}))

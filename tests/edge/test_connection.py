@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 
 import pytest
@@ -13,6 +14,7 @@ from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
 from tests.small_service import (
     GOOD,
+    LOBBY_ID,
     Connect,
     SmallService,
     code_of,
@@ -22,6 +24,7 @@ from tests.small_service import (
 pytestmark = pytest.mark.anyio
 
 CONNECTED_PATH = "/matchmaker/players/connected"
+STATE_PATH = f"/matchmaker/lobbies/{LOBBY_ID}/state"
 BODY = b'{"player_token":"some token"}'
 HASTY = DoorSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
 
@@ -108,6 +111,33 @@ async def test_a_client_that_does_not_read_is_cut_off(connect: Connect) -> None:
 
     with pytest.raises(ConnectionError):
         await asyncio.wait_for(flood(), 20)
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["kept alive", "last answer"])
+async def test_a_client_on_a_slow_line_gets_all_of_a_long_answer(
+    connect: Connect, service: SmallService, is_last: bool
+) -> None:
+    """It takes many times as long as a client may do nothing."""
+    service.state = b'"%b"' % (b"x" * 1_500_000)
+    address = (await connect(HASTY)).writer.get_extra_info("peername")
+    last = "connection: close\r\n" if is_last else ""
+    head = f"GET {STATE_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n{last}\r\n"
+    loop = asyncio.get_running_loop()
+    with socket.socket() as line:
+        # As behind Ethernet, little of it waits in the kernel's buffers: the door has the rest.
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        line.setblocking(False)
+        await loop.sock_connect(line, address[:2])
+        await loop.sock_sendall(line, head.encode())
+        received, began = b"", loop.time()
+        while not received.endswith(b'x"'):
+            await asyncio.sleep(0.01)  # the line
+            piece = await loop.sock_recv(line, 8192)
+            assert piece, f"cut off after {len(received)} bytes"
+            received += piece
+        assert received.partition(b"\r\n\r\n")[2] == service.state
+        assert loop.time() - began > 5 * HASTY.receive_timeout_ms / 1000
 
 
 # PROXY protocol v2

@@ -10,6 +10,7 @@ from pyservice.edge import crowds
 from pyservice.edge.crowds import Asked
 from pyservice.edge.exchanges import JSON, PROBLEM, Answer
 from pyservice.edge.relayed import Wish
+from pyservice.edge.upstream import Reply
 
 _BYTES = st.binary(max_size=40)
 _ASKED = st.builds(
@@ -35,21 +36,43 @@ def test_requests_are_read_as_they_were_written(asked: list[Asked]) -> None:
     assert crowds.read_asked(crowds.write_asked(asked)) == asked
 
 
-@given(st.lists(_ANSWERS, max_size=5))
-def test_answers_are_read_as_they_were_written(answers: list[Answer]) -> None:
-    replies = crowds.read_replies(crowds.write_answers(answers))
-    assert [(reply.status, reply.body) for reply in replies] == [
-        (answer.status, answer.body) for answer in answers
+_PARTS = st.lists(st.lists(st.tuples(st.integers(0, 200), _ANSWERS), max_size=4), max_size=4)
+
+
+@given(_PARTS, st.integers(1, 200))
+def test_answers_are_read_as_they_were_written_in_whatever_pieces_they_come(
+    parts: list[list[tuple[int, Answer]]], piece_bytes: int
+) -> None:
+    written = b"".join(map(crowds.write_answers, parts))
+    replies = crowds.Replies()
+    told: list[tuple[int, Reply]] = []
+    for start in range(0, len(written), piece_bytes):
+        told += replies.feed(written[start : start + piece_bytes])
+    replies.end()
+    answers = [one for part in parts for one in part]
+    assert [(number, reply.status, reply.body) for number, reply in told] == [
+        (number, answer.status, answer.body) for number, answer in answers
     ]
-    for reply, answer in zip(replies, answers, strict=True):
+    for (_, reply), (_, answer) in zip(told, answers, strict=True):
         assert reply.fields == {b"content-type": answer.content_type, **dict(answer.headers or ())}
+
+
+def test_a_part_is_read_as_soon_as_it_is_whole() -> None:
+    first, second = (crowds.write_answers([(n, Answer(200, b"x", "ray"))]) for n in (0, 1))
+    replies = crowds.Replies()
+    assert [number for number, _ in replies.feed(first + second[:-1])] == [0]
+    with pytest.raises(ValueError, match="cut off"):
+        replies.end()
+    assert [number for number, _ in replies.feed(second[-1:])] == [1]
+    replies.end()
 
 
 def test_a_body_that_several_have_in_common_is_sent_once() -> None:
     body = b"x" * 1000
-    written = crowds.write_answers([Answer(200, body, "ray") for _ in range(50)])
+    written = crowds.write_answers([(n, Answer(200, body, "ray")) for n in range(50)])
     assert len(written) < 3 * len(body)
-    assert [reply.body for reply in crowds.read_replies(written)] == [body] * 50
+    told = crowds.Replies().feed(written)
+    assert [(number, reply.body) for number, reply in told] == [(n, body) for n in range(50)]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +84,25 @@ def test_what_is_no_message_is_not_read(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"x", b"2\n[]", b"4\nnull", b'13\n[[[200,"",[],0]],[]]', b"9999999999\n"]
+    "body",
+    [
+        *(
+            b"x",
+            b"2 0\n[]",
+            b"4 0\nnull",
+            b'19 0\n[[[0,200,"",[],0]],[]]',
+            b"999999999 1\n",
+            b"1 \n",
+        ),
+        *(b"-5 5\n", b"x" * 30, b'21 1\n[[["a",200,"",[],0]],[1]]x'),
+    ],
 )
 def test_what_are_no_answers_is_not_read(body: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        crowds.read_replies(body)
+        _read(body)
+
+
+def _read(body: bytes) -> None:
+    replies = crowds.Replies()
+    replies.feed(body)
+    replies.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from pyservice.doors.limits import Limits, Rate
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import WOKEN_A_TURN
 from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.watches import close_all, read_index, watch, watch_many
 from tests.small_service import CONNECTED, HttpConnection, Response, code_of
 from tests.two_doors import (
     BILLING,
@@ -40,45 +40,6 @@ UNLIMITED = Limits(control=Rate(0, 1))
 async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
     async with open_doors(tmp_path, limits=UNLIMITED) as opened:
         yield opened
-
-
-async def read_index(doors: Doors, path: str = BILLING) -> str:
-    connection = await HttpConnection.open(doors.http.address)
-    response = await connection.ask("GET", path, None, CLOUD)
-    await connection.close()
-    return str(response.json["watch"]["index"])
-
-
-async def watch(
-    doors: Doors, index: str, path: str = BILLING, headers: dict[str, str] = CLOUD
-) -> HttpConnection:
-    """A connection whose request is on its way."""
-    connection = await HttpConnection.open(doors.http.address)
-    connection.say("GET", f"{path}?watch_index={index}", None, headers)
-    return connection
-
-
-async def watch_many(
-    doors: Doors, index: str, number: int, *, tokens: bool = False
-) -> list[HttpConnection]:
-    """So many parked requests, each with a token of its own if wanted."""
-    watching = []
-    for count in range(1, number + 1):
-        headers = {"authorization": f"Bearer {count}"} if tokens else CLOUD
-        watching.append(await watch(doors, index, headers=headers))
-        # No more at a time than the door passes on.
-        if count % 100 == 0 or count == number:
-            await until(partial(_is_parked, doors, count))
-    return watching
-
-
-def _is_parked(doors: Doors, number: int) -> bool:
-    return len(doors.waiters) == number
-
-
-async def close_all(connections: list[HttpConnection]) -> None:
-    for connection in connections:
-        await connection.close()
 
 
 async def test_a_watch_waits_for_a_change_and_tells_it(doors: Doors) -> None:

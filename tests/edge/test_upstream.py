@@ -15,7 +15,7 @@ from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
-from pyservice.edge.upstream import Reply, Upstream
+from pyservice.edge.upstream import NoAnswer, Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
 from tests.edge.connections import anyio_backend as anyio_backend
@@ -263,6 +263,59 @@ async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: 
     upstream.close()
     for one in (*served, listener):
         one.close()
+
+
+async def test_what_was_begun_is_given_as_it_comes_and_not_asked_for_again(tmp_path: Path) -> None:
+    path = tmp_path / "parts.sock"
+    heads: list[bytes] = []
+    go_on = asyncio.Event()
+    parts = [b"6\r\nfirst \r\n", b"6\r\nsecond\r\n"]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + parts[0])
+        await go_on.wait()
+        go_on.clear()
+        if len(heads) == 1:
+            writer.write(parts[1] + b"0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, path)
+    upstream = Upstream(path, answer_timeout_ms=10_000)
+    taken: asyncio.Queue[bytes] = asyncio.Queue()
+    for is_whole in (True, False):
+        asking = asyncio.create_task(upstream.ask(HEAD, b"", is_safe=True, take=taken.put_nowait))
+        assert await asyncio.wait_for(taken.get(), 5) == b"first "
+        assert not asking.done()
+        go_on.set()
+        if is_whole:
+            reply = await asking
+            assert (reply.status, reply.body) == (200, b"")
+            assert await taken.get() == b"second"
+            continue
+        with pytest.raises(NoAnswer) as caught:
+            await asking
+        assert caught.value.was_begun
+    assert len(heads) == 2
+    upstream.close()
+    server.close()
+
+
+async def test_what_is_refused_is_given_to_nobody_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "refused.sock"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, path)
+    upstream = Upstream(path, answer_timeout_ms=10_000)
+    taken: list[bytes] = []
+    reply = await upstream.ask(HEAD, b"", is_safe=True, take=taken.append)
+    assert (reply.status, reply.body, taken) == (503, b"{}", [])
+    upstream.close()
+    server.close()
 
 
 def _answer_next(listener: socket.socket, served: list[socket.socket]) -> None:

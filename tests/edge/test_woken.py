@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Park
-from pyservice.doors import DoorSettings, addresses
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge import crowds
-from pyservice.edge.asgi import create_app
-from pyservice.edge.crowds import Asked
-from pyservice.edge.exchanges import Answer, Request
-from pyservice.edge.relayed import Wish
-from pyservice.edge.woken import WokenExchange
+from pyservice.edge.exchanges import Answer
+from pyservice.edge.upstream import Reply
 from pyservice.errors import ServiceError
-from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import groups_pb2
+from tests.edge.watches import TRACE, Behind, message, read_index, watch_many
 from tests.small_service import CONNECTED, GOOD, HttpConnection, Response, code_of
 from tests.two_doors import BILLING, CLOUD, GROUP, Doors, SmallControl, open_doors, until
 
@@ -29,7 +24,6 @@ pytestmark = pytest.mark.anyio
 
 MANY = 300
 UNLIMITED = Limits(control=Rate(0, 1))
-TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 
 @pytest.fixture
@@ -75,29 +69,8 @@ class DeafControl(SmallControl):
         raise AssertionError("nobody sets it")
 
 
-async def watch_many(doors: Doors, number: int) -> list[HttpConnection]:
-    """So many parked requests, each with a token of its own."""
-    first = await HttpConnection.open(doors.http.address)
-    index = (await first.ask("GET", BILLING, None, CLOUD)).json["watch"]["index"]
-    await first.close()
-    watching = []
-    for count in range(1, number + 1):
-        connection = await HttpConnection.open(doors.http.address)
-        headers = {"authorization": f"Bearer {count}"}
-        connection.say("GET", f"{BILLING}?watch_index={index}", None, headers)
-        watching.append(connection)
-        # No more at a time than the door passes on.
-        if count % 100 == 0 or count == number:
-            await until(partial(_are_parked, doors, count))
-    return watching
-
-
-def _are_parked(doors: Doors, number: int) -> bool:
-    return len(doors.waiters) == number
-
-
 async def test_a_player_who_comes_among_them_is_answered_before_most_of_them(doors: Doors) -> None:
-    watching = await watch_many(doors, MANY)
+    watching = await watch_many(doors, await read_index(doors), MANY, tokens=True)
     player = await HttpConnection.open(doors.http.address)
     order: list[str] = []
 
@@ -125,7 +98,7 @@ async def test_long_answers_come_in_several_messages(
     """Those that are too long for what was begun together are made once more."""
     control = LargeAnswers(size_bytes)
     async with open_doors(tmp_path, control, limits=UNLIMITED) as doors:
-        watching = await watch_many(doors, 100)
+        watching = await watch_many(doors, await read_index(doors), 100, tokens=True)
         reads = control.reads
         control.pay(GROUP, "now")
         for number, connection in enumerate(watching, 1):
@@ -136,7 +109,7 @@ async def test_long_answers_come_in_several_messages(
 
 
 async def test_who_cannot_be_answered_is_told_and_the_others_are_answered(doors: Doors) -> None:
-    watching = await watch_many(doors, 70)
+    watching = await watch_many(doors, await read_index(doors), 70, tokens=True)
     doors.control.revoked |= {"1", "33", "70"}
     doors.control.pay(GROUP, "now")
     responses = [await asyncio.wait_for(one.read(), 20) for one in watching]
@@ -162,43 +135,19 @@ async def test_the_public_door_has_no_place_for_them(doors: Doors) -> None:
 # At the door behind -------------------------------------------------------------------------------
 
 
-def _message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Request:
-    request = Request(b"POST", crowds.PATH, {}, addresses.LOCAL)
-    request.body = crowds.write_asked(
-        Asked(
-            Wish(b"GET", target.encode(), f"Bearer {token}".encode()), "192.0.2.1", TRACE, is_over
-        )
-        for token in tokens
-    )
-    return request
-
-
-class Behind:
-    """The door behind, without a socket."""
-
-    def __init__(self, control: SmallControl | None = None) -> None:
-        self.control = control or SmallControl()
-        self.metrics = RequestMetrics()
-        door = DoorSettings(is_behind_door=True)
-        self.edge = create_app(self.control.operations(), door, self.metrics, Limits())
-
-    def open(self, request: Request) -> WokenExchange:
-        exchange = self.edge.open(request)
-        assert isinstance(exchange, WokenExchange)
-        return exchange
-
-    def counts(self) -> dict[str, int]:
-        return {
-            code: count
-            for code, count in self.metrics.http.meters["get_billing"].codes.items()
-            if count
-        }
+def replies_of(answer: Answer) -> list[Reply]:
+    """In the order of the requests, each of which has one."""
+    replies = crowds.Replies()
+    told = replies.feed(answer.body)
+    replies.end()
+    assert [number for number, _ in told] == list(range(len(told)))
+    return [reply for _, reply in told]
 
 
 async def test_each_is_a_call_with_its_own_token_client_and_ray() -> None:
     behind = Behind()
-    answer = await behind.open(_message("1", "2", is_over=True)).finish()
-    assert [reply.status for reply in crowds.read_replies(answer.body)] == [200, 200]
+    answer = await behind.open(message("1", "2", is_over=True)).finish()
+    assert [reply.status for reply in replies_of(answer)] == [200, 200]
     calls: list[Call] = behind.control.calls
     assert [call.authorization for call in calls] == ["Bearer 1", "Bearer 2"]
     assert {str(call.client) for call in calls} == {"192.0.2.1"}
@@ -212,23 +161,22 @@ async def test_those_who_ask_for_the_same_are_read_once() -> None:
     control = NotingControl()
     control.messages = []
     behind = Behind(control)
-    await behind.open(_message("1", "2", "3")).finish()
+    await behind.open(message("1", "2", "3")).finish()
     assert len(control.messages) == 3
-    assert len({id(message) for message in control.messages}) == 1
+    assert len({id(one) for one in control.messages}) == 1
 
 
 async def test_what_is_nowhere_or_against_the_rules_is_told_each() -> None:
     behind = Behind()
     for target, status in (("/cloud/nowhere", 404), (f"{BILLING}?x=1", 400)):
-        answer = await behind.open(_message("1", "2", target=target)).finish()
-        replies = crowds.read_replies(answer.body)
-        assert [reply.status for reply in replies] == [status, status]
+        answer = await behind.open(message("1", "2", target=target)).finish()
+        assert [reply.status for reply in replies_of(answer)] == [status, status]
     assert behind.metrics.http.in_flight == 0
 
 
 async def test_when_the_door_in_front_goes_away_all_of_them_are_abandoned() -> None:
     behind = Behind(DeafControl())
-    exchange = behind.open(_message("1", "2", "3"))
+    exchange = behind.open(message("1", "2", "3"))
     finishing = asyncio.create_task(exchange.finish())
     await until(lambda: len(behind.control.calls) == 3)
     finishing.cancel()
@@ -241,12 +189,12 @@ async def test_when_the_door_in_front_goes_away_all_of_them_are_abandoned() -> N
 
 async def test_what_is_no_message_is_refused_as_a_whole() -> None:
     behind = Behind()
-    request = _message("1")
+    request = message("1")
     request.body = b"nonsense"
     answer = behind.edge.open(request)
     assert isinstance(answer, Answer)
     assert answer.status == 500
-    request = _message("1")
+    request = message("1")
     request.failure = ServiceError("BODY_TOO_LARGE")
     answer = behind.edge.open(request)
     assert isinstance(answer, Answer)

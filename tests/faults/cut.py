@@ -1,5 +1,6 @@
 """A way to a PostgreSQL server that can be cut: at once, or after a request has reached the server and before its
-answer comes back; or on which nothing is heard any more.
+answer comes back, or unnoticed until something is said; or on which nothing is heard any more, or changes are held
+before they are committed.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 _CHUNK = 1 << 16
 _SOCKET = ".s.PGSQL.5432"
+_BEGIN, _OF_CHANGE, _COMMIT = b"BEGIN ISOLATION", b"READ WRITE", b"COMMIT\0"
 
 
 class Way:
@@ -28,8 +30,13 @@ class Way:
         self.cut_at: bytes | None = None
         """What a client says to be cut off: the server hears it, and its answer is never told."""
         self.cuts = 0
+        self.waiting = 0
+        """Commits that are held at this moment."""
+        self._may_commit = asyncio.Event()
+        self._may_commit.set()
         self._open: set[asyncio.StreamWriter] = set()
         self._unheard: set[asyncio.StreamWriter] = set()
+        self._lost: set[asyncio.StreamWriter] = set()
         self._listener: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -46,16 +53,45 @@ class Way:
         for writer in list(self._open):
             writer.transport.abort()
 
+    def lose(self) -> None:
+        """Those who are connected hear that they are cut off when they next say something, as of a server that was
+        started again while the way to it was away.
+        """
+        self._lost |= self._open
+
     def silence(self) -> None:
         """Nothing of those who are connected gets through any more, and nobody tells them."""
         self._unheard |= self._open
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Way]:
+        """Within the block no commit of a change reaches the server; what only reads goes on."""
+        self._may_commit.clear()
+        try:
+            yield self
+        finally:
+            self._may_commit.set()
+
+    async def _hold(self) -> None:
+        self.waiting += 1
+        try:
+            await self._may_commit.wait()
+        finally:
+            self.waiting -= 1
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         from_server, to_server = await asyncio.open_unix_connection(str(self._server_path))
         answers = asyncio.create_task(self._pass(from_server, writer))
+        is_change = False
         try:
             while said := await reader.read(_CHUNK):
+                if writer in self._lost:
+                    return
+                if _BEGIN in said:
+                    is_change = _OF_CHANGE in said
+                if is_change and _COMMIT in said:
+                    await self._hold()
                 if writer in self._unheard:
                     continue
                 if self.cut_at is not None and self.cut_at in said:

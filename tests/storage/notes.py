@@ -85,6 +85,11 @@ async def read_once(database: Database) -> None:
         await number(tx)
 
 
+async def look_once(database: Database) -> int:
+    async with database.look() as tx:
+        return await number(tx)
+
+
 async def codes(database: Database) -> set[str]:
     return {
         await code_of(lambda: write_once(database)),

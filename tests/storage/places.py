@@ -56,7 +56,7 @@ async def bucket_place(server: S3Server, prefix: str) -> AsyncIterator[Place]:
             prefix=prefix,
         )
     )
-    objects = Objects(bucket, UrlSigner([KEY]), "http://127.0.0.1:1")
+    objects = Objects(bucket, UrlSigner(KEY), "http://127.0.0.1:1")
     async with httpx.AsyncClient() as client:
         yield Place(objects, bucket, client)
 

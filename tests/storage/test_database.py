@@ -27,7 +27,6 @@ from pyservice.storage.database import (
 )
 from pyservice.storage.migrations import migrate
 from tests.databases import KINDS, Databases, Server
-from tests.databases import databases as databases
 from tests.databases import one_server as one_server
 from tests.databases import server as server
 from tests.storage.notes import NOTES, at_once, both, count_up, in_use, number, prepare

@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from pyservice.errors import ServiceError
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.sqlite_connections import Connections
-from tests.storage.notes import both, count_up, prepare
+from pyservice.storage.transactions import Transaction
+from tests.storage.notes import both, count_up, number, prepare
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +119,52 @@ async def test_an_error_of_the_commit_is_told_to_all_of_the_group(
     assert codes == ["CONTROL_PLANE_UNAVAILABLE"] * 3
     assert called == ["attempted"] * 3
     async with database.read() as tx:
+        assert await both(tx) == (0, 0)
+
+
+async def test_whoever_goes_on_after_a_full_disk_writes_nothing_outside_of_a_transaction(
+    database: SqliteDatabase, opened: list[sqlite3.Connection]
+) -> None:
+    """SQLite took the transaction back; what comes then would be committed by itself."""
+    told = []
+
+    async def go_on() -> None:
+        async with database.write() as tx:
+            await count_up(tx, "a")
+            connection = opened[-1]
+            [(pages,)] = connection.execute("PRAGMA page_count")
+            connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+            for work in (grow(tx), count_up(tx, "b"), number(tx, "b")):
+                try:
+                    await work
+                except ServiceError as error:
+                    told.append(error.code)
+
+    with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
+        await go_on()
+    assert told == ["STORAGE_FULL", "CONTROL_PLANE_UNAVAILABLE", "CONTROL_PLANE_UNAVAILABLE"]
+    async with database.write() as tx:
+        assert await both(tx) == (0, 0)
+        await count_up(tx, "a")
+    assert opened[-1] is not opened[0]
+
+
+async def grow(tx: Transaction) -> None:
+    """Wants more pages than a full disk has."""
+    name = "x" * 100_000
+    await tx.run(text(f"INSERT INTO notes VALUES ('{name}', 1)"))
+
+
+async def test_a_reader_whose_transaction_ended_reads_no_other_state(
+    database: SqliteDatabase, opened: list[sqlite3.Connection]
+) -> None:
+    async with database.read() as tx:
+        await number(tx)
+        # As an error of the disk does.
+        opened[-1].execute("ROLLBACK")
+        with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
+            await number(tx)
+    async with database.look() as tx:
         assert await both(tx) == (0, 0)
 
 

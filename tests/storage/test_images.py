@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 
 import pytest
@@ -15,17 +16,34 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", crc)
 
 
+def header(width: int = 3, height: int = 2, depth: int = 8, color: int = 2) -> bytes:
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
+
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PIXELS = chunk(b"IDAT", zlib.compress(b"\0" * 20))
+PALETTE = chunk(b"PLTE", b"abc")
+END = chunk(b"IEND", b"")
+
+
 def png(width: int = 3, height: int = 2, depth: int = 8, color: int = 2) -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
-    pixels = zlib.compress(b"\0" * 20)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
+    return SIGNATURE + header(width, height, depth, color) + PIXELS + END
 
 
-def jpeg(width: int = 3, height: int = 2, marker: int = 0xC0) -> bytes:
-    table = b"\xff\xdb\x00\x04ab"
-    frame = struct.pack(">BBHBHHB", 0xFF, marker, 8, 8, height, width, 1)
-    return b"\xff\xd8" + table + b"\xff" + frame + b"\xff\xda\x00\x02pixels\xff\xd9"
+def segment(marker: int, content: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(content)) + content
+
+
+def frame(width: int = 3, height: int = 2, marker: int = 0xC0) -> bytes:
+    return segment(marker, struct.pack(">BHHB", 8, height, width, 1) + b"\x01\x11\x00")
+
+
+SCAN = segment(0xDA, b"\x01\x01\x00\x00\x3f\x00")
+TABLE = segment(0xDB, b"\0" + b"\x01" * 64)
+
+
+def jpeg(width: int = 3, height: int = 2, marker: int = 0xC0, coded: bytes = b"pixels") -> bytes:
+    return b"\xff\xd8" + TABLE + frame(width, height, marker) + SCAN + coded + b"\xff\xd9"
 
 
 def test_a_png_is_one() -> None:
@@ -35,11 +53,55 @@ def test_a_png_is_one() -> None:
     assert picture.content_type == "image/png"
 
 
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [chunk(b"gAMA", b"\0\0\xb1\x8f"), PIXELS, chunk(b"tEXt", b"Title\0Knight"), END],
+        [chunk(b"IDAT", b""), PIXELS, chunk(b"IDAT", b""), END],
+        [PALETTE, chunk(b"tRNS", b"\0"), PIXELS, END],
+        [chunk(b"tEXt", b"a\0b"), chunk(b"tEXt", b"c\0d"), PIXELS, END],
+    ],
+)
+def test_a_png_may_have_chunks_of_other_kinds_and_its_pixels_in_several(
+    chunks: list[bytes],
+) -> None:
+    assert check_image(SIGNATURE + header() + b"".join(chunks)) is not None
+
+
+def test_pixels_that_are_indexes_need_a_palette_before_them() -> None:
+    start = SIGNATURE + header(color=3)
+    assert check_image(start + PALETTE + PIXELS + END) is not None
+    assert check_image(start + PIXELS + END) is None
+    assert check_image(start + PIXELS + PALETTE + END) is None
+
+
 @pytest.mark.parametrize("marker", [0xC0, 0xC1, 0xC2])
 def test_a_jpeg_is_one(marker: int) -> None:
     picture = check_image(jpeg(640, 480, marker))
     assert picture is not None
     assert (picture.kind, picture.width, picture.height) == ("jpeg", 640, 480)
+
+
+@pytest.mark.parametrize(
+    "coded",
+    [
+        b"a\xff\x00b",
+        b"a\xff\xd0b\xff\xd7c",
+        b"a" + SCAN + b"b",
+        b"a" + segment(0xC4, b"table") + SCAN + b"b",
+        b"a\xff\xff" + SCAN + b"b",
+        b"\xff\x00" * 40_000,
+        *(b"a" * (16_384 + more) + SCAN + b"b" for more in (-2, -1, 0, 1)),
+    ],
+)
+def test_a_scan_has_stuffed_bytes_and_others_may_follow_it(coded: bytes) -> None:
+    assert check_image(jpeg(coded=coded)) is not None
+
+
+def test_what_cameras_and_programs_write_into_a_jpeg_is_no_obstacle() -> None:
+    said = segment(0xE0, b"JFIF\0") + segment(0xE1, b"Exif\xff\xd9" * 99) + segment(0xFE, b"")
+    assert check_image(b"\xff\xd8" + said + b"\xff\xff" + jpeg()[2:]) is not None
+    assert check_image(jpeg() + jpeg()) is not None
 
 
 @pytest.mark.parametrize(
@@ -65,13 +127,89 @@ def test_a_jpeg_is_one(marker: int) -> None:
         jpeg(marker=0xC4),
         jpeg()[:-2],
         jpeg()[:8],
-        b"\xff\xd8\xff\xda\x00\x02pixels\xff\xd9",
+        b"\xff\xd8" + SCAN + b"pixels\xff\xd9",
         b"\xff\xd8\xff\xdb\x00\x00" + jpeg()[2:],
         b"\xff\xd8\xff\xff\xff\xd9",
     ],
 )
 def test_what_is_none_is_none(content: bytes) -> None:
     assert check_image(content) is None
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        header() + b"<script>IDAT</script>" + END,
+        header() + chunk(b"tEXt", b"IDAT") + END,
+        header() + PIXELS + b"garbage" + END,
+        header() + PIXELS + END + END,
+        header() + PIXELS + END + chunk(b"tEXt", b"a\0b") + END,
+        header() + PIXELS + chunk(b"tEXt", b"a\0b") + PIXELS + END,
+        header() + header() + PIXELS + END,
+        header() + PIXELS + header() + END,
+        header() + END + PIXELS + END,
+        header() + chunk(b"IDAX", b"") + PIXELS + END,
+        header() + chunk(b"1DAT", b"") + PIXELS + END,
+        header() + PALETTE + PALETTE + PIXELS + END,
+        header() + chunk(b"PLTE", b"ab") + PIXELS + END,
+        header() + PIXELS[:-1] + b"\0" + END,
+        header() + b"\xff\xff\xff\xff" + PIXELS[4:] + END,
+        header() + b"\x7f" + PIXELS[1:] + END,
+        header() + PIXELS,
+        header() + PIXELS + chunk(b"IEND", b"more"),
+        chunk(b"tEXt", b"a\0b") + header() + PIXELS + END,
+        PIXELS + END,
+        b"",
+    ],
+)
+def test_a_png_with_a_chunk_out_of_place_or_form_is_none(rest: bytes) -> None:
+    assert check_image(SIGNATURE + rest) is None
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        frame() + b"<script>alert(1)</script>\xff\xd9",
+        frame() + b"\xff\xda<script>alert(1)</script>\xff\xd9",
+        frame() + segment(0xDA, b"") + b"pixels\xff\xd9",
+        frame() + segment(0xDA, b"\x01\x02\x00\x00\x3f\x00") + b"pixels\xff\xd9",
+        frame() + SCAN + b"\xff\xd9",
+        frame() + SCAN + b"pixels",
+        frame() + SCAN + b"pixels\xff",
+        frame() + SCAN + b"pixels" + segment(0xFE, b"\xff\xd9")[:-2],
+        frame() + SCAN + b"pixels" + segment(0xFE, b"\xff\xd9"),
+        frame() + SCAN + b"pixels\xff\x02pixels\xff\xd9",
+        frame() + SCAN + b"pixels\xff\xd8pixels\xff\xd9",
+        frame() + b"\xff\xd9",
+        frame() + frame() + SCAN + b"pixels\xff\xd9",
+        frame() + segment(0xFE, b"")[:-1] + b"\x01" + SCAN + b"pixels\xff\xd9",
+        frame()[:-1] + SCAN + b"pixels\xff\xd9",
+        frame().replace(b"\x00\x0b\x08", b"\x00\x08\x08")[:-3] + SCAN + b"pixels\xff\xd9",
+        SCAN + b"pixels" + frame() + b"\xff\xd9",
+        frame() + b"\0\0" + SCAN + b"pixels\xff\xd9",
+        b"",
+    ],
+)
+def test_a_jpeg_with_a_segment_out_of_place_or_form_is_none(rest: bytes) -> None:
+    assert check_image(b"\xff\xd8" + rest) is None
+
+
+MIB = 1 << 20
+HOSTILE = {
+    "chunks of nothing": SIGNATURE + header() + chunk(b"teXt", b"") * (2 * MIB // 12) + PIXELS,
+    "fill bytes": b"\xff\xd8" + b"\xff" * (2 * MIB),
+    "comments of nothing": b"\xff\xd8" + segment(0xFE, b"") * (MIB // 2),
+    "scans of a byte": b"\xff\xd8" + frame() + (SCAN + b"a") * (2 * MIB // 11),
+    "fill bytes in a scan": b"\xff\xd8" + frame() + SCAN + b"\xff" * (2 * MIB),
+    "stuffed bytes": jpeg(coded=b"\xff\x00" * MIB)[:-2],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_largest_picture_that_wastes_time_takes_little(name: str) -> None:
+    start = time.process_time()
+    assert check_image(HOSTILE[name]) is None
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(

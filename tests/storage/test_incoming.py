@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ async def test_what_comes_after_a_failure_leaves_no_file(
     tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
     folder = tmp_path / "incoming"
-    upload = Incoming(folder / "a", 8, threads, lambda path: None, lambda upload: None)
+    upload = Incoming(folder / "a", 8, threads, lambda path: None, lambda size: nullcontext())
     first, second = asyncio.Event(), asyncio.Event()
     upload.take(memoryview(b"1234"), first.set)  # the folder is not there: it cannot be written
     await asyncio.wait_for(first.wait(), 5)

@@ -21,7 +21,6 @@ from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import HEAD, current_revision, known_revisions, migrate, upgrade
 from pyservice.storage.tables import metadata
 from tests.databases import KINDS, Databases
-from tests.databases import databases as databases
 
 pytestmark = pytest.mark.anyio
 

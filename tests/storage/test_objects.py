@@ -131,6 +131,27 @@ async def test_a_wrong_length_is_never_completed(place: Place) -> None:
     assert refused.value.code == "UPLOAD_INCOMPLETE"
 
 
+async def test_a_place_that_takes_the_right_length_alone_is_asked_for_lengths_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site has thousands of files."""
+    asked: list[str] = []
+    lengths = place.blobs.lengths
+
+    async def noted(names: Sequence[str]) -> list[int | None]:
+        asked.extend(names)
+        return await lengths(names)
+
+    for key in ("up/r", "up/s"):
+        await place.upload(key, CONTENT)
+    with monkeypatch.context() as patched:
+        patched.setattr(place.blobs, "lengths", noted)
+        await place.objects.complete([Prepared(f"up/{k}", [Part(0, len(CONTENT))]) for k in "rs"])
+    again = ["kept/up/r", "kept/up/s"] if place.blobs.takes_any_length else []
+    assert asked == ["pending/up/r.0", "pending/up/s.0", *again]
+    assert await place.content("up/r") == CONTENT
+
+
 @pytest.mark.parametrize("late", [CONTENT + b"x", CONTENT[:-1], b""])
 async def test_another_length_that_comes_while_it_is_completed_is_not_kept(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, late: bytes

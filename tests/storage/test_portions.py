@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from pyservice.storage import devices, numbers
+from pyservice.control import history
+from pyservice.control.rays import KEPT_MS, RayStore
+from pyservice.storage import devices, lobbies, numbers, rays, tables
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.portions import PORTION
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.tables import device_links, idempotent_answers
 from tests.databases import KINDS, Databases
-from tests.databases import databases as databases
 
 pytestmark = pytest.mark.anyio
 
 NOW_MS = 1_000_000
 MANY = 2 * PORTION + 5
+AFTER_MS = NOW_MS + MANY + history.KEPT_MS
+"""When lobbies that ended before `NOW_MS` + `MANY` are not told of any more."""
 
 
 @pytest.fixture(params=KINDS)
@@ -38,7 +41,7 @@ async def make_links(database: Database, count: int) -> list[str]:
     ids = [f"{number:036}" for number in range(count)]
     async with database.write() as tx:
         for one in ids:
-            await devices.add(tx, one, NOW_MS, NOW_MS + 10)
+            await devices.add(tx, one, NOW_MS, NOW_MS + 10, 1)
     return ids
 
 
@@ -51,7 +54,7 @@ async def test_of_what_was_not_completed_the_newest_are_kept(database: Database)
     assert await devices.forget_uncompleted_beyond(database, 10) == 0
     ids = await make_links(database, MANY)
     async with database.write() as tx:
-        assert await devices.complete(tx, ids[1], "game", "token", NOW_MS)
+        assert await devices.complete(tx, ids[1], "game", "token", b"secret", NOW_MS)
     # So many portions at most, and the rest another time.
     assert await devices.forget_uncompleted_beyond(database, 10, most=1) == PORTION
     assert await devices.forget_uncompleted_beyond(database, 10) == MANY - PORTION - 10 - 1
@@ -62,7 +65,7 @@ async def test_of_what_was_not_completed_the_newest_are_kept(database: Database)
 async def test_links_that_ended_go_and_others_stay(database: Database) -> None:
     ids = await make_links(database, MANY)
     async with database.write() as tx:
-        await devices.add(tx, "later", NOW_MS, NOW_MS + 11)
+        await devices.add(tx, "later", NOW_MS, NOW_MS + 11, 1)
     assert await devices.forget_before(database, NOW_MS + 10) == 0
     assert await devices.forget_before(database, NOW_MS + 11) == len(ids)
     assert await names_of(database, device_links.c.device_link_id) == ["later"]
@@ -85,16 +88,96 @@ async def test_a_portion_is_one_transaction_and_leaves_room_for_others(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_links(database, MANY)
-    left: list[int] = []
+    begun = noted_writes(database, monkeypatch)
+    assert await devices.forget_before(database, NOW_MS + 11) == MANY
+    assert len(begun) == 3
+
+
+def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each transaction that began to write since."""
+    begun: list[None] = []
     begin = database.write
 
     def noted() -> Any:
-        left.append(0)
+        begun.append(None)
         return begin()
 
     monkeypatch.setattr(database, "write", noted)
-    assert await devices.forget_before(database, NOW_MS + 11) == MANY
-    assert len(left) == 3
+    return begun
+
+
+class Nobody:
+    """A data plane that is not asked."""
+
+    async def read_facts(self, request: Any) -> Any:
+        raise AssertionError
+
+    async def lobby_places(self, lobby_ids: Any) -> Any:
+        raise AssertionError
+
+
+async def add_lobbies(database: Database, count: int) -> None:
+    about = {
+        "namespace_id": "n",
+        "game_mode": "arena",
+        "region_id": "local",
+        "version_id": "v",
+        "publicity": "public",
+        "is_closed": False,
+        "is_stopping": False,
+        "create_ms": 1,
+    }
+    rows = [
+        {**about, "lobby_id": f"{number:036}", "stop_ms": NOW_MS + number}
+        for number in range(count)
+    ]
+    async with database.write() as tx:
+        await lobbies.add_many(tx, [*rows, {**about, "lobby_id": "alive", "stop_ms": None}])
+
+
+async def test_lobbies_that_ended_go_in_portions_and_others_stay(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_lobbies(database, MANY + 1)
+    begun = noted_writes(database, monkeypatch)
+    await history.History(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
+    assert len(begun) == 3
+    # The last one ended in the very millisecond from which on they are kept.
+    left = await names_of(database, tables.lobbies.c.lobby_id)
+    assert sorted(left) == sorted([f"{MANY:036}", "alive"])
+
+
+async def add_rays(database: Database, count: int) -> None:
+    """Two of each millisecond."""
+    about = {"parent_span_id": "", "span_set": b"", "identity_id": None, "group_id": None}
+    rows = [
+        {**about, "ray_id": "r", "span_id": f"{number:016}", "game_id": None, "create_ms": ms}
+        for number, ms in ((number, NOW_MS + number // 2) for number in range(count))
+    ]
+    async with database.write() as tx:
+        await rays.add(tx, rows)
+
+
+async def test_rays_that_are_too_old_or_too_many_go_in_portions(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 * MANY
+    await add_rays(database, count)
+    begun = noted_writes(database, monkeypatch)
+    clock = [NOW_MS + MANY + KEPT_MS]
+    store = RayStore(database, count, lambda: clock[0])
+    await store.prune()
+    assert len(begun) == count // PORTION + 1
+    assert await names_of(database, tables.rays.c.span_id) == []
+
+    await add_rays(database, count)
+    clock[0] = NOW_MS
+    begun.clear()
+    await RayStore(database, 11, lambda: clock[0]).prune()
+    assert len(begun) > count // PORTION
+    # One of more than eleven is too many, and the other of its millisecond goes with it.
+    left = await names_of(database, tables.rays.c.span_id)
+    assert left == [f"{number:016}" for number in range(count - 10, count)]
 
 
 async def test_no_portion_looks_through_a_table(tmp_path: Path) -> None:
@@ -106,8 +189,11 @@ async def test_no_portion_looks_through_a_table(tmp_path: Path) -> None:
         for statement in (
             devices._FORGET_UNCOMPLETED,
             devices._FORGET_ENDED,
+            devices._FORGET_SECRETS,
             numbers._FORGET_ANONYMOUS,
             numbers._FORGET_OLD,
+            lobbies._FORGET_STOPPED,
+            rays._FORGET,
             devices._GREATEST,
             numbers._GREATEST,
         ):

@@ -31,7 +31,7 @@ async def test_sites_and_signed_urls_come_out_of_the_bucket(tmp_path: Path) -> N
             listener = socket.create_server(("127.0.0.1", 0))
             listener.setblocking(False)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            signer = UrlSigner([KEY])
+            signer = UrlSigner(KEY)
             objects = Objects(place.blobs, signer, url)
             site = Site({"a.bin": SiteFile("site/a", len(CONTENT), 0)})
             cdn = Cdn(GivenSites({("arena", "prod"): site}), objects, signer, None)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pyservice.storage.signatures import Grant, InvalidSignature, UrlSigner
+from pyservice.storage.signatures import EndedKey, Grant, InvalidSignature, UrlSigner
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 NOW_S = 1_700_000_000
@@ -16,22 +16,22 @@ GET = Grant("GET", "up/a", NOW_S + 60, filename="a b/ü&=.csv", content_type="te
 
 def verified(target: str, method: str = "PUT", now_s: float = NOW_S, key: bytes = KEY) -> Grant:
     url = urlsplit(target)
-    return UrlSigner([key]).verify(method, url.path, url.query.encode(), now_s)
+    return UrlSigner(key).verify(method, url.path, url.query.encode(), now_s)
 
 
 @pytest.mark.parametrize("grant", [PUT, GET, Grant("GET", "a/b", None)])
 def test_what_was_signed_comes_back(grant: Grant) -> None:
-    target = UrlSigner([KEY]).target(grant)
+    target = UrlSigner(KEY).target(grant)
     assert verified(target, grant.method) == grant
     assert target.isascii()
 
 
 def test_head_is_allowed_where_get_is() -> None:
-    assert verified(UrlSigner([KEY]).target(GET), "HEAD") == GET
+    assert verified(UrlSigner(KEY).target(GET), "HEAD") == GET
 
 
 def test_it_ends_in_the_second_that_it_says() -> None:
-    target = UrlSigner([KEY]).target(PUT)
+    target = UrlSigner(KEY).target(PUT)
     verified(target, now_s=NOW_S + 59.9)
     with pytest.raises(InvalidSignature):
         verified(target, now_s=NOW_S + 60)
@@ -58,7 +58,7 @@ def test_it_ends_in_the_second_that_it_says() -> None:
     ],
 )
 def test_an_altered_url_is_refused(before: str, after: str) -> None:
-    target = UrlSigner([KEY]).target(PUT)
+    target = UrlSigner(KEY).target(PUT)
     assert before in target
     with pytest.raises(InvalidSignature):
         verified(target.replace(before, after))
@@ -67,14 +67,14 @@ def test_an_altered_url_is_refused(before: str, after: str) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "put", ""])
 def test_another_method_is_refused(method: str) -> None:
     with pytest.raises(InvalidSignature):
-        verified(UrlSigner([KEY]).target(PUT), method)
+        verified(UrlSigner(KEY).target(PUT), method)
     if method not in ("GET", "HEAD"):
         with pytest.raises(InvalidSignature):
-            verified(UrlSigner([KEY]).target(GET), method)
+            verified(UrlSigner(KEY).target(GET), method)
 
 
 def test_every_single_character_counts() -> None:
-    target = UrlSigner([KEY]).target(PUT)
+    target = UrlSigner(KEY).target(PUT)
     for at in range(len(target)):
         altered = target[:at] + ("x" if target[at] != "x" else "y") + target[at + 1 :]
         # The last letter of base64 without padding has two bits that mean nothing.
@@ -85,22 +85,45 @@ def test_every_single_character_counts() -> None:
 def test_one_field_does_not_pass_for_another() -> None:
     name = Grant("GET", "up/a", None, filename="x", content_type=None)
     kind = Grant("GET", "up/a", None, filename=None, content_type="x")
-    given = UrlSigner([KEY]).target(name).partition("signature=")[2]
-    other = UrlSigner([KEY]).target(kind).partition("signature=")[0] + "signature=" + given
+    given = UrlSigner(KEY).target(name).partition("signature=")[2]
+    other = UrlSigner(KEY).target(kind).partition("signature=")[0] + "signature=" + given
     with pytest.raises(InvalidSignature):
         verified(other, "GET")
 
 
 def test_after_a_rotation_old_urls_hold_while_their_key_is_there() -> None:
-    old = urlsplit(UrlSigner([KEY]).target(PUT))
-    rotated = UrlSigner([OTHER, KEY])
+    old = urlsplit(UrlSigner(KEY).target(PUT))
+    rotated = UrlSigner(KEY)
+    rotated.take(OTHER, [EndedKey(KEY, NOW_S + 60)])
     assert rotated.verify("PUT", old.path, old.query.encode(), NOW_S) == PUT
     assert verified(rotated.target(PUT), key=OTHER) == PUT
     with pytest.raises(InvalidSignature):
         verified(rotated.target(PUT), key=KEY)
+    rotated.take(OTHER, [])
+    with pytest.raises(InvalidSignature):
+        rotated.verify("PUT", old.path, old.query.encode(), NOW_S)
 
 
-@pytest.mark.parametrize("keys", [[], [b"short"]])
-def test_there_is_no_weak_key(keys: list[bytes]) -> None:
-    with pytest.raises(ValueError, match="32 bytes"):
-        UrlSigner(keys)
+def test_an_old_key_makes_nothing_that_lasts_longer_than_what_it_made() -> None:
+    rotated = UrlSigner(OTHER, [EndedKey(KEY, NOW_S + 60)], lambda key: key == "up/picture")
+
+    def is_good(grant: Grant) -> bool:
+        """What somebody signs who has got hold of the old key."""
+        url = urlsplit(UrlSigner(KEY).target(grant))
+        try:
+            return rotated.verify(grant.method, url.path, url.query.encode(), NOW_S) == grant
+        except InvalidSignature:
+            return False
+
+    assert is_good(PUT)
+    assert not is_good(PUT._replace(expires_at_s=NOW_S + 61))
+    assert is_good(Grant("GET", "up/picture", None))
+    assert not is_good(Grant("GET", "up/build", None))
+
+
+def test_there_is_no_weak_key() -> None:
+    for weak in (b"", b"short"):
+        with pytest.raises(ValueError, match="32 bytes"):
+            UrlSigner(weak)
+        with pytest.raises(ValueError, match="32 bytes"):
+            UrlSigner(KEY, [EndedKey(weak, NOW_S)])

@@ -30,7 +30,6 @@ from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict, Database, open_database
 from pyservice.storage.tables import metadata
 from tests.databases import KINDS, Databases
-from tests.databases import databases as databases
 from tests.storage.notes import NOTES, both, prepare
 
 pytestmark = pytest.mark.anyio

@@ -91,7 +91,7 @@ class BuildsServicer:
 
     def PrepareBuild(self, request, context):
         """env_ of the environment, or cloud_ of the game. A new build, and where to upload its image (decisions 6.5).
-        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, UPLOAD_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +132,7 @@ class BuildsServicer:
 
     def CreateGameBuild(self, request, context):
         """cloud_ of the game. A new build, and where to upload its image; the upload is then completed (decisions 6.5).
-        Errors: GAME_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
+        Errors: GAME_NOT_FOUND, UPLOAD_NOT_FOUND, VALIDATION_FAILED, UPLOAD_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

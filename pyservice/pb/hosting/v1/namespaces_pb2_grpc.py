@@ -214,7 +214,7 @@ class NamespacesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetAuthUser(self, request, context):
-        """Adds a user of the namespace's site, or changes the password (decisions 8.1).
+        """Adds a user of the namespace's site, or changes the password (decisions 8.1). There are at most 1,024.
         Errors: GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, VALIDATION_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

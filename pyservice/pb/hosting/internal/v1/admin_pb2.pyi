@@ -18,20 +18,24 @@ TOKEN_KIND_PUBLIC: TokenKind
 TOKEN_KIND_ENVIRONMENT: TokenKind
 
 class CreateTokenRequest(_message.Message):
-    __slots__ = ("kind", "namespace")
+    __slots__ = ("kind", "namespace", "expires_in_ms")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
     kind: TokenKind
     namespace: str
-    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., namespace: _Optional[str] = ...) -> None: ...
+    expires_in_ms: int
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., namespace: _Optional[str] = ..., expires_in_ms: _Optional[int] = ...) -> None: ...
 
 class CreateTokenResponse(_message.Message):
-    __slots__ = ("token", "token_id")
+    __slots__ = ("token", "token_id", "expires_ms")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
     token: str
     token_id: str
-    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+    expires_ms: int
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class RotateKeysRequest(_message.Message):
     __slots__ = ("drop_unused",)

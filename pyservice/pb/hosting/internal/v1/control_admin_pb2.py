@@ -26,7 +26,7 @@ from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_valid
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as hosting_dot_internal_dot_v1_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hosting/internal/v1/control_admin.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fhosting/internal/v1/admin.proto\"5\n\x15\x43reateIdentityRequest\x12\x1c\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"5\n\x16\x43reateIdentityResponse\x12\x1b\n\x0bidentity_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\x17\n\x15ListIdentitiesRequest\"Q\n\x16ListIdentitiesResponse\x12\x37\n\nidentities\x18\x01 \x03(\x0b\x32#.hosting.internal.v1.IdentityRecord\"i\n\x0eIdentityRecord\x12\x1b\n\x0bidentity_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x11\n\tcreate_ms\x18\x03 \x01(\x04\x12\x11\n\tgroup_ids\x18\x04 \x03(\t\"\xb4\x01\n\x17\x41\x64minCreateGroupRequest\x12\x1c\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x65\n\x11owner_identity_id\x18\x02 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x00\x88\x01\x01\x42\x14\n\x12_owner_identity_id\"4\n\x18\x41\x64minCreateGroupResponse\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\x13\n\x11ListGroupsRequest\"F\n\x12ListGroupsResponse\x12\x30\n\x06groups\x18\x01 \x03(\x0b\x32 .hosting.internal.v1.GroupRecord\"\x7f\n\x0bGroupRecord\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x19\n\x11owner_identity_id\x18\x03 \x01(\t\x12\x11\n\tcreate_ms\x18\x04 \x01(\x04\x12\x12\n\nmember_ids\x18\x05 \x03(\t\"\xcd\x01\n\x10\x41\x64\x64MemberRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12]\n\x0bidentity_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"\x13\n\x11\x41\x64\x64MemberResponse\"\xd0\x01\n\x13RemoveMemberRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12]\n\x0bidentity_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"\x16\n\x14RemoveMemberResponse\"\xca\x02\n\x17\x43reateCloudTokenRequest\x12Y\n\x08group_id\x18\x01 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x00\x12\x34\n\x07game_id\x18\x02 \x01(\tB!\xbaH\x1er\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$H\x00\x12\x1d\n\nall_groups\x18\x03 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x12_\n\x0bidentity_id\x18\x04 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x01\x88\x01\x01\x42\x0e\n\x05scope\x12\x05\xbaH\x02\x08\x01\x42\x0e\n\x0c_identity_id\"N\n\x18\x43reateCloudTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\xab\x01\n\x1b\x43reateNamespaceTokenRequest\x12\x39\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.hosting.internal.v1.TokenKindB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12Q\n\tnamespace\x18\x02 \x01(\tB>\xbaH;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\xc8\x01\x01\"R\n\x1c\x43reateNamespaceTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\xcf\x01\n\x14RecordBillingRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12=\n\x05\x65vent\x18\x02 \x01(\x0e\x32!.hosting.internal.v1.BillingEventB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12\x1c\n\x05ts_ms\x18\x03 \x01(\x04\x42\r\xbaH\n2\x08\x10\x80\xb8\xff\x90\xfd\xce\x39\"\x17\n\x15RecordBillingResponse\"\x14\n\x12ListOrphansRequest\"C\n\x13ListOrphansResponse\x12,\n\x07orphans\x18\x01 \x03(\x0b\x32\x1b.hosting.internal.v1.Orphan\"J\n\x06Orphan\x12\x1c\n\x0cnamespace_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0csource_epoch\x18\x03 \x01(\x04\"\xfa\x01\n\x14RemoveOrphansRequest\x12\x66\n\rnamespace_ids\x18\x01 \x03(\tBO\xbaHL\x92\x01I\x10\x90N\x18\x01\"Br@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08:m\xbaHj\x1ah\n\x16namespace_ids.required\x12!name at least one, or ask for all\x1a+this.all != (this.namespace_ids.size() > 0)\"E\n\x15RemoveOrphansResponse\x12,\n\x07removed\x18\x01 \x03(\x0b\x32\x1b.hosting.internal.v1.Orphan*\xc7\x01\n\x0c\x42illingEvent\x12\x1d\n\x19\x42ILLING_EVENT_UNSPECIFIED\x10\x00\x12 \n\x1c\x42ILLING_EVENT_PAYMENT_FAILED\x10\x01\x12)\n%BILLING_EVENT_PAYMENT_METHOD_ATTACHED\x10\x02\x12&\n\"BILLING_EVENT_PAYMENT_METHOD_VALID\x10\x03\x12#\n\x1f\x42ILLING_EVENT_PAYMENT_SUCCEEDED\x10\x04\x32\x95\t\n\x0c\x43ontrolAdmin\x12i\n\x0e\x43reateIdentity\x12*.hosting.internal.v1.CreateIdentityRequest\x1a+.hosting.internal.v1.CreateIdentityResponse\x12i\n\x0eListIdentities\x12*.hosting.internal.v1.ListIdentitiesRequest\x1a+.hosting.internal.v1.ListIdentitiesResponse\x12o\n\x10\x41\x64minCreateGroup\x12,.hosting.internal.v1.AdminCreateGroupRequest\x1a-.hosting.internal.v1.AdminCreateGroupResponse\x12]\n\nListGroups\x12&.hosting.internal.v1.ListGroupsRequest\x1a\'.hosting.internal.v1.ListGroupsResponse\x12Z\n\tAddMember\x12%.hosting.internal.v1.AddMemberRequest\x1a&.hosting.internal.v1.AddMemberResponse\x12\x63\n\x0cRemoveMember\x12(.hosting.internal.v1.RemoveMemberRequest\x1a).hosting.internal.v1.RemoveMemberResponse\x12o\n\x10\x43reateCloudToken\x12,.hosting.internal.v1.CreateCloudTokenRequest\x1a-.hosting.internal.v1.CreateCloudTokenResponse\x12{\n\x14\x43reateNamespaceToken\x12\x30.hosting.internal.v1.CreateNamespaceTokenRequest\x1a\x31.hosting.internal.v1.CreateNamespaceTokenResponse\x12\x66\n\rRecordBilling\x12).hosting.internal.v1.RecordBillingRequest\x1a*.hosting.internal.v1.RecordBillingResponse\x12`\n\x0bListOrphans\x12\'.hosting.internal.v1.ListOrphansRequest\x1a(.hosting.internal.v1.ListOrphansResponse\x12\x66\n\rRemoveOrphans\x12).hosting.internal.v1.RemoveOrphansRequest\x1a*.hosting.internal.v1.RemoveOrphansResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hosting/internal/v1/control_admin.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fhosting/internal/v1/admin.proto\"5\n\x15\x43reateIdentityRequest\x12\x1c\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"5\n\x16\x43reateIdentityResponse\x12\x1b\n\x0bidentity_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\x17\n\x15ListIdentitiesRequest\"Q\n\x16ListIdentitiesResponse\x12\x37\n\nidentities\x18\x01 \x03(\x0b\x32#.hosting.internal.v1.IdentityRecord\"i\n\x0eIdentityRecord\x12\x1b\n\x0bidentity_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x11\n\tcreate_ms\x18\x03 \x01(\x04\x12\x11\n\tgroup_ids\x18\x04 \x03(\t\"\xb4\x01\n\x17\x41\x64minCreateGroupRequest\x12\x1c\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x65\n\x11owner_identity_id\x18\x02 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x00\x88\x01\x01\x42\x14\n\x12_owner_identity_id\"4\n\x18\x41\x64minCreateGroupResponse\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\xdc\x01\n\x12UpdateGroupRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12\x19\n\x0c\x64isplay_name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x10\n\x03\x62io\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tpublicity\x18\x04 \x01(\tH\x02\x88\x01\x01\x42\x0f\n\r_display_nameB\x06\n\x04_bioB\x0c\n\n_publicity\"\x15\n\x13UpdateGroupResponse\"\x13\n\x11ListGroupsRequest\"F\n\x12ListGroupsResponse\x12\x30\n\x06groups\x18\x01 \x03(\x0b\x32 .hosting.internal.v1.GroupRecord\"\x9f\x01\n\x0bGroupRecord\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x19\n\x11owner_identity_id\x18\x03 \x01(\t\x12\x11\n\tcreate_ms\x18\x04 \x01(\x04\x12\x12\n\nmember_ids\x18\x05 \x03(\t\x12\x0b\n\x03\x62io\x18\x06 \x01(\t\x12\x11\n\tpublicity\x18\x07 \x01(\t\"\xcd\x01\n\x10\x41\x64\x64MemberRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12]\n\x0bidentity_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"\x13\n\x11\x41\x64\x64MemberResponse\"\xd0\x01\n\x13RemoveMemberRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12]\n\x0bidentity_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"\x16\n\x14RemoveMemberResponse\"\x89\x03\n\x17\x43reateCloudTokenRequest\x12Y\n\x08group_id\x18\x01 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x00\x12\x34\n\x07game_id\x18\x02 \x01(\tB!\xbaH\x1er\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$H\x00\x12\x1d\n\nall_groups\x18\x03 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x12_\n\x0bidentity_id\x18\x04 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x01\x88\x01\x01\x12+\n\rexpires_in_ms\x18\x05 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\x80\xe0\xd4\x89\xe4[(\xe8\x07H\x02\x88\x01\x01\x42\x0e\n\x05scope\x12\x05\xbaH\x02\x08\x01\x42\x0e\n\x0c_identity_idB\x10\n\x0e_expires_in_ms\"v\n\x18\x43reateCloudTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\nexpires_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_expires_ms\"\x82\x03\n\x1b\x43reateNamespaceTokenRequest\x12\x39\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.hosting.internal.v1.TokenKindB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12Q\n\tnamespace\x18\x02 \x01(\tB>\xbaH;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\xc8\x01\x01\x12+\n\rexpires_in_ms\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\x80\xe0\xd4\x89\xe4[(\xe8\x07H\x00\x88\x01\x01:\x95\x01\xbaH\x91\x01\x1a\x8e\x01\n\x19\x65xpires_in_ms.not-allowed\x12\x45is for environment tokens: a public token is good until it is revoked\x1a*!has(this.expires_in_ms) || this.kind == 2B\x10\n\x0e_expires_in_ms\"z\n\x1c\x43reateNamespaceTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\nexpires_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_expires_ms\"\xcf\x01\n\x14RecordBillingRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12=\n\x05\x65vent\x18\x02 \x01(\x0e\x32!.hosting.internal.v1.BillingEventB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12\x1c\n\x05ts_ms\x18\x03 \x01(\x04\x42\r\xbaH\n2\x08\x10\x80\xb8\xff\x90\xfd\xce\x39\"\x17\n\x15RecordBillingResponse\"/\n\x18RotateControlKeysRequest\x12\x13\n\x0b\x64rop_unused\x18\x01 \x01(\x08\"Y\n\x19RotateControlKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r\"\x14\n\x12ListOrphansRequest\"C\n\x13ListOrphansResponse\x12,\n\x07orphans\x18\x01 \x03(\x0b\x32\x1b.hosting.internal.v1.Orphan\"J\n\x06Orphan\x12\x1c\n\x0cnamespace_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0csource_epoch\x18\x03 \x01(\x04\"\xfa\x01\n\x14RemoveOrphansRequest\x12\x66\n\rnamespace_ids\x18\x01 \x03(\tBO\xbaHL\x92\x01I\x10\x90N\x18\x01\"Br@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08:m\xbaHj\x1ah\n\x16namespace_ids.required\x12!name at least one, or ask for all\x1a+this.all != (this.namespace_ids.size() > 0)\"E\n\x15RemoveOrphansResponse\x12,\n\x07removed\x18\x01 \x03(\x0b\x32\x1b.hosting.internal.v1.Orphan*\xc7\x01\n\x0c\x42illingEvent\x12\x1d\n\x19\x42ILLING_EVENT_UNSPECIFIED\x10\x00\x12 \n\x1c\x42ILLING_EVENT_PAYMENT_FAILED\x10\x01\x12)\n%BILLING_EVENT_PAYMENT_METHOD_ATTACHED\x10\x02\x12&\n\"BILLING_EVENT_PAYMENT_METHOD_VALID\x10\x03\x12#\n\x1f\x42ILLING_EVENT_PAYMENT_SUCCEEDED\x10\x04\x32\xeb\n\n\x0c\x43ontrolAdmin\x12i\n\x0e\x43reateIdentity\x12*.hosting.internal.v1.CreateIdentityRequest\x1a+.hosting.internal.v1.CreateIdentityResponse\x12i\n\x0eListIdentities\x12*.hosting.internal.v1.ListIdentitiesRequest\x1a+.hosting.internal.v1.ListIdentitiesResponse\x12o\n\x10\x41\x64minCreateGroup\x12,.hosting.internal.v1.AdminCreateGroupRequest\x1a-.hosting.internal.v1.AdminCreateGroupResponse\x12`\n\x0bUpdateGroup\x12\'.hosting.internal.v1.UpdateGroupRequest\x1a(.hosting.internal.v1.UpdateGroupResponse\x12]\n\nListGroups\x12&.hosting.internal.v1.ListGroupsRequest\x1a\'.hosting.internal.v1.ListGroupsResponse\x12Z\n\tAddMember\x12%.hosting.internal.v1.AddMemberRequest\x1a&.hosting.internal.v1.AddMemberResponse\x12\x63\n\x0cRemoveMember\x12(.hosting.internal.v1.RemoveMemberRequest\x1a).hosting.internal.v1.RemoveMemberResponse\x12o\n\x10\x43reateCloudToken\x12,.hosting.internal.v1.CreateCloudTokenRequest\x1a-.hosting.internal.v1.CreateCloudTokenResponse\x12{\n\x14\x43reateNamespaceToken\x12\x30.hosting.internal.v1.CreateNamespaceTokenRequest\x1a\x31.hosting.internal.v1.CreateNamespaceTokenResponse\x12\x66\n\rRecordBilling\x12).hosting.internal.v1.RecordBillingRequest\x1a*.hosting.internal.v1.RecordBillingResponse\x12r\n\x11RotateControlKeys\x12-.hosting.internal.v1.RotateControlKeysRequest\x1a..hosting.internal.v1.RotateControlKeysResponse\x12`\n\x0bListOrphans\x12\'.hosting.internal.v1.ListOrphansRequest\x1a(.hosting.internal.v1.ListOrphansResponse\x12\x66\n\rRemoveOrphans\x12).hosting.internal.v1.RemoveOrphansRequest\x1a*.hosting.internal.v1.RemoveOrphansResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,6 +45,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINCREATEGROUPREQUEST'].fields_by_name['owner_identity_id']._serialized_options = b'\272HBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
   _globals['_ADMINCREATEGROUPRESPONSE'].fields_by_name['group_id']._loaded_options = None
   _globals['_ADMINCREATEGROUPRESPONSE'].fields_by_name['group_id']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_UPDATEGROUPREQUEST'].fields_by_name['group_id']._loaded_options = None
+  _globals['_UPDATEGROUPREQUEST'].fields_by_name['group_id']._serialized_options = b'\272HEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\310\001\001'
   _globals['_GROUPRECORD'].fields_by_name['group_id']._loaded_options = None
   _globals['_GROUPRECORD'].fields_by_name['group_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_ADDMEMBERREQUEST'].fields_by_name['group_id']._loaded_options = None
@@ -65,6 +67,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATECLOUDTOKENREQUEST'].fields_by_name['all_groups']._serialized_options = b'\272H\004j\002\010\001'
   _globals['_CREATECLOUDTOKENREQUEST'].fields_by_name['identity_id']._loaded_options = None
   _globals['_CREATECLOUDTOKENREQUEST'].fields_by_name['identity_id']._serialized_options = b'\272HBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+  _globals['_CREATECLOUDTOKENREQUEST'].fields_by_name['expires_in_ms']._loaded_options = None
+  _globals['_CREATECLOUDTOKENREQUEST'].fields_by_name['expires_in_ms']._serialized_options = b'\272H\0142\n\030\200\340\324\211\344[(\350\007'
   _globals['_CREATECLOUDTOKENRESPONSE'].fields_by_name['token']._loaded_options = None
   _globals['_CREATECLOUDTOKENRESPONSE'].fields_by_name['token']._serialized_options = b'\200\001\001\272H\003\310\001\001'
   _globals['_CREATECLOUDTOKENRESPONSE'].fields_by_name['token_id']._loaded_options = None
@@ -73,6 +77,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATENAMESPACETOKENREQUEST'].fields_by_name['kind']._serialized_options = b'\272H\010\202\001\002\020\001\310\001\001'
   _globals['_CREATENAMESPACETOKENREQUEST'].fields_by_name['namespace']._loaded_options = None
   _globals['_CREATENAMESPACETOKENREQUEST'].fields_by_name['namespace']._serialized_options = b'\272H;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\310\001\001'
+  _globals['_CREATENAMESPACETOKENREQUEST'].fields_by_name['expires_in_ms']._loaded_options = None
+  _globals['_CREATENAMESPACETOKENREQUEST'].fields_by_name['expires_in_ms']._serialized_options = b'\272H\0142\n\030\200\340\324\211\344[(\350\007'
+  _globals['_CREATENAMESPACETOKENREQUEST']._loaded_options = None
+  _globals['_CREATENAMESPACETOKENREQUEST']._serialized_options = b'\272H\221\001\032\216\001\n\031expires_in_ms.not-allowed\022Eis for environment tokens: a public token is good until it is revoked\032*!has(this.expires_in_ms) || this.kind == 2'
   _globals['_CREATENAMESPACETOKENRESPONSE'].fields_by_name['token']._loaded_options = None
   _globals['_CREATENAMESPACETOKENRESPONSE'].fields_by_name['token']._serialized_options = b'\200\001\001\272H\003\310\001\001'
   _globals['_CREATENAMESPACETOKENRESPONSE'].fields_by_name['token_id']._loaded_options = None
@@ -89,8 +97,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REMOVEORPHANSREQUEST'].fields_by_name['namespace_ids']._serialized_options = b'\272HL\222\001I\020\220N\030\001\"Br@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
   _globals['_REMOVEORPHANSREQUEST']._loaded_options = None
   _globals['_REMOVEORPHANSREQUEST']._serialized_options = b'\272Hj\032h\n\026namespace_ids.required\022!name at least one, or ask for all\032+this.all != (this.namespace_ids.size() > 0)'
-  _globals['_BILLINGEVENT']._serialized_start=2772
-  _globals['_BILLINGEVENT']._serialized_end=2971
+  _globals['_BILLINGEVENT']._serialized_start=3549
+  _globals['_BILLINGEVENT']._serialized_end=3748
   _globals['_CREATEIDENTITYREQUEST']._serialized_start=126
   _globals['_CREATEIDENTITYREQUEST']._serialized_end=179
   _globals['_CREATEIDENTITYRESPONSE']._serialized_start=181
@@ -105,42 +113,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINCREATEGROUPREQUEST']._serialized_end=632
   _globals['_ADMINCREATEGROUPRESPONSE']._serialized_start=634
   _globals['_ADMINCREATEGROUPRESPONSE']._serialized_end=686
-  _globals['_LISTGROUPSREQUEST']._serialized_start=688
-  _globals['_LISTGROUPSREQUEST']._serialized_end=707
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=709
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=779
-  _globals['_GROUPRECORD']._serialized_start=781
-  _globals['_GROUPRECORD']._serialized_end=908
-  _globals['_ADDMEMBERREQUEST']._serialized_start=911
-  _globals['_ADDMEMBERREQUEST']._serialized_end=1116
-  _globals['_ADDMEMBERRESPONSE']._serialized_start=1118
-  _globals['_ADDMEMBERRESPONSE']._serialized_end=1137
-  _globals['_REMOVEMEMBERREQUEST']._serialized_start=1140
-  _globals['_REMOVEMEMBERREQUEST']._serialized_end=1348
-  _globals['_REMOVEMEMBERRESPONSE']._serialized_start=1350
-  _globals['_REMOVEMEMBERRESPONSE']._serialized_end=1372
-  _globals['_CREATECLOUDTOKENREQUEST']._serialized_start=1375
-  _globals['_CREATECLOUDTOKENREQUEST']._serialized_end=1705
-  _globals['_CREATECLOUDTOKENRESPONSE']._serialized_start=1707
-  _globals['_CREATECLOUDTOKENRESPONSE']._serialized_end=1785
-  _globals['_CREATENAMESPACETOKENREQUEST']._serialized_start=1788
-  _globals['_CREATENAMESPACETOKENREQUEST']._serialized_end=1959
-  _globals['_CREATENAMESPACETOKENRESPONSE']._serialized_start=1961
-  _globals['_CREATENAMESPACETOKENRESPONSE']._serialized_end=2043
-  _globals['_RECORDBILLINGREQUEST']._serialized_start=2046
-  _globals['_RECORDBILLINGREQUEST']._serialized_end=2253
-  _globals['_RECORDBILLINGRESPONSE']._serialized_start=2255
-  _globals['_RECORDBILLINGRESPONSE']._serialized_end=2278
-  _globals['_LISTORPHANSREQUEST']._serialized_start=2280
-  _globals['_LISTORPHANSREQUEST']._serialized_end=2300
-  _globals['_LISTORPHANSRESPONSE']._serialized_start=2302
-  _globals['_LISTORPHANSRESPONSE']._serialized_end=2369
-  _globals['_ORPHAN']._serialized_start=2371
-  _globals['_ORPHAN']._serialized_end=2445
-  _globals['_REMOVEORPHANSREQUEST']._serialized_start=2448
-  _globals['_REMOVEORPHANSREQUEST']._serialized_end=2698
-  _globals['_REMOVEORPHANSRESPONSE']._serialized_start=2700
-  _globals['_REMOVEORPHANSRESPONSE']._serialized_end=2769
-  _globals['_CONTROLADMIN']._serialized_start=2974
-  _globals['_CONTROLADMIN']._serialized_end=4147
+  _globals['_UPDATEGROUPREQUEST']._serialized_start=689
+  _globals['_UPDATEGROUPREQUEST']._serialized_end=909
+  _globals['_UPDATEGROUPRESPONSE']._serialized_start=911
+  _globals['_UPDATEGROUPRESPONSE']._serialized_end=932
+  _globals['_LISTGROUPSREQUEST']._serialized_start=934
+  _globals['_LISTGROUPSREQUEST']._serialized_end=953
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=955
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=1025
+  _globals['_GROUPRECORD']._serialized_start=1028
+  _globals['_GROUPRECORD']._serialized_end=1187
+  _globals['_ADDMEMBERREQUEST']._serialized_start=1190
+  _globals['_ADDMEMBERREQUEST']._serialized_end=1395
+  _globals['_ADDMEMBERRESPONSE']._serialized_start=1397
+  _globals['_ADDMEMBERRESPONSE']._serialized_end=1416
+  _globals['_REMOVEMEMBERREQUEST']._serialized_start=1419
+  _globals['_REMOVEMEMBERREQUEST']._serialized_end=1627
+  _globals['_REMOVEMEMBERRESPONSE']._serialized_start=1629
+  _globals['_REMOVEMEMBERRESPONSE']._serialized_end=1651
+  _globals['_CREATECLOUDTOKENREQUEST']._serialized_start=1654
+  _globals['_CREATECLOUDTOKENREQUEST']._serialized_end=2047
+  _globals['_CREATECLOUDTOKENRESPONSE']._serialized_start=2049
+  _globals['_CREATECLOUDTOKENRESPONSE']._serialized_end=2167
+  _globals['_CREATENAMESPACETOKENREQUEST']._serialized_start=2170
+  _globals['_CREATENAMESPACETOKENREQUEST']._serialized_end=2556
+  _globals['_CREATENAMESPACETOKENRESPONSE']._serialized_start=2558
+  _globals['_CREATENAMESPACETOKENRESPONSE']._serialized_end=2680
+  _globals['_RECORDBILLINGREQUEST']._serialized_start=2683
+  _globals['_RECORDBILLINGREQUEST']._serialized_end=2890
+  _globals['_RECORDBILLINGRESPONSE']._serialized_start=2892
+  _globals['_RECORDBILLINGRESPONSE']._serialized_end=2915
+  _globals['_ROTATECONTROLKEYSREQUEST']._serialized_start=2917
+  _globals['_ROTATECONTROLKEYSREQUEST']._serialized_end=2964
+  _globals['_ROTATECONTROLKEYSRESPONSE']._serialized_start=2966
+  _globals['_ROTATECONTROLKEYSRESPONSE']._serialized_end=3055
+  _globals['_LISTORPHANSREQUEST']._serialized_start=3057
+  _globals['_LISTORPHANSREQUEST']._serialized_end=3077
+  _globals['_LISTORPHANSRESPONSE']._serialized_start=3079
+  _globals['_LISTORPHANSRESPONSE']._serialized_end=3146
+  _globals['_ORPHAN']._serialized_start=3148
+  _globals['_ORPHAN']._serialized_end=3222
+  _globals['_REMOVEORPHANSREQUEST']._serialized_start=3225
+  _globals['_REMOVEORPHANSREQUEST']._serialized_end=3475
+  _globals['_REMOVEORPHANSRESPONSE']._serialized_start=3477
+  _globals['_REMOVEORPHANSRESPONSE']._serialized_end=3546
+  _globals['_CONTROLADMIN']._serialized_start=3751
+  _globals['_CONTROLADMIN']._serialized_end=5138
 # @@protoc_insertion_point(module_scope)

@@ -70,6 +70,22 @@ class AdminCreateGroupResponse(_message.Message):
     group_id: str
     def __init__(self, group_id: _Optional[str] = ...) -> None: ...
 
+class UpdateGroupRequest(_message.Message):
+    __slots__ = ("group_id", "display_name", "bio", "publicity")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    BIO_FIELD_NUMBER: _ClassVar[int]
+    PUBLICITY_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    display_name: str
+    bio: str
+    publicity: str
+    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., bio: _Optional[str] = ..., publicity: _Optional[str] = ...) -> None: ...
+
+class UpdateGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ListGroupsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -81,18 +97,22 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupRecord, _Mapping]]] = ...) -> None: ...
 
 class GroupRecord(_message.Message):
-    __slots__ = ("group_id", "display_name", "owner_identity_id", "create_ms", "member_ids")
+    __slots__ = ("group_id", "display_name", "owner_identity_id", "create_ms", "member_ids", "bio", "publicity")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     CREATE_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIO_FIELD_NUMBER: _ClassVar[int]
+    PUBLICITY_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     display_name: str
     owner_identity_id: str
     create_ms: int
     member_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ..., create_ms: _Optional[int] = ..., member_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    bio: str
+    publicity: str
+    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ..., create_ms: _Optional[int] = ..., member_ids: _Optional[_Iterable[str]] = ..., bio: _Optional[str] = ..., publicity: _Optional[str] = ...) -> None: ...
 
 class AddMemberRequest(_message.Message):
     __slots__ = ("group_id", "identity_id")
@@ -119,40 +139,48 @@ class RemoveMemberResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CreateCloudTokenRequest(_message.Message):
-    __slots__ = ("group_id", "game_id", "all_groups", "identity_id")
+    __slots__ = ("group_id", "game_id", "all_groups", "identity_id", "expires_in_ms")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     ALL_GROUPS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     game_id: str
     all_groups: bool
     identity_id: str
-    def __init__(self, group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., all_groups: _Optional[bool] = ..., identity_id: _Optional[str] = ...) -> None: ...
+    expires_in_ms: int
+    def __init__(self, group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., all_groups: _Optional[bool] = ..., identity_id: _Optional[str] = ..., expires_in_ms: _Optional[int] = ...) -> None: ...
 
 class CreateCloudTokenResponse(_message.Message):
-    __slots__ = ("token", "token_id")
+    __slots__ = ("token", "token_id", "expires_ms")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
     token: str
     token_id: str
-    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+    expires_ms: int
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class CreateNamespaceTokenRequest(_message.Message):
-    __slots__ = ("kind", "namespace")
+    __slots__ = ("kind", "namespace", "expires_in_ms")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
     kind: _admin_pb2.TokenKind
     namespace: str
-    def __init__(self, kind: _Optional[_Union[_admin_pb2.TokenKind, str]] = ..., namespace: _Optional[str] = ...) -> None: ...
+    expires_in_ms: int
+    def __init__(self, kind: _Optional[_Union[_admin_pb2.TokenKind, str]] = ..., namespace: _Optional[str] = ..., expires_in_ms: _Optional[int] = ...) -> None: ...
 
 class CreateNamespaceTokenResponse(_message.Message):
-    __slots__ = ("token", "token_id")
+    __slots__ = ("token", "token_id", "expires_ms")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
     token: str
     token_id: str
-    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+    expires_ms: int
+    def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class RecordBillingRequest(_message.Message):
     __slots__ = ("group_id", "event", "ts_ms")
@@ -167,6 +195,22 @@ class RecordBillingRequest(_message.Message):
 class RecordBillingResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RotateControlKeysRequest(_message.Message):
+    __slots__ = ("drop_unused",)
+    DROP_UNUSED_FIELD_NUMBER: _ClassVar[int]
+    drop_unused: bool
+    def __init__(self, drop_unused: _Optional[bool] = ...) -> None: ...
+
+class RotateControlKeysResponse(_message.Message):
+    __slots__ = ("current_key", "kept_keys", "dropped_keys")
+    CURRENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEPT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    current_key: int
+    kept_keys: _containers.RepeatedScalarFieldContainer[int]
+    dropped_keys: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, current_key: _Optional[int] = ..., kept_keys: _Optional[_Iterable[int]] = ..., dropped_keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListOrphansRequest(_message.Message):
     __slots__ = ()

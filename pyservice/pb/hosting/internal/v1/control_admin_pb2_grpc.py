@@ -50,6 +50,11 @@ class ControlAdminStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.AdminCreateGroupRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.AdminCreateGroupResponse.FromString,
                 _registered_method=True)
+        self.UpdateGroup = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/UpdateGroup',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.UpdateGroupRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.UpdateGroupResponse.FromString,
+                _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/hosting.internal.v1.ControlAdmin/ListGroups',
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListGroupsRequest.SerializeToString,
@@ -79,6 +84,11 @@ class ControlAdminStub:
                 '/hosting.internal.v1.ControlAdmin/RecordBilling',
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.FromString,
+                _registered_method=True)
+        self.RotateControlKeys = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/RotateControlKeys',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysResponse.FromString,
                 _registered_method=True)
         self.ListOrphans = channel.unary_unary(
                 '/hosting.internal.v1.ControlAdmin/ListOrphans',
@@ -114,6 +124,14 @@ class ControlAdminServicer:
     def AdminCreateGroup(self, request, context):
         """Makes a group.
         Errors: VALIDATION_FAILED, NOT_FOUND when there is no such identity.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateGroup(self, request, context):
+        """Changes what a group says of itself; what is left out stays (decisions 8.4).
+        Errors: GROUP_NOT_FOUND, VALIDATION_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -167,6 +185,15 @@ class ControlAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateControlKeys(self, request, context):
+        """Adds a key that signs device links and addresses of files from now on. Older keys verify what they signed; those of
+        which nothing is left may be dropped.
+        Errors: STORAGE_FULL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOrphans(self, request, context):
         """Namespaces that the data plane holds and no record has: left of a database that was lost or replaced.
         Errors: CONTROL_PLANE_UNAVAILABLE when the data plane does not answer.
@@ -201,6 +228,11 @@ def add_ControlAdminServicer_to_server(servicer, server):
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.AdminCreateGroupRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.AdminCreateGroupResponse.SerializeToString,
             ),
+            'UpdateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateGroup,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.UpdateGroupRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.UpdateGroupResponse.SerializeToString,
+            ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListGroupsRequest.FromString,
@@ -230,6 +262,11 @@ def add_ControlAdminServicer_to_server(servicer, server):
                     servicer.RecordBilling,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.SerializeToString,
+            ),
+            'RotateControlKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateControlKeys,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysResponse.SerializeToString,
             ),
             'ListOrphans': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOrphans,
@@ -324,6 +361,33 @@ class ControlAdmin:
             '/hosting.internal.v1.ControlAdmin/AdminCreateGroup',
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.AdminCreateGroupRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.AdminCreateGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/UpdateGroup',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.UpdateGroupRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.UpdateGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -486,6 +550,33 @@ class ControlAdmin:
             '/hosting.internal.v1.ControlAdmin/RecordBilling',
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateControlKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/RotateControlKeys',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,7 +64,9 @@ class MetricsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MetricsResponse(_message.Message):
-    __slots__ = ("text",)
+    __slots__ = ("text", "database_problem")
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     text: bytes
-    def __init__(self, text: _Optional[bytes] = ...) -> None: ...
+    database_problem: str
+    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ...) -> None: ...

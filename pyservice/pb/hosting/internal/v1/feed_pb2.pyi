@@ -105,15 +105,17 @@ class HeldResponse(_message.Message):
     def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ...) -> None: ...
 
 class HeldConfiguration(_message.Message):
-    __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id", "name")
+    __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id", "name", "content")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     source_epoch: int
     revision: int
     current_version_id: str
     name: str
-    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., current_version_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    content: bytes
+    def __init__(self, namespace_id: _Optional[str] = ..., source_epoch: _Optional[int] = ..., revision: _Optional[int] = ..., current_version_id: _Optional[str] = ..., name: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...

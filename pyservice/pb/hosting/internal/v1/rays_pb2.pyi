@@ -48,18 +48,20 @@ class SpanSet(_message.Message):
     def __init__(self, ray_id: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., service: _Optional[str] = ..., operation: _Optional[str] = ..., door: _Optional[str] = ..., code: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., asker: _Optional[_Union[Asker, _Mapping]] = ..., is_passed: _Optional[bool] = ...) -> None: ...
 
 class Asker(_message.Message):
-    __slots__ = ("namespace_id", "identity_id", "group_id", "game_id", "named_game")
+    __slots__ = ("namespace_id", "identity_id", "group_id", "game_id", "named_game", "upload_id")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMED_GAME_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     identity_id: str
     group_id: str
     game_id: str
     named_game: str
-    def __init__(self, namespace_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., named_game: _Optional[str] = ...) -> None: ...
+    upload_id: str
+    def __init__(self, namespace_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., named_game: _Optional[str] = ..., upload_id: _Optional[str] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("label", "span_id", "start_ns", "end_ns", "parent_span_id")

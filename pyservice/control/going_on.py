@@ -1,0 +1,102 @@
+"""Work in the background that goes on whatever it meets: what it may meet is told and tried again, what nobody foresaw
+is logged with its traceback, counted, and tried again as well, later each time.
+
+Owns these errors and the pauses after them. What the work is, and what becomes of it meanwhile, is its owner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.storage.database import Conflict
+
+_log = get_logger("control")
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Pauses:
+    """Between tries: twice as long each time, up to a longest one, until one succeeds."""
+
+    def __init__(self, first_s: float, longest_s: float, sleep: Sleep = asyncio.sleep) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._sleep = sleep
+        self._next_s = first_s
+
+    async def pause(self) -> None:
+        """The next one."""
+        pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
+        await self._sleep(pause_s)
+
+    def begin_anew(self) -> None:
+        """After a success."""
+        self._next_s = self._first_s
+
+
+class GoingOn:
+    """One piece of work, in steps."""
+
+    def __init__(
+        self,
+        work: str,
+        failed: str,
+        *foreseen: type[Exception],
+        pauses_s: tuple[float, float],
+        is_worth_a_warning: bool = False,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`work` is its name in metrics, `failed` what the log says of a step that did. Of errors that are `foreseen`
+        (ServiceError and Conflict always are) a line of the log is enough, for operators when it `is_worth_a_warning`.
+        `pauses_s`: the first one and the longest.
+        """
+        self.work = work
+        self.unforeseen = 0
+        """How many errors nobody foresaw."""
+        self._failed = failed
+        self._foreseen: tuple[type[Exception], ...] = (ServiceError, Conflict, *foreseen)
+        self._pauses_s = pauses_s
+        self._tell = _log.warning if is_worth_a_warning else _log.debug
+        self._sleep = sleep
+
+    def pauses(self) -> Pauses:
+        """For somebody who tries again."""
+        return Pauses(*self._pauses_s, self._sleep)
+
+    async def attempt(
+        self, step: Callable[[], Awaitable[object]], **about: Any
+    ) -> Exception | None:
+        """Does a step; what it met, None when it succeeded. `about` goes to the log."""
+        try:
+            await step()
+        except self._foreseen as error:
+            self._tell(self._failed, error=str(error), **about)
+            return error
+        except Exception as error:  # noqa: BLE001 — whatever it is, the work goes on
+            self.unforeseen += 1
+            _log.exception(self._failed, work=self.work, **about)
+            return error
+        return None
+
+    def is_foreseen(self, error: Exception) -> bool:
+        """Whether it is one that this work may meet."""
+        return isinstance(error, self._foreseen)
+
+    async def until_done(self, step: Callable[[], Awaitable[object]]) -> None:
+        """Tries until it succeeds."""
+        pauses = self.pauses()
+        while await self.attempt(step) is not None:
+            await pauses.pause()
+
+    async def for_ever(
+        self, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0
+    ) -> NoReturn:
+        """Until cancelled: a step, so long a pause, the next one."""
+        while True:
+            await self.until_done(step)
+            # At the least, others have their turn of the loop: statements of SQLite do not give it away.
+            await self._sleep(every_s)

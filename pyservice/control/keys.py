@@ -1,0 +1,177 @@
+"""The keys of a control plane, in one 0600 file of its folder (decisions 3, Keys): those that sign device links and
+addresses of objects, by number, and the hash key, which signs nothing and is never rotated.
+
+Knows when each of them ceased to sign. How long what it signed lasts is said by whoever verifies. Key bytes are never
+shown: not in messages, not in `repr`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyservice.durable import remove_unfinished, write_file
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+
+FILE: Final = "keys.json"
+NEEDED_MS: Final = 6 * 3_600_000 + 60_000
+"""The longest that something lasts that says when it ends, an address to upload a part to (decisions 8.8), and a minute
+for what was being signed when its key ended.
+"""
+_FORMAT: Final = 1
+_KEY_BYTES: Final = 32
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_log = get_logger("control")
+
+
+class Key(NamedTuple):
+    """One that signs, or did until `ended_ms`."""
+
+    number: int
+    secret: bytes
+    ended_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Key({self.number})"
+
+    def derived(self, purpose: bytes) -> bytes:
+        """A key for one purpose, 32 bytes."""
+        return hmac.digest(self.secret, purpose + b"\0", "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The content of the file; `signing` is oldest first, and the last one signs."""
+
+    signing: tuple[Key, ...]
+    hash_key: bytes = field(repr=False)
+
+    @property
+    def current(self) -> Key:
+        return self.signing[-1]
+
+    def numbered(self, number: int) -> Key | None:
+        """None: it was dropped, or there never was one."""
+        return next((key for key in self.signing if key.number == number), None)
+
+
+class Rotated(NamedTuple):
+    """Numbers of keys: the one that signs, those that verify beside it, those that are gone."""
+
+    current: int
+    kept: list[int]
+    dropped: list[int]
+
+
+class ControlKeys:
+    """The keys of a folder, as they are now. One process has the folder."""
+
+    def __init__(self, path: Path, keys: Keys, clock_ms: Callable[[], int]) -> None:
+        self._path = path
+        self._now_ms = clock_ms
+        self._turn = asyncio.Lock()
+        self._rotating: asyncio.Task[Rotated] | None = None
+        self._listeners: list[Callable[[Keys], None]] = []
+        self.now = keys
+
+    def listen(self, changed: Callable[[Keys], None]) -> None:
+        """Calls it now, and with each new key before it is told that there is one."""
+        self._listeners.append(changed)
+        changed(self.now)
+
+    @classmethod
+    def load_or_create(
+        cls, folder: Path, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> ControlKeys:
+        """The first start makes them. Raises OSError, also when the file was damaged."""
+        path = folder / FILE
+        remove_unfinished(path)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            made = Keys((_new(1),), secrets.token_bytes(_KEY_BYTES))
+            write_file(path, _text(made), mode=0o600)
+            return cls(path, made, clock_ms)
+        try:
+            return cls(path, _parse(json.loads(content)), clock_ms)
+        except (ValueError, KeyError, TypeError, IndexError):
+            # The cause quotes what it stumbled over, which may be a key.
+            raise OSError(f"{path} is damaged: restore it from a backup") from None
+
+    async def rotate(self, *, drop_unused: bool) -> Rotated:
+        """A new key signs when this returns; older ones verify what they signed. `drop_unused`: those go of which all
+        has ended that says when it ends. Raises STORAGE_FULL; then the keys are as before.
+        """
+        # A client that goes away must not leave a file with a key that does not sign.
+        self._rotating = asyncio.create_task(self._rotate(drop_unused))
+        return await asyncio.shield(self._rotating)
+
+    async def _rotate(self, drop_unused: bool) -> Rotated:
+        async with self._turn:
+            now_ms, before = self._now_ms(), self.now
+            ended = before.current._replace(ended_ms=now_ms)
+            older = [*before.signing[:-1], ended]
+            kept = [key for key in older if not drop_unused or _is_needed(key, now_ms)]
+            after = replace(before, signing=(*kept, _new(before.current.number + 1)))
+            try:
+                await asyncio.to_thread(write_file, self._path, _text(after), 0o600)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    raise ServiceError("STORAGE_FULL") from error
+                raise
+            self.now = after
+            for changed in self._listeners:
+                changed(after)
+        dropped = [key.number for key in older if key not in kept]
+        told = Rotated(after.current.number, [key.number for key in kept], dropped)
+        _log.info("keys rotated", current_key=told.current, kept=told.kept, dropped=told.dropped)
+        return told
+
+
+def _is_needed(key: Key, now_ms: int) -> bool:
+    return key.ended_ms is None or now_ms <= key.ended_ms + NEEDED_MS
+
+
+def _new(number: int) -> Key:
+    return Key(number, secrets.token_bytes(_KEY_BYTES))
+
+
+def _text(keys: Keys) -> bytes:
+    content = {
+        "format": _FORMAT,
+        "hash_key": keys.hash_key.hex(),
+        "signing_keys": [
+            {"number": key.number, "key": key.secret.hex(), "ended_ms": key.ended_ms}
+            for key in keys.signing
+        ],
+    }
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def _parse(content: dict[str, Any]) -> Keys:
+    if content["format"] != _FORMAT:
+        raise ValueError
+    signing = tuple(
+        Key(int(one["number"]), _bytes(one["key"]), one["ended_ms"])
+        for one in content["signing_keys"]
+    )
+    if [key.ended_ms is None for key in signing] != [False] * (len(signing) - 1) + [True]:
+        raise ValueError
+    return Keys(signing, _bytes(content["hash_key"]))
+
+
+def _bytes(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != _KEY_BYTES:
+        raise ValueError
+    return key

@@ -1,0 +1,81 @@
+"""Open files of this process: as many as the system lets it have, and whether there are any left.
+
+Every connection is one. Who has too many, and what is refused then, is the listeners' matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+from typing import Final
+
+from pyservice.observability.logging import get_logger
+
+_CHECK_S: Final = 1.0
+_RESERVE_MAX: Final = 1024
+_RESERVE_PART: Final = 4
+
+_log = get_logger("descriptors")
+
+
+def limit() -> int:
+    """How many this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_limit() -> int:
+    """Takes as many as it may have: what shells give by default is for programs with few connections. The limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Where there is no hard limit, the kernel's own still holds.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return limit()
+
+
+def reserve_of(most: int) -> int:
+    """How many of them clients' connections leave to everything else: files, databases, other planes, probes."""
+    return min(_RESERVE_MAX, most // _RESERVE_PART)
+
+
+class DescriptorWatch:
+    """How many are used, against the limit."""
+
+    def __init__(self) -> None:
+        self.most = limit()
+        self.used = 0
+        """At least: the numbers below the lowest free one."""
+        self.look()
+
+    @property
+    def is_low(self) -> bool:
+        return self.used > self.most - reserve_of(self.most)
+
+    def look(self) -> None:
+        """Measures now."""
+        try:
+            lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.used = self.most
+        else:
+            os.close(lowest)
+            self.used = lowest
+
+    async def run(self) -> None:
+        """Measures until cancelled, and says when few are left and when there are enough again."""
+        was_low = False
+        while True:
+            self.look()
+            if self.is_low != was_low:
+                was_low = self.is_low
+                say = _log.error if was_low else _log.info
+                say(
+                    "open files are nearly used up: raise the limit (ulimit -n, LimitNOFILE)"
+                    if was_low
+                    else "open files are free again",
+                    used=self.used,
+                    limit=self.most,
+                )
+            await asyncio.sleep(_CHECK_S)

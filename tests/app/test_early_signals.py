@@ -1,0 +1,115 @@
+"""Signals that come before a start can do anything about them: they are kept for later, and none of them ends it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.household import Household, processes_of, until
+
+pytestmark = pytest.mark.timeout(120)
+
+WAIT_S = 30.0
+ENDING = [signal.SIGTERM, signal.SIGINT]
+
+
+class Alone(Household):
+    """A data plane without a parent."""
+
+    role: Any = ("--role", "data")
+    doors: Any = ("http", "grpc", "metrics")
+
+
+class Control(Household):
+    """A control plane without a parent."""
+
+    role: Any = ("--role", "control")
+    doors: Any = ("cdn",)
+
+
+def blocked(pid: int) -> int:
+    """Signals that the process holds back, bit by bit."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigBlk:"):
+            return int(line.split()[1], 16)
+    raise AssertionError
+
+
+def holds(household: Household, number: signal.Signals) -> bool:
+    assert household.process is not None
+    return bool(blocked(household.process.pid) >> (number - 1) & 1)
+
+
+Make = Callable[[type[Household]], Household]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Household] = []
+
+    def one(kind: type[Household]) -> Household:
+        made.append(kind(tmp_path))
+        return made[-1]
+
+    yield one
+    for household in made:
+        household.close()
+    until(lambda: not processes_of(tmp_path))
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("number", ENDING)
+def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
+    make: Make, number: signal.Signals, later_s: float
+) -> None:
+    household = make(Household)
+    process = household.spawn()
+    until(lambda: len(processes_of(household.data_dir)) == 3)
+    # Whatever it is at by then.
+    time.sleep(later_s)
+    household.signal(number)
+    assert process.wait(WAIT_S) == 0
+    assert not processes_of(household.data_dir)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])
+def test_a_reload_does_not_end_what_has_just_begun(make: Make, later_s: float) -> None:
+    household = make(Household)
+    process = household.spawn()
+    until(lambda: len(processes_of(household.data_dir)) == 3)
+    time.sleep(later_s)
+    household.signal(signal.SIGHUP)
+    until(lambda: household.ready_file.exists() or process.poll() is not None)
+    assert process.poll() is None
+    until(lambda: household.events("reloaded"))
+    assert household.stop() == 0
+
+
+@pytest.mark.parametrize("kind", [Alone, Control])
+@pytest.mark.parametrize("number", [*ENDING, signal.SIGHUP])
+def test_a_plane_alone_keeps_them_for_later_too(
+    make: Make, kind: type[Household], number: signal.Signals
+) -> None:
+    household = make(kind)
+    process = household.spawn()
+    until(lambda: holds(household, number))
+    household.signal(number)
+    if number is signal.SIGHUP:
+        until(lambda: household.events("reloaded"))
+        assert household.stop() == 0
+    assert process.wait(WAIT_S) == 0
+
+
+def test_who_serves_holds_nothing_back_and_neither_do_its_children(make: Make) -> None:
+    household = make(Household)
+    household.start()
+    assert household.process is not None
+    for pid in (household.process.pid, household.pid("data"), household.pid("control")):
+        for number in (*ENDING, signal.SIGHUP):
+            assert not blocked(pid) >> (number - 1) & 1
+    assert household.stop() == 0

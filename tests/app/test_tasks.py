@@ -1,0 +1,153 @@
+"""Background tasks of a plane: what becomes of one that dies, and of what is still to be finished."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.app.tasks import Tasks
+from tests.household import Developer, House
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+AGAIN_S = 15.0
+DIES = '''"""The feeder of a control plane that is started here dies when a file says so, once."""
+import asyncio, os, sys
+
+if "--role=control" in sys.orig_argv:
+    from pyservice.control.feeder import Feeder
+
+    run = Feeder.run
+
+    async def until_told(self):
+        async def strike():
+            while not os.path.exists({told!r}):
+                await asyncio.sleep(0.01)
+            os.unlink({told!r})
+            raise ZeroDivisionError("unforeseen")
+
+        await asyncio.gather(run(self), strike())
+
+    Feeder.run = until_told
+'''
+
+
+class FrailHouse(House):
+    """A service whose feeder can be struck dead."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.told = folder / "die"
+        self.code = folder / "code"
+        self.code.mkdir(parents=True)
+        (self.code / "sitecustomize.py").write_text(DIES.format(told=str(self.told)))
+
+    def control_pid(self) -> int:
+        return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrailHouse]:
+    made = FrailHouse(tmp_path / "house")
+    monkeypatch.setenv("PYTHONPATH", str(made.code))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players_notice_nothing(
+    house: FrailHouse,
+) -> None:
+    door = house.door("http")
+    developer = Developer(house, door)
+    game_id = await developer.arena()
+    token = await developer.public_token(game_id)
+    version_id = await developer.version(game_id, name="2.0.0")
+    pid = house.control_pid()
+    house.told.touch()
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    ready = f"http://{house.said['metrics']}/readyz"
+    end = time.monotonic() + AGAIN_S
+    async with httpx.AsyncClient() as client:
+        while True:
+            changed = await developer.call("set_version", **place, version_id=version_id)
+            assert (await client.get(ready)).status_code == 200
+            assert (await door.call("list", {}, token=token)).code == "OK"
+            if changed.code == "OK" and house.control_pid() != pid:
+                break
+            assert changed.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), changed
+            assert time.monotonic() < end, house.log()
+    log = house.log()
+    assert "background task died" in log
+    assert "pyservice: feeder died: see the log" in log
+    assert '"role": "control", "status": 1' in log
+    assert house.stop() == 0
+    await door.close()
+
+
+async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> None:
+    deaths: list[None] = []
+    tasks = Tasks(lambda: deaths.append(None))
+
+    async def fails() -> None:
+        raise ValueError("unforeseen")
+
+    async def returns() -> None:
+        return
+
+    async def goes_on() -> None:
+        await asyncio.Event().wait()
+
+    tasks.own("goes on", goes_on())
+    assert tasks.dead == []
+    tasks.own("fails", fails())
+    tasks.own("returns", returns())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert tasks.problem == "fails, returns died: see the log"
+    assert len(deaths) == 2
+    await tasks.stop()
+    assert len(deaths) == 2
+
+
+async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_meanwhile() -> None:
+    tasks, told, done = Tasks(), asyncio.Event(), list[str]()
+
+    async def serves() -> None:
+        await told.wait()
+        done.append("served")
+        await asyncio.Event().wait()
+
+    async def needs_it() -> None:
+        told.set()
+        while not done:
+            await asyncio.sleep(0)
+        tasks.finish("what it leaves", leaves())
+
+    async def leaves() -> None:
+        await asyncio.sleep(0)
+        done.append("finished")
+
+    tasks.own("serves", serves())
+    tasks.finish("needs it", needs_it())
+    await tasks.stop()
+    assert done == ["served", "finished"]
+    assert tasks.problem is None
+
+
+async def test_what_fails_to_be_finished_is_no_death() -> None:
+    tasks = Tasks(lambda: pytest.fail("nobody died"))
+
+    async def fails() -> None:
+        raise OSError
+
+    tasks.finish("fails", fails())
+    await tasks.stop()
+    assert tasks.problem is None

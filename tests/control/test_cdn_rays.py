@@ -1,0 +1,181 @@
+"""Rays of uploads, of signed objects and of sites, found by the x-ray-id of their answers, by whom they concern."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.control.files import png, put_all
+from tests.control.world import Records
+from tests.household import Developer, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+FILES = {"index.html": b"<h1>page</h1>", "app.js": b"play()"}
+
+
+def fresh_trace() -> tuple[str, dict[str, str]]:
+    """A ray id, and the headers of a client that gave it."""
+    ray_id = uuid4().hex
+    return ray_id, {"traceparent": f"00-{ray_id}-{ray_id[:16]}-01"}
+
+
+@pytest.fixture
+async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the listener."""
+    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}", timeout=60) as client:
+        yield client
+
+
+class Watching:
+    """A game, and who may see what was asked about it."""
+
+    def __init__(self, owner: Developer, records: Records) -> None:
+        self._owner = owner
+        self._records = records
+
+    async def prepare(self) -> Watching:
+        make = self._owner
+        self.game_id = await make.game()
+        game = (await make.good("get_game", game_id=self.game_id))["game"]
+        self.name = game["name_id"]
+        mine = await make.good("create_game_token", game_id=self.game_id)
+        other = await make.good("create_game_token", game_id=await make.game())
+        stranger_id, _ = await self._records.identity("Theirs")
+        stranger, _ = await self._records.cloud_token(stranger_id)
+        self._may = (make.token, mine["token"])
+        self._may_not = (other["token"], stranger)
+        return self
+
+    async def perf(self, ray_id: str, token: str | None = None) -> list[Any]:
+        """What is told of a ray."""
+        answer = await self._owner.door.call(
+            "get_ray_perf", {"ray_id": ray_id}, token=token or self._owner.token
+        )
+        assert answer.code == "OK", answer
+        lists: list[Any] = answer.body["perf_lists"]
+        return lists
+
+    async def seen(self, ray_id: str) -> Any:
+        """The one part of a ray, as everybody sees it who may, and nobody else."""
+        (one,) = await eventually(lambda: self.perf(ray_id))
+        for token in self._may:
+            assert await self.perf(ray_id, token) == [one]
+        for token in self._may_not:
+            assert await self.perf(ray_id, token) == []
+        assert one["svc_name"] == "cdn"
+        assert one["duration"] > 0
+        return one
+
+    async def prepared(self, files: dict[str, bytes]) -> Any:
+        """A site that is to be uploaded."""
+        listed = [{"path": path, "content_length": len(file)} for path, file in files.items()]
+        place = {"game_id": self.game_id, "display_name": "x"}
+        return await self._owner.good("create_site", **place, files=listed)
+
+    async def show(self, browser: httpx.AsyncClient) -> str:
+        """Where a site is that `prod` shows."""
+        made = await self.prepared(FILES)
+        await put_all(made["presigned_requests"], FILES)
+        await self._owner.good("complete_upload", upload_id=made["upload_id"])
+        config = {"cdn": {"site_id": made["site_id"]}}
+        version_id = await self._owner.version(self.game_id, config)
+        place = {"game_id": self.game_id, "namespace_id": "prod"}
+        await self._owner.good("set_version", **place, version_id=version_id)
+
+        async def is_shown() -> bool:
+            return (await browser.get(f"/{self.name}/prod/app.js")).status_code == 200
+
+        await eventually(is_shown)
+        return f"/{self.name}/prod"
+
+
+@pytest.fixture
+async def watching(owner: Developer, records: Records) -> Watching:
+    return await Watching(owner, records).prepare()
+
+
+def labels(one: Any) -> list[str]:
+    return [span["label"] for span in one["spans"]]
+
+
+def code(one: Any) -> str:
+    return str(one["marks"][-1]["label"]).removeprefix("answered ")
+
+
+async def test_an_upload_is_seen_by_whose_game_it_is_for(
+    watching: Watching, browser: httpx.AsyncClient
+) -> None:
+    made = await watching.prepared({"a.txt": b"abc"})
+    (request,) = made["presigned_requests"]
+    ray_id, headers = fresh_trace()
+    answer = await browser.put(request["url"], content=b"abc", headers=headers)
+    assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
+    one = await watching.seen(ray_id)
+    assert (labels(one), code(one)) == (["cdn upload", "receiving", "disk"], "OK")
+
+
+async def test_an_upload_that_is_refused_is_seen_without_having_been_asked_for(
+    watching: Watching, browser: httpx.AsyncClient
+) -> None:
+    made = await watching.prepared({"a.txt": b"abc"})
+    (request,) = made["presigned_requests"]
+    forged = await browser.put(request["url"].replace("length=3", "length=4"), content=b"abcd")
+    assert forged.status_code == 403
+    refused = await browser.put(request["url"], content=b"abcd")
+    assert refused.json()["code"] == "UPLOAD_LENGTH_MISMATCH"
+    one = await watching.seen(refused.headers["x-ray-id"])
+    assert (labels(one), code(one)) == (["cdn upload"], "UPLOAD_LENGTH_MISMATCH")
+    # Who forged an address did not ask about the game. It came before, and is not there.
+    assert await watching.perf(forged.headers["x-ray-id"]) == []
+
+
+async def test_a_picture_is_seen_by_whose_game_it_is_of(
+    watching: Watching, browser: httpx.AsyncClient, owner: Developer
+) -> None:
+    picture = png()
+    fields = {"game_id": watching.game_id, "path": "logo.png", "mime": "image/png"}
+    made = await owner.good("prepare_logo", **fields, content_length=len(picture))
+    answer = await browser.put(made["presigned_request"]["url"], content=picture)
+    assert answer.status_code == 200, answer.text
+    await owner.good("complete_logo", game_id=watching.game_id, upload_id=made["upload_id"])
+    game = (await owner.good("get_game", game_id=watching.game_id))["game"]
+    ray_id, headers = fresh_trace()
+    shown = await browser.get(game["logo_url"], headers=headers)
+    assert (shown.content, shown.headers["x-ray-id"]) == (picture, ray_id)
+    one = await watching.seen(ray_id)
+    assert (labels(one), code(one)) == (["cdn object", "file", "sending"], "OK")
+
+
+async def test_what_a_site_answers_is_seen_by_whose_site_it_is(
+    watching: Watching, browser: httpx.AsyncClient
+) -> None:
+    site = await watching.show(browser)
+    ray_id, headers = fresh_trace()
+    page = await browser.get(f"{site}/", headers=headers)
+    assert (page.content, page.headers["x-ray-id"]) == (FILES["index.html"], ray_id)
+    one = await watching.seen(ray_id)
+    assert (labels(one), code(one)) == (["cdn site", "site", "file", "sending"], "OK")
+    # Nobody asked for these; one is nobody's, and the other one came after it.
+    unknown = await browser.get(f"/{watching.name}/nowhere/")
+    missing = await browser.get(f"{site}/missing.js")
+    assert (unknown.status_code, missing.status_code) == (404, 404)
+    one = await watching.seen(missing.headers["x-ray-id"])
+    assert (labels(one), code(one)) == (["cdn site", "site", "sending"], "NOT_FOUND")
+    assert await watching.perf(unknown.headers["x-ray-id"]) == []
+
+
+async def test_of_pages_that_are_fine_few_are_kept(
+    watching: Watching, browser: httpx.AsyncClient
+) -> None:
+    site = await watching.show(browser)
+    fine = [await browser.get(f"{site}/app.js") for _ in range(40)]
+    missing = await browser.get(f"{site}/missing.js")
+    await watching.seen(missing.headers["x-ray-id"])
+    assert {one.status_code for one in fine} == {200}
+    kept = [one for one in fine if await watching.perf(one.headers["x-ray-id"])]
+    assert len(kept) < len(fine) / 2

@@ -1,0 +1,149 @@
+"""Whoever runs the service is told what is wrong with its database, while it goes on and when it is well again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.control.database_watch import DatabaseWatch
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
+from tests.databases import Databases, Server
+from tests.databases import one_server as one_server
+from tests.databases import server as server
+from tests.faults.control.struck import StruckHouse
+from tests.faults.shim import compile_library
+from tests.household import House, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+LOG = "control/records.db-wal"
+
+
+async def look(watch: DatabaseWatch) -> str:
+    await watch.look()
+    return watch.problem
+
+
+async def migrated(url: str | None, folder: Path) -> Database:
+    database = open_database(url, folder)
+    await migrate(database, is_allowed=True)
+    return database
+
+
+async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> None:
+    database = await migrated(None, tmp_path)
+    watch = DatabaseWatch(database, write_s=3_600)
+    assert await look(watch) == ""
+    with sqlite3.connect(tmp_path / "records.db") as other:
+        [(first,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
+        assert await look(watch) == ""
+        [(second,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
+    other.close()
+    assert first == second
+    await database.close()
+
+
+async def test_a_server_that_stops_is_told_until_it_is_back(server: Server, tmp_path: Path) -> None:
+    database = await migrated(server.url(), tmp_path)
+    watch = DatabaseWatch(database)
+    assert await look(watch) == ""
+    await asyncio.to_thread(server.stop)
+    assert await look(watch) == "does not answer: see the log"
+    await asyncio.to_thread(server.start)
+    async with asyncio.timeout(30):
+        while await look(watch):
+            await asyncio.sleep(0.01)
+    assert watch.going.unforeseen == 0
+    await database.close()
+
+
+async def test_a_database_that_somebody_else_keeps_writing_to_takes_no_changes(
+    tmp_path: Path,
+) -> None:
+    database = await migrated(None, tmp_path)
+    watch = DatabaseWatch(database)
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert await look(watch) == "is read and takes no changes: see the log"
+    other.rollback()
+    other.close()
+    assert await look(watch) == ""
+    await database.close()
+
+
+# The whole service --------------------------------------------------------------------------------
+
+
+async def says(house: House, line: str, within_s: float = 30.0) -> None:
+    """The verbose page has this line; and it is ready: players need no database."""
+    async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}") as client:
+
+        async def is_there() -> bool:
+            answer = await client.get("/readyz?verbose")
+            is_ready = answer.status_code == 200 and "\ncontrol: ok\n" in answer.text
+            return is_ready and f"\ndatabase: {line}\n" in answer.text
+
+        await eventually(is_there, within_s)
+        is_up = f"\nhosting_control_database_up {int(line == 'ok')}\n"
+
+        async def is_measured() -> bool:
+            return is_up in (await client.get("/metrics")).text
+
+        await eventually(is_measured)
+
+
+@pytest.fixture
+def struck(tmp_path: Path) -> Iterator[StruckHouse]:
+    """A service whose disk does what a test says."""
+    made = StruckHouse(tmp_path / "house", compile_library(tmp_path), None)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def test_a_file_that_was_removed_is_told_until_it_is_back(struck: StruckHouse) -> None:
+    await asyncio.to_thread(struck.start)
+    await says(struck, "ok")
+    folder = struck.data_dir / "control"
+    names = [name for name in os.listdir(folder) if name.startswith("records.db")]
+    away = struck.folder / "away"
+    away.mkdir()
+    for name in names:
+        (folder / name).rename(away / name)
+    await says(struck, "does not answer: see the log; players are served")
+    for name in names:
+        (away / name).rename(folder / name)
+    await says(struck, "ok")
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
+async def test_a_disk_that_takes_nothing_is_told_until_it_does(
+    struck: StruckHouse, error: int
+) -> None:
+    await asyncio.to_thread(struck.start)
+    await says(struck, "ok")
+    rule = struck.shim.fail("pwrite", LOG, error=error)
+    if error == errno.ENOSPC:
+        await says(struck, "its disk is full: it is read and takes no changes; players are served")
+    else:
+        await says(struck, "is read and takes no changes: see the log; players are served")
+    rule.release()
+    await says(struck, "ok")
+
+
+async def test_a_service_on_a_server_tells_the_same(databases: Databases, tmp_path: Path) -> None:
+    house = House(tmp_path / "house", databases.url("postgresql"))
+    try:
+        await asyncio.to_thread(house.start)
+        await says(house, "ok")
+    finally:
+        house.close()

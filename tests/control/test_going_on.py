@@ -1,0 +1,146 @@
+"""Background work goes on whatever it meets: what nobody foresaw is logged whole, counted, and waited after."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.control.going_on import GoingOn
+from pyservice.errors import ServiceError
+from pyservice.storage.database import Conflict
+from tests.household import Developer, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Work:
+    """Steps that a test wrote down: each raises its error, or does well."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.left = list(errors)
+        self.slept: list[float] = []
+        self.is_over = asyncio.Event()
+        self.going = GoingOn(
+            "work", "work failed", LookupError, pauses_s=(1.0, 4.0), sleep=self._sleep
+        )
+
+    async def _sleep(self, pause_s: float) -> None:
+        self.slept.append(pause_s)
+        if not self.left:
+            self.is_over.set()
+            await asyncio.Event().wait()
+
+    async def step(self) -> None:
+        if self.left and (error := self.left.pop(0)) is not None:
+            raise error
+
+    async def done(self) -> Work:
+        """Runs until every step was made, and the pause after the last one began."""
+        running = asyncio.create_task(self.going.for_ever(self.step, every_s=60.0))
+        await asyncio.wait_for(self.is_over.wait(), 5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return self
+
+
+def logged(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+async def test_an_error_that_nobody_foresaw_is_logged_with_its_traceback_and_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work = await Work(RuntimeError("a defect"), None).done()
+    assert work.going.unforeseen == 1
+    told = logged(capsys)
+    assert "work failed" in told
+    assert "Traceback" in told
+    assert "RuntimeError: a defect" in told
+
+
+@pytest.mark.parametrize(
+    "error", [LookupError("away"), ServiceError("OVERLOADED"), Conflict("taken")]
+)
+async def test_what_was_foreseen_is_a_line_and_not_counted(
+    capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    work = await Work(error, None).done()
+    assert (work.going.unforeseen, work.going.is_foreseen(error)) == (0, True)
+    told = logged(capsys)
+    assert "work failed" in told
+    assert "Traceback" not in told
+
+
+async def test_each_pause_is_twice_the_one_before_up_to_the_longest_until_a_step_does_well() -> (
+    None
+):
+    bad, foreseen = RuntimeError("a defect"), LookupError("away")
+    work = await Work(bad, foreseen, bad, bad, None, None, bad, None).done()
+    assert work.slept == [1.0, 2.0, 4.0, 4.0, 60.0, 60.0, 1.0, 60.0]
+
+
+async def test_who_ends_the_work_is_no_error() -> None:
+    work = Work()
+    waiting = asyncio.create_task(work.going.attempt(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert work.going.unforeseen == 0
+
+
+async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path / "house")
+    try:
+        await asyncio.to_thread(house.start)
+        works = ("answers", "counts", "database", "devices", "facts", "feeder", "rays", "uploads")
+        before = await counted(house)
+        assert before == dict.fromkeys(works, 0.0)
+        path = house.data_dir / "control" / "records.db"
+        with sqlite3.connect(path, timeout=30) as records:
+            records.execute("ALTER TABLE service_state RENAME TO elsewhere")
+
+        async def is_met() -> bool:
+            met = await counted(house)
+            return met["database"] > 1 and met["facts"] > 1
+
+        await eventually(is_met, 30)
+        with sqlite3.connect(path, timeout=30) as records:
+            records.execute("ALTER TABLE elsewhere RENAME TO service_state")
+        records.close()
+        door = house.door("http")
+        developer = Developer(house, door)
+        game_id = await developer.arena()
+        lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+        fields = {"game_id": game_id, "namespace_id": "prod", "lobby_id": lobby["lobby_id"]}
+
+        async def is_recorded() -> bool:
+            return (await developer.call("get_lobby_record", **fields)).code == "OK"
+
+        # What the facts tell is read again.
+        await eventually(is_recorded, 30)
+        await door.close()
+    finally:
+        house.close()
+
+
+async def counted(house: House) -> dict[str, float]:
+    """By work, from a scrape that the control plane was in time for."""
+    async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}", timeout=60) as client:
+
+        async def scraped() -> str | None:
+            page = (await client.get("/metrics")).text
+            return page if "\nhosting_control_plane_up 1\n" in page else None
+
+        page: str = await eventually(scraped)
+    told = re.findall(r'^hosting_control_unforeseen_errors_total\{work="(\w+)"\} (.+)$', page, re.M)
+    return {work: float(count) for work, count in told}

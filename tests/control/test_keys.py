@@ -1,0 +1,149 @@
+"""Keys of the control plane: what they signed stays good when they are rotated, for as long as it was to last."""
+
+from __future__ import annotations
+
+import errno
+import json
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from pyservice.control import keys
+from pyservice.control.keys import NEEDED_MS, ControlKeys
+from pyservice.errors import ServiceError
+from tests.commands import told
+from tests.control.files import png, put, tar
+from tests.databases import KINDS, Databases
+from tests.household import Developer, House
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def at_home(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Developer]:
+    kind, door = request.param
+    house = House(tmp_path, databases.url(kind))
+    try:
+        house.start()
+        made = Developer(house, house.door(door))
+        yield made
+        await made.door.close()
+    finally:
+        house.close()
+
+
+BOTH = [(kind, door) for kind in KINDS for door in ("http", "grpc")]
+
+
+@pytest.mark.parametrize("at_home", BOTH, indirect=True, ids="-".join)
+async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_restart(
+    at_home: Developer,
+) -> None:
+    house, game_id = at_home.house, await at_home.game()
+    place, picture = {"game_id": game_id}, png()
+    image = {"path": "a.tar", "content_length": len(tar())}
+    build = await at_home.good("create_game_build", **place, display_name="x", image_file=image)
+    logo = await at_home.good("prepare_logo", **place, path="x.png", content_length=len(picture))
+    assert (await put(logo["presigned_request"], picture)).status_code == 200
+    await at_home.good("complete_logo", **place, upload_id=logo["upload_id"])
+    shown = (await at_home.good("get_game", **place))["game"]["logo_url"]
+    link = (await at_home.door.call("prepare_device_link", {})).body["device_link_token"]
+    key = uuid4().hex
+    version = {**place, "display_name": "2.0.0", "config": {}}
+    first = await at_home.good("create_version", key, **version)
+
+    told_keys = await told(house.data_dir, "keys", "rotate")
+    assert told_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
+    after = (await at_home.good("get_game", **place))["game"]["logo_url"]
+    assert after != shown
+    async with httpx.AsyncClient() as client:
+        for url in (shown, after):
+            assert (await client.get(url)).content == picture
+    assert (await put(build["image_presigned_request"], tar())).status_code == 200
+    assert await at_home.good("complete_device_link", device_link_token=link, **place) == {}
+    device = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
+    assert house.stop() == 0
+    house.start()
+    again = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
+    assert again["cloud_token"] == device["cloud_token"]
+    assert await at_home.good("create_version", key, **version) == first
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(shown)).content == picture
+
+
+def file_of(folder: Path) -> Any:
+    return json.loads((folder / "keys.json").read_text())
+
+
+async def test_keys_stay_over_a_restart_and_are_private(tmp_path: Path) -> None:
+    made = ControlKeys.load_or_create(tmp_path)
+    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
+    await made.rotate(drop_unused=False)
+    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
+    again = ControlKeys.load_or_create(tmp_path)
+    assert again.now == made.now
+    assert len({key.secret for key in again.now.signing} | {again.now.hash_key}) == 3
+    assert made.now.current.secret.hex() not in repr(made.now)
+    assert made.now.hash_key.hex() not in repr(made.now)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(format=2),
+        lambda content: content.pop("hash_key"),
+        lambda content: content.update(hash_key="00"),
+        lambda content: content.update(signing_keys=[]),
+        lambda content: content["signing_keys"][0].update(ended_ms=1),
+        lambda content: content["signing_keys"][0].update(key="no"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: Any) -> None:
+    made = ControlKeys.load_or_create(tmp_path)
+    content = file_of(tmp_path)
+    change(content)
+    (tmp_path / "keys.json").write_text(json.dumps(content))
+    with pytest.raises(OSError, match="restore it from a backup") as caught:
+        ControlKeys.load_or_create(tmp_path)
+    assert made.now.current.secret.hex() not in str(caught.value)
+
+
+async def test_older_keys_go_when_they_are_told_to_and_nothing_is_left_of_them(
+    tmp_path: Path,
+) -> None:
+    now = [1_000_000]
+    made = ControlKeys.load_or_create(tmp_path, lambda: now[0])
+    assert (await made.rotate(drop_unused=True)) == (2, [1], [])
+    now[0] += NEEDED_MS
+    assert (await made.rotate(drop_unused=True)) == (3, [1, 2], [])
+    now[0] += 1
+    assert (await made.rotate(drop_unused=False)) == (4, [1, 2, 3], [])
+    assert (await made.rotate(drop_unused=True)) == (5, [2, 3, 4], [1])
+    assert [one["number"] for one in file_of(tmp_path)["signing_keys"]] == [2, 3, 4, 5]
+
+
+async def test_a_key_that_cannot_be_kept_signs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ControlKeys.load_or_create(tmp_path)
+    heard: list[int] = []
+    made.listen(lambda now: heard.append(now.current.number))
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keys, "write_file", is_full)
+        with pytest.raises(ServiceError) as caught:
+            await made.rotate(drop_unused=True)
+    assert caught.value.code == "STORAGE_FULL"
+    assert made.now.current.number == 1
+    await made.rotate(drop_unused=False)
+    assert heard == [1, 2]

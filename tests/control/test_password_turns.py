@@ -1,0 +1,154 @@
+"""Passwords are hashed and checked in turns: whoever has many of them holds up no other group."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections import Counter
+
+import bcrypt
+import pytest
+
+from pyservice.cdn.credentials import Busy, Credentials, Source
+from pyservice.control.passwords import Crowded, PasswordThreads
+from tests.control.test_games import new_developer
+from tests.control.world import Records
+from tests.household import Developer
+
+pytestmark = pytest.mark.anyio
+
+FLOOD = 100
+SITES = 60
+
+
+async def test_one_who_sets_many_passwords_at_once_holds_up_no_other_group(
+    developer: Developer, records: Records
+) -> None:
+    flooder, group_id = await new_developer(developer, records)
+    many = {"game_id": await flooder.game(developer_group_id=group_id), "namespace_id": "prod"}
+    mine = {"game_id": await developer.game(), "namespace_id": "prod"}
+    flood = asyncio.gather(
+        *(
+            flooder.call("set_auth_user", **many, user=f"u{number}", password="x")
+            for number in range(FLOOD)
+        )
+    )
+    told = []
+    while not flood.done():
+        answer = await developer.call("set_auth_user", **mine, user="me", password="x")
+        told.append(answer.code)
+    assert set(told) == {"OK"}
+    assert len(told) >= 5
+    codes = Counter(answer.code for answer in await flood)
+    assert codes.keys() == {"OK", "OVERLOADED"}
+
+
+def basic(user: str, password: str) -> bytes:
+    return b"Basic " + b64encode(f"{user}:{password}".encode())
+
+
+USERS = {"ann": bcrypt.hashpw(b"right", bcrypt.gensalt(9))}
+
+
+class Guessers:
+    """Wrong passwords, as many as each site bears."""
+
+    def __init__(self, checker: Credentials) -> None:
+        self._checker = checker
+        self.outcomes = Counter[str]()
+
+    async def guess(self, source: Source, number: int) -> None:
+        try:
+            assert not await self._checker.are_good(basic("ann", f"no {number}"), USERS, source)
+            self.outcomes["wrong"] += 1
+        except Busy:
+            self.outcomes["busy"] += 1
+
+    async def begin(self, *sources: Source) -> list[asyncio.Task[None]]:
+        """Ten at each."""
+        begun = [
+            asyncio.ensure_future(self.guess(source, number))
+            for source in sources
+            for number in range(10)
+        ]
+        # Each has come as far as it does before it waits for a thread.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return begun
+
+
+@pytest.fixture
+async def checker() -> Credentials:
+    return Credentials(clock_s=lambda: 0.0)
+
+
+def sites_of(group: str, address: bytes) -> list[Source]:
+    return [Source(group, b"%d" % number, address) for number in range(SITES)]
+
+
+async def is_let_in(checker: Credentials, source: Source) -> bool:
+    return await checker.are_good(basic("ann", "right"), USERS, source)
+
+
+async def test_guesses_at_many_sites_of_one_group_hold_up_no_other_group(
+    checker: Credentials,
+) -> None:
+    guessers = Guessers(checker)
+    begun = await guessers.begin(*sites_of("theirs", b"1"))
+    assert await is_let_in(checker, Source("mine", b"mine", b"2"))
+    # At most what was in the threads by then, and some that came to an end at the same time.
+    assert guessers.outcomes["wrong"] <= 4
+    assert await is_let_in(checker, Source("mine", b"mine", b"1"))
+    await asyncio.gather(*begun)
+    checker.close()
+
+
+async def test_one_address_takes_some_of_the_places_of_a_group_and_leaves_others(
+    checker: Credentials,
+) -> None:
+    guessers = Guessers(checker)
+    begun = await guessers.begin(*sites_of("mine", b"1"))
+    assert guessers.outcomes["busy"] == SITES * 10 - 32
+    # Not first, but soon.
+    assert await is_let_in(checker, Source("mine", b"mine", b"2"))
+    await asyncio.gather(*begun)
+    assert guessers.outcomes == {"busy": SITES * 10 - 32, "wrong": 32}
+    checker.close()
+
+
+async def test_so_many_addresses_find_no_place_in_one_group_and_do_in_another(
+    checker: Credentials,
+) -> None:
+    guessers = Guessers(checker)
+    everywhere = [Source("theirs", b"%d" % number, b"%d" % number) for number in range(SITES)]
+    begun = await guessers.begin(*everywhere)
+    assert guessers.outcomes["busy"] == SITES * 10 - 64
+    with pytest.raises(Busy):
+        await is_let_in(checker, Source("theirs", b"mine", b"me"))
+    assert await is_let_in(checker, Source("mine", b"mine", b"me"))
+    await asyncio.gather(*begun)
+    checker.close()
+
+
+async def test_places_are_given_back_when_work_fails_or_is_not_waited_for() -> None:
+    threads = PasswordThreads(1)
+
+    def fails() -> None:
+        raise LookupError
+
+    for _ in range(100):
+        with pytest.raises(LookupError):
+            await threads.run("group", b"address", fails)
+    for _ in range(5):
+        waiting = [
+            asyncio.ensure_future(threads.run("group", b"address", lambda: None)) for _ in range(32)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(Crowded):
+            await threads.run("group", b"address", lambda: None)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    assert await threads.run("group", b"address", lambda: 1) == 1
+    assert not len(threads)
+    threads.close()

@@ -1,0 +1,162 @@
+"""Where the time of a request went, told by its ray at both doors: what one plane asks of the other, and the engine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from pyservice.control.timestamps import milliseconds
+from tests.household import Answer, Developer, eventually
+
+pytestmark = pytest.mark.anyio
+
+ENDPOINT = {"game": {"address": "127.0.0.1", "port": 4000}}
+
+
+class Part(NamedTuple):
+    """When it was begun and ended, in ms since the epoch."""
+
+    begin: int
+    end: int
+
+
+class Told:
+    """What one plane told of a request."""
+
+    def __init__(self, perf: Any) -> None:
+        self.plane = perf["svc_name"]
+        self.label = perf["spans"][0]["label"]
+        self.marks = {mark["label"]: milliseconds(mark["ts"]) for mark in perf["marks"]}
+        self._parts = [
+            (one["label"], Part(milliseconds(one["start_ts"]), milliseconds(one["finish_ts"])))
+            for one in perf["spans"]
+        ]
+
+    def all(self, label: str) -> list[Part]:
+        return [part for name, part in self._parts if name == label]
+
+    def one(self, label: str) -> Part:
+        (part,) = self.all(label)
+        return part
+
+
+async def traced(
+    developer: Developer, slug: str, token: str | None = None, **fields: Any
+) -> tuple[Answer, str]:
+    """The answer to a call that carries a trace, and its ray."""
+    ray_id = uuid4().hex
+    traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
+    door, token = developer.door, token or developer.token
+    return await door.call(slug, fields, token=token, traceparent=traceparent), ray_id
+
+
+async def told(developer: Developer, ray_id: str, count: int) -> list[Told]:
+    """The ray, when so many planes told of it."""
+
+    async def check() -> list[Any] | None:
+        lists = (await developer.good("get_ray_perf", ray_id=ray_id))["perf_lists"]
+        return lists if len(lists) == count else None
+
+    return [Told(perf) for perf in await eventually(check)]
+
+
+async def fresh_token(developer: Developer, game_id: str) -> str:
+    """A cloud_ token of which the data plane has not heard: what it was told it believes for a moment."""
+    return str((await developer.good("create_game_token", game_id=game_id))["token"])
+
+
+async def test_an_attach_with_a_cloud_token_shows_its_check_the_engine_and_the_journal(
+    developer: Developer,
+) -> None:
+    game_id = await developer.arena()
+    token = await fresh_token(developer, game_id)
+    fields = {"game_id": game_id, "namespace_id": "prod", "game_mode": "arena", "ports": ENDPOINT}
+    answer, ray_id = await traced(developer, "attach", token, **fields)
+    assert answer.code == "OK", answer
+    (one,) = await told(developer, ray_id, 1)
+    door, handler = one.one(f"{developer.door.name} attach"), one.one("handler")
+    # Whose token it is, before anything is read of the request; and then whether the game is in its reach.
+    bearer, game = one.all("token check")
+    engine, journal = one.one("engine"), one.one("journal wait")
+    assert door.begin <= bearer.begin <= bearer.end <= one.marks["authorized"] <= handler.begin
+    assert handler.begin <= game.begin <= game.end <= engine.begin <= engine.end
+    assert engine.end <= journal.begin <= journal.end <= handler.end == door.end
+
+
+async def test_a_detach_shows_the_engine_and_the_journal_and_one_that_is_refused_the_engine(
+    developer: Developer,
+) -> None:
+    game_id = await developer.arena()
+    token = await developer.service_token(game_id)
+    lobby = await developer.lobby(game_id, token)
+    fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
+    answer, ray_id = await traced(developer, "detach", token, **fields)
+    assert answer.code == "OK", answer
+    (one,) = await told(developer, ray_id, 1)
+    engine, journal = one.one("engine"), one.one("journal wait")
+    handler = one.one("handler")
+    assert handler.begin <= engine.begin <= engine.end <= journal.begin <= journal.end
+    assert journal.end <= handler.end
+    # An env_ token is known here.
+    assert one.all("token check") == []
+    fields["lobby_id"] = str(uuid4())
+    refused, ray_id = await traced(developer, "detach", token, **fields)
+    assert refused.code == "MATCHMAKER_LOBBY_NOT_FOUND"
+    (one,) = await told(developer, ray_id, 1)
+    assert len(one.all("engine")) == 1
+
+
+async def test_reading_a_lobbys_state_shows_the_engine(developer: Developer) -> None:
+    game_id = await developer.arena()
+    lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+    token = await fresh_token(developer, game_id)
+    answer, ray_id = await traced(developer, "get_state", token, lobby_id=lobby["lobby_id"])
+    assert answer.code == "OK", answer
+    (one,) = await told(developer, ray_id, 1)
+    assert len(one.all("token check")) == 2
+    assert len(one.all("engine")) == 1
+
+
+async def test_what_waits_for_the_data_plane_shows_that_wait(developer: Developer) -> None:
+    game_id = await developer.arena()
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    service = {"game_id": game_id, "environment_id": "prod"}
+    domain = {"domain": f"{uuid4().hex}.example"}
+    version_id = await developer.version(game_id, name="2.0.0")
+    made = await developer.good("create_public_token", **place)
+    rays: dict[str, str] = {}
+    changes: dict[str, dict[str, Any]] = {
+        "set_version": {**place, "version_id": version_id},
+        "set_mm_config": {**place, "lobby_count_max": 9, "max_players": 99},
+        "add_domain": {**place, **domain},
+        "set_domain_public_auth": {**place, "enabled": True},
+        "remove_domain": {**place, **domain},
+        "create_service_token": service,
+        "create_public_token": place,
+        "create_development_token": place,
+        "revoke_namespace_token": {**place, "token_id": made["token_id"]},
+    }
+    for slug, fields in changes.items():
+        answer, rays[slug] = await traced(developer, slug, **fields)
+        # That the data plane was not in time is told with a wait of a second.
+        assert answer.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), (slug, answer)
+    for slug, ray_id in rays.items():
+        outer, inner = await told(developer, ray_id, 2)
+        assert (outer.plane, inner.plane) == ("data-plane", "control-plane")
+        assert inner.label == f"{developer.door.name} {slug}"
+        passed, handler = outer.one("control plane"), inner.one("handler")
+        for wait in inner.all("feed wait"):
+            assert passed.begin <= handler.begin <= wait.begin <= wait.end <= handler.end, slug
+            assert handler.end <= passed.end
+        assert len(inner.all("feed wait")) == 1, slug
+        assert len(inner.all("feed check")) == (slug == "set_version"), slug
+
+
+async def test_what_waits_for_nobody_shows_no_wait(developer: Developer) -> None:
+    game_id = await developer.game()
+    answer, ray_id = await traced(developer, "get_game", game_id=game_id)
+    assert answer.code == "OK", answer
+    outer, inner = await told(developer, ray_id, 2)
+    assert [one.all("feed wait") + one.all("token check") for one in (outer, inner)] == [[], []]

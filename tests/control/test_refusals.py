@@ -1,0 +1,156 @@
+"""Where a refusal of the data plane is told: by the names that whoever set it sent, never by those of the feed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from pyservice.control.configuration import json_of, to_feed
+from pyservice.control.feed_refusals import STORED, refusal
+from pyservice.dataplane.feed_rules import OperatorLimits, own_problems
+from pyservice.dataplane.namespaces import Namespaces
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from tests.control.configurations import changed, read
+from tests.dataplane.configurations import configuration
+
+LEVEL = ("matchmaker",)
+DUEL = (*LEVEL, "game_modes", "duel")
+
+NAMESPACE: dict[str, Any] = {
+    "access": {
+        "domains": ["a.example", "play.example"],
+        "cdn_domains": ["arena--prod.cdn.example"],
+    },
+    "development_tokens": [{"hostname": "x_", "ports": {"game": {"protocol": "https"}}}],
+}
+
+
+def told(*path: str, reason: str = "is wrong", held_by: str = "") -> tuple[list[str], str]:
+    """Path and sentence of what the data plane says at a path of the feed."""
+    problem = feed_pb2.Problem(path=path, reason=reason, held_by=held_by)
+    message = configuration(**NAMESPACE)
+    orphans = {"left": feed_pb2.HeldConfiguration()}
+    error = refusal(message, feed_pb2.Refused(problems=[problem]), STORED, orphans)
+    assert error.code == "VALIDATION_FAILED"
+    [one] = error.errors
+    assert one.path[-1] == ("not-unique" if held_by else "not-allowed")
+    return list(one.path[:-1]), one.message
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        (("versions", "0", "matchmaker"), ("config", "matchmaker")),
+        (
+            ("versions", "0", "matchmaker", "game_modes", "duel", "max_players"),
+            ("config", "matchmaker", "game_modes", "duel", "max_players"),
+        ),
+        (("versions", "0", "display_name"), ("display_name",)),
+        (("versions", "0", "version_id"), ("version_id",)),
+        (("current_version_id",), ("version_id",)),
+        (("matchmaker", "lobby_count_max"), ("lobby_count_max",)),
+        (("matchmaker", "max_players"), ("max_players",)),
+        (("access", "enable_domain_public_auth"), ("enabled",)),
+        (("access", "domains"), ("domain",)),
+        (("access", "domains", "1"), ("domain",)),
+        (("access", "cdn_domains", "0"), ("name_id",)),
+        (("name_id",), ("name_id",)),
+        (("display_name",), ("display_name",)),
+        (("development_tokens", "0", "hostname"), ("hostname",)),
+        (("development_tokens", "0", "ports", "game", "port"), ("ports", "game", "port")),
+    ],
+)
+def test_a_problem_is_told_where_it_was_sent(path: tuple[str, ...], sent: tuple[str, ...]) -> None:
+    assert told(*path)[0] == list(sent)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        (),
+        ("versions",),
+        ("versions", "0"),
+        ("environment_tokens", "3", "sha256"),
+        ("revoked_token_ids",),
+        ("development_tokens",),
+        ("development_tokens", "0", "token_id"),
+        ("retained_versions",),
+        ("game", "name_id"),
+        ("revision",),
+    ],
+)
+def test_what_nobody_sent_has_no_path_and_a_sentence_that_names_it(path: tuple[str, ...]) -> None:
+    where, sentence = told(*path)
+    assert where == []
+    named = f"'s {'.'.join(path)}" if path else ""
+    assert sentence == f"the namespace{named} is wrong"
+
+
+def test_what_another_namespace_has_is_named_and_told_as_taken() -> None:
+    reason = "belongs to another namespace"
+    path, sentence = told("access", "domains", "1", reason=reason, held_by="other")
+    assert (path, sentence) == (["domain"], f"domain play.example {reason}")
+    path, sentence = told("access", "cdn_domains", "0", reason=reason, held_by="other")
+    assert path == ["name_id"]
+    assert sentence == f"name_id makes the host arena--prod.cdn.example, which {reason}"
+    path, sentence = told("name_id", reason=reason, held_by="left")
+    assert path == ["name_id"]
+    assert sentence.startswith(f"name_id {reason}; that one is left of another database")
+
+
+FLAWS: dict[tuple[str, ...], Any] = {
+    (*LEVEL, "max_players"): 300,
+    (*LEVEL, "max_players_party"): 300,
+    (*LEVEL, "captcha", "captcha_a"): {"secret_key": "s", "site_key": "k"},
+    (*LEVEL, "docker", "env", "PORT"): "1",
+    (*LEVEL, "docker", "ports", "game", "protocol"): "https",
+    (*LEVEL, "regions", "nowhere"): {},
+    (*DUEL, "max_players_direct"): 300,
+    (*DUEL, "actions", "join", "verification", "url"): "http://127.0.0.1/",
+    (*DUEL, "actions", "create", "verification", "headers", "Host"): "x",
+    (*DUEL, "docker", "ports", "ws", "proxy"): "none",
+    (*DUEL, "docker", "ports", "game", "port_range"): {"min": 1, "max": 2},
+    (*DUEL, "docker", "env", "HOSTING_X"): "1",
+    (*DUEL, "docker", "args"): ["x" * 1_025],
+    (*DUEL, "idle_lobbies"): {"min": 2, "max": 1},
+    (*DUEL, "idle_lobbies", "max"): 33,
+    (*DUEL, "player_token_ttl"): 1,
+    (*DUEL, "regions", "local", "idle_lobbies", "min"): 40,
+}
+"""What the data plane refuses in a configuration, by its place."""
+
+
+@pytest.mark.parametrize("place", FLAWS, ids=".".join)
+def test_every_path_of_a_configuration_leads_to_where_its_author_wrote_it(
+    place: tuple[str, ...],
+) -> None:
+    config = read(changed(place, FLAWS[place]))
+    message = configuration()
+    message.versions[0].matchmaker.CopyFrom(to_feed(config))
+    limits = OperatorLimits(256, ("local", "eu-1", "us-1"), (), ("captcha_b",))
+    problems = own_problems(message, limits, Namespaces())
+    assert problems
+    error = refusal(message, feed_pb2.Refused(problems=problems), STORED, {})
+    written = {"config": orjson.loads(json_of(config))}
+    paths = [one.path[:-1] for one in error.errors]
+    assert not any("versions.0" in one.message for one in error.errors)
+    sent = ("config", *place)
+    # Of a port the place of the whole is told.
+    assert any(path[: len(sent)] == sent[: len(path)] for path in paths)
+    for path in paths:
+        assert path[:2] == ("config", "matchmaker")
+        below: Any = written
+        for name in path:
+            below = below[int(name)] if isinstance(below, list) else below[name]
+
+
+def test_the_feed_has_no_field_that_nobody_thought_of() -> None:
+    """Of a field that comes new somebody has to say where its problems are told."""
+    assert set(fed.NamespaceConfiguration.DESCRIPTOR.fields_by_name) == {
+        *("namespace_id", "source_epoch", "revision", "game", "name_id", "display_name"),
+        *("current_version_id", "versions", "matchmaker", "access", "revoked_token_ids"),
+        *("environment_tokens", "development_tokens", "retained_versions"),
+    }

@@ -1,0 +1,162 @@
+"""Many callers who change one thing at the same moment: limits hold, what only one may have one has, and nobody is
+refused because others were there too (decisions 6.5, 8.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from tests.control.crowds import add_users, add_versions
+from tests.control.files import tar
+from tests.control.world import Records
+from tests.household import Answer, Developer
+
+pytestmark = pytest.mark.anyio
+
+CALLERS = 8
+ROUNDS = 6
+
+
+async def codes_of(calls: list[Awaitable[Answer]]) -> Counter[str]:
+    """How often each code was answered."""
+    return Counter(answer.code for answer in await asyncio.gather(*calls))
+
+
+class Builds:
+    """Builds of one game, none of them uploaded, and a back end that tags them."""
+
+    def __init__(self, developer: Developer, game_id: str, token: str) -> None:
+        self.game_id = game_id
+        self._developer = developer
+        self._place = {"game_id": game_id, "environment_id": "prod"}
+        self._token = token
+
+    async def _good(self, slug: str, **fields: Any) -> Any:
+        answer = await self._developer.door.call(slug, {**self._place, **fields}, token=self._token)
+        assert answer.code == "OK", answer
+        return answer.body
+
+    async def add(self) -> str:
+        image = {"path": "server.tar", "content_length": len(tar())}
+        made = await self._good("prepare_build", name="server", image_file=image)
+        return str(made["build"]["id"])
+
+    def patch(self, build_id: str, tags: dict[str, str], *exclusive: str) -> Awaitable[Answer]:
+        fields: dict[str, Any] = {"build_id": build_id, "tags": tags}
+        if exclusive:
+            fields["exclusive_tags"] = list(exclusive)
+        place = {**self._place, **fields}
+        return self._developer.door.call("patch_build_tags", place, token=self._token)
+
+    async def tags(self, build_id: str) -> dict[str, str]:
+        build = (await self._good("get_build", build_id=build_id))["build"]
+        return dict(build["tags"])
+
+    async def listed(self, tags: str) -> list[str]:
+        return [one["id"] for one in (await self._good("list_builds", tags_json=tags))["builds"]]
+
+
+@pytest.fixture
+async def builds(developer: Developer) -> Builds:
+    game_id = await developer.game()
+    return Builds(developer, game_id, await developer.service_token(game_id))
+
+
+async def test_an_exclusive_tag_is_on_one_build_however_many_take_it_at_once(
+    builds: Builds,
+) -> None:
+    ids = [await builds.add() for _ in range(CALLERS)]
+    for number in range(ROUNDS):
+        tags = {"current": str(number)}
+        codes = await codes_of([builds.patch(one, tags, "current") for one in ids])
+        assert codes == {"OK": CALLERS}
+        assert len(await builds.listed(f'{{"current": "{number}"}}')) == 1
+        assert ["current" in await builds.tags(one) for one in ids].count(True) == 1
+
+
+async def test_a_build_has_no_more_tags_than_it_may_however_many_set_them_at_once(
+    builds: Builds,
+) -> None:
+    build_id = await builds.add()
+    several = [{f"tag-{caller}-{number}": "x" for number in range(10)} for caller in range(CALLERS)]
+    codes = await codes_of([builds.patch(build_id, tags) for tags in several])
+    assert codes == {"OK": 3, "VALIDATION_FAILED": CALLERS - 3}
+    assert len(await builds.tags(build_id)) == 30
+
+
+async def test_one_tag_that_many_set_at_once_is_set_for_all_of_them(builds: Builds) -> None:
+    build_id = await builds.add()
+    for number in range(ROUNDS):
+        several = [{f"round-{number}": f"{caller}"} for caller in range(CALLERS)]
+        codes = await codes_of([builds.patch(build_id, tags) for tags in several])
+        assert codes == {"OK": CALLERS}
+        assert (await builds.tags(build_id))[f"round-{number}"] in {
+            str(caller) for caller in range(CALLERS)
+        }
+
+
+async def test_a_build_that_goes_while_it_is_tagged_is_gone(
+    builds: Builds, developer: Developer
+) -> None:
+    for _ in range(ROUNDS):
+        build_id = await builds.add()
+        removal = developer.call("delete_build", game_id=builds.game_id, build_id=build_id)
+        several = [builds.patch(build_id, {f"t{caller}": "x"}) for caller in range(CALLERS)]
+        removed, *tagged = await asyncio.gather(removal, *several)
+        assert removed.code == "OK"
+        assert {one.code for one in tagged} <= {"OK", "BUILD_NOT_FOUND"}
+
+
+# Users of a site ----------------------------------------------------------------------------------
+
+
+async def test_the_last_places_for_users_of_a_site_are_given_once(
+    developer: Developer, records: Records
+) -> None:
+    place = {"game_id": await developer.game(), "namespace_id": "prod"}
+    got = await developer.good("get_namespace", **place)
+    await add_users(records, got["namespace"]["namespace_id"], 1_021)
+    calls = [
+        developer.call("set_auth_user", **place, user=f"new-{number}", password="x")
+        for number in range(CALLERS)
+    ]
+    assert await codes_of(list(calls)) == {"OK": 3, "VALIDATION_FAILED": CALLERS - 3}
+    got = await developer.good("get_namespace", **place)
+    assert len(got["namespace"]["config"]["cdn"]["auth_user_list"]) == 1_024
+    refused = await developer.call("set_auth_user", **place, user="ada", password="x")
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("user", "too-many"),))
+    # One that is there already, and one in place of another.
+    await developer.good("set_auth_user", **place, user="user-0", password="y")
+    await developer.good("remove_auth_user", **place, user="user-0")
+    await developer.good("set_auth_user", **place, user="ada", password="x")
+
+
+async def test_a_user_that_many_set_at_once_is_set_for_all_of_them(developer: Developer) -> None:
+    place = {"game_id": await developer.game(), "namespace_id": "prod"}
+    calls = [
+        developer.call("set_auth_user", **place, user="ada", password=f"{number}")
+        for number in range(CALLERS)
+    ]
+    assert await codes_of(list(calls)) == {"OK": CALLERS}
+
+
+# Reserved names -----------------------------------------------------------------------------------
+
+
+async def test_names_are_reserved_once_beyond_however_many_versions_have_theirs(
+    developer: Developer, records: Records
+) -> None:
+    game_id = await developer.game()
+    taken = [f"0.0.{number}" for number in range(2, 2_002) if number != 1_500]
+    await add_versions(records, game_id, taken)
+    answers = await asyncio.gather(
+        *(developer.good("reserve_version_name", game_id=game_id) for _ in range(CALLERS))
+    )
+    names = [one["version_display_name"] for one in answers]
+    free = ["0.0.1500", *(f"0.0.{number}" for number in range(2_002, 2_001 + CALLERS))]
+    assert sorted(names) == sorted(free)

@@ -1,0 +1,167 @@
+"""No token is in the records: they have hashes of the random ones, nothing of those that are signed (decisions 3)."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select, update
+
+from pyservice.storage.database import open_database
+from pyservice.storage.tables import games, idempotent_answers, metadata
+from tests.commands import said
+from tests.control.world import Records
+from tests.databases import KINDS, Databases
+from tests.household import Developer, Door, House, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+KINDS_OF_TOKENS = ("cloud", "dev", "env", "link", "lobby", "player", "pub")
+FORM = re.compile(rb"\b(?:" + "|".join(KINDS_OF_TOKENS).encode() + rb")_[A-Za-z0-9_-]{24,}")
+"""Of any token."""
+
+
+@pytest.fixture(params=KINDS)
+def house(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> Iterator[House]:
+    """A service of its own that keeps every ray: what somebody sends may be in one."""
+    made = House(tmp_path / "house", databases.url(request.param), rays={"per_second": 10_000})
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+class Pockets:
+    """Every token that anybody was given."""
+
+    def __init__(self, door: Door, developer: Developer) -> None:
+        self.door = door
+        self.developer = developer
+        self.tokens = [developer.token]
+
+    async def make(self, slug: str, name: str = "token", **fields: Any) -> str:
+        """A token that an operation answers. Asked for under a key, so that the answer is remembered."""
+        answer = await self.developer.good(slug, uuid4().hex, **fields)
+        self.tokens.append(answer[name])
+        return str(answer[name])
+
+    async def say(self, slug: str, token: str, **fields: Any) -> Any:
+        answer = await self.door.call(slug, fields, token=token, key=uuid4().hex)
+        assert answer.code == "OK", (slug, answer)
+        return answer.body
+
+
+async def scene(house: House, pockets: Pockets) -> None:
+    """From the first start to players in a lobby, with whatever gives somebody a token."""
+    developer = pockets.developer
+    game_id = await developer.arena()
+    place = {"game_id": game_id, "namespace_id": "prod"}
+    service = await pockets.make("create_service_token", game_id=game_id, environment_id="prod")
+    public = await pockets.make("create_public_token", **place)
+    development = await pockets.make("create_development_token", **place, hostname="127.0.0.1")
+    await pockets.make("create_game_token", game_id=game_id)
+    for words in (("--kind", "public", "--namespace", f"{game_id}/prod"), ("--game", game_id)):
+        pockets.tokens.append(await said(house.data_dir, "token", "create", *words))
+
+    link = await pockets.make("prepare_device_link", "device_link_token")
+    await developer.good("complete_device_link", device_link_token=link, game_id=game_id)
+    linked = (await developer.good("get_device_link", device_link_token=link))["cloud_token"]
+    pockets.tokens.append(linked)
+    assert (await pockets.door.call("get_game", {"game_id": game_id}, token=linked)).code == "OK"
+
+    lobby = await developer.lobby(game_id, service)
+    pockets.tokens.append(lobby["lobby_token"])
+    for slug, token in (("find", public), ("join", public), ("find", development)):
+        fields: dict[str, Any] = {"game_modes": ["arena"]}
+        if slug == "join":
+            fields = {"lobby_id": lobby["lobby_id"]}
+        player = (await pockets.say(slug, token, **fields))["player"]["token"]
+        pockets.tokens.append(player)
+        speaker = development if token is development else lobby["lobby_token"]
+        await pockets.say("connected", speaker, player_token=player)
+    # What fails is kept as a ray, and so is what it was about.
+    for token in pockets.tokens:
+        await pockets.door.call("get_game", {"game_id": token}, token=token)
+    listed = (await developer.good("list_namespace_tokens", **place))["tokens"]
+    for one in listed[:2]:
+        await developer.good("revoke_namespace_token", **place, token_id=one["token_id"])
+
+
+async def rows(records: Records) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything, by table and column."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    async with records.database.read() as tx:
+        for table in metadata.sorted_tables:
+            found[table.name] = [tuple(row) for row in await tx.all(select(table))]
+    return found
+
+
+def raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def secrets_of(token: str) -> list[bytes]:
+    """Ways in which a token may be written: whole, what follows its kind, and the bytes that this stands for."""
+    secret = token.partition("_")[2]
+    bare = base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
+    return [token.encode(), secret.encode(), bare, bare.hex().encode()]
+
+
+def traces(
+    found: dict[str, list[tuple[Any, ...]]], tokens: list[str]
+) -> list[tuple[str, int, bytes]]:
+    """Tables and columns in which something of a token is, or what has the form of one; and that."""
+    secrets = [secret for token in tokens for secret in secrets_of(token)]
+    return [
+        (name, number, trace)
+        for name, several in found.items()
+        for row in several
+        for number, value in enumerate(row)
+        for trace in (
+            *FORM.findall(raw(value)),
+            *(secret for secret in secrets if secret in raw(value)),
+        )
+    ]
+
+
+async def test_no_column_of_any_table_has_a_token_or_a_part_of_one(house: House) -> None:
+    tokens = []
+    for name in ("http", "grpc"):
+        door = house.door(name)
+        pockets = Pockets(door, Developer(house, door))
+        await scene(house, pockets)
+        await door.close()
+        tokens += pockets.tokens
+        assert {token.partition("_")[0] for token in pockets.tokens} == set(KINDS_OF_TOKENS)
+    database = open_database(house.database_url, house.data_dir / "control")
+    records = Records(database)
+
+    async def are_all_there() -> bool:
+        found = await rows(records)
+        wanted = {"cloud_tokens", "namespace_tokens", "idempotent_answers", "rays", "lobbies"}
+        return all(found[one] for one in wanted | {"device_links"})
+
+    await eventually(are_all_there)
+    assert traces(await rows(records), tokens) == []
+    if house.database_url is None:
+        # Not in what a page or the log of changes has left of earlier rows either.
+        assert house.stop() == 0
+        for path in (house.data_dir / "control").glob("records.db*"):
+            assert traces({path.name: [(path.read_bytes(),)]}, tokens) == []
+
+    # And it would be seen.
+    token = tokens[-1]
+    for table, column, value in (
+        (games, "display_name", f"about {token}"),
+        (idempotent_answers, "answer", secrets_of(token)[2]),
+    ):
+        async with database.write() as tx:
+            await tx.run(update(table).values({column: value}))
+        found = traces(await rows(records), tokens)
+        assert {one for one, _, _ in found} >= {table.name}
+    await database.close()

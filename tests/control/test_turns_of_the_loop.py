@@ -1,0 +1,277 @@
+"""However much a request asks for, one turn of the event loop does a little of it: others come in between. Turns are
+measured in calls of functions, which a busy machine has no more of than an idle one, and in statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, insert
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.access import Reach
+from pyservice.control.cdn import FILES_MAX, Sites
+from pyservice.control.changes import Changes
+from pyservice.control.games import Games
+from pyservice.control.namespaces import Namespaces
+from pyservice.control.uploading import Uploading
+from pyservice.control.versions import Versions
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import cdn_pb2, games_pb2, namespaces_pb2, versions_pb2
+from pyservice.storage import games, groups, namespaces, tables, uploads
+from pyservice.storage.database import Conflict, Database, open_database
+from pyservice.storage.local_objects import Folder
+from pyservice.storage.migrations import migrate
+from pyservice.storage.objects import Objects
+from pyservice.storage.signatures import UrlSigner
+from pyservice.storage.sqlite import SqliteDatabase
+from pyservice.storage.uploads import NewFile
+from pyservice.watch import Topics
+from tests.control.crowds import add_domains, add_users, add_versions
+from tests.control.world import Records
+from tests.databases import KINDS, Databases
+
+pytestmark = pytest.mark.anyio
+
+TURN_CALLS: Final = 100_000
+"""Of functions: 15 to 20 ms on one core of a small machine. A site of 10,000 files takes eight times as many."""
+TAKEN: Final = 5_000
+URL: Final = "http://127.0.0.1:8080"
+
+
+class Turns:
+    """How much the longest turn of the loop did, and how many statements there were in all of them."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self.total = 0
+        self.statements = 0
+        self._calls = 0
+        self._is_over = False
+
+    def call(self, _frame: Any, event: str, _argument: Any) -> None:
+        if event in ("call", "c_call"):
+            self._calls += 1
+
+    def next_turn(self) -> None:
+        self.longest = max(self.longest, self._calls)
+        self.total += self._calls
+        self._calls = 0
+        if not self._is_over:
+            asyncio.get_running_loop().call_soon(self.next_turn)
+
+    def end(self) -> None:
+        self._is_over = True
+        self.next_turn()
+
+
+@contextmanager
+def measured(database: Database) -> Iterator[Turns]:
+    """What this thread does within."""
+    turns, of_database = Turns(), cast(Any, database)._statements
+    prepared = of_database.prepared
+
+    def noted(*arguments: Any) -> Any:
+        turns.statements += 1
+        return prepared(*arguments)
+
+    of_database.prepared = noted
+    turns.next_turn()
+    sys.setprofile(turns.call)
+    try:
+        yield turns
+    finally:
+        sys.setprofile(None)
+        turns.end()
+        of_database.prepared = prepared
+
+
+class DataPlane:
+    """Hears of changes, and is not asked."""
+
+    def changed(self, *_: str) -> None:
+        """Nobody waits for it here."""
+
+
+class Plane:
+    """Operations of the control plane over one database, without doors, and who calls them."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database = database
+        self.records = Records(database)
+        self._ids, topics, nobody = RecordIds(), Topics(), cast(Any, DataPlane())
+        signer = UrlSigner(b"k" * 32)
+        self.blobs = Folder(folder, signer, URL, 0)
+        changes = Changes(database)
+        self.uploading = Uploading(database, changes, topics, Objects(self.blobs, signer, URL))
+        self.sites = Sites(database, self._ids, self.uploading)
+        self.versions = Versions(database, changes, self._ids, topics, nobody, nobody)
+        self.games = Games(database, changes, self._ids, topics, nobody, nobody, nobody, [])
+        self.namespaces = Namespaces(database, changes, self._ids, topics, nobody, nobody)
+
+    async def prepare(self) -> None:
+        await migrate(self.database, is_allowed=True)
+        identity_id, (self.group_id,) = await self.records.identity("Ours")
+        scope = Reach(identity_id, self._ids.new(), None, None, (self.group_id,))
+        self.caller = Caller(
+            TokenKind.CLOUD, b"", b"", b"token", Call(uuid4().hex, b"\x7f\0\0\1"), scope
+        )
+        async with self.database.read() as tx:
+            assert await groups.find(tx, self.group_id) is not None
+        self.game_id = await self.game("First")
+
+    async def game(self, display_name: str) -> str:
+        request = games_pb2.CreateGameRequest(
+            display_name=display_name, developer_group_id=self.group_id
+        )
+        return (await self.games.create(request, self.caller)).game_id
+
+    async def name_of(self, game_id: str) -> str:
+        async with self.database.read() as tx:
+            game = await games.find(tx, game_id)
+        assert game is not None
+        return str(game.name_id)
+
+    async def close(self) -> None:
+        await self.uploading.stop()
+        self.blobs.close()
+        await self.database.close()
+
+
+@pytest.fixture(params=KINDS)
+async def plane(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> AsyncIterator[Plane]:
+    database = open_database(databases.url(request.param), tmp_path)
+    made = Plane(database, tmp_path / "objects")
+    await made.prepare()
+    yield made
+    await made.close()
+
+
+def a_site(game_id: str, count: int, **first: Any) -> cdn_pb2.CreateGameCdnSiteRequest:
+    """With `first` as said of its first file."""
+    files: list[dict[str, Any]] = [
+        {"path": f"assets/{number:060}", "content_length": 1, "content_type": "text/plain"}
+        for number in range(count)
+    ]
+    files[0].update(first)
+    return cdn_pb2.CreateGameCdnSiteRequest(game_id=game_id, display_name="x", files=files)
+
+
+async def test_a_site_of_many_files_leaves_turns_to_others(plane: Plane) -> None:
+    request = a_site(plane.game_id, FILES_MAX)
+    with measured(plane.database) as turns:
+        made = await plane.sites.create(request, plane.caller)
+    assert [one.path for one in made.presigned_requests] == [one.path for one in request.files]
+    async with plane.database.read() as tx:
+        assert len(await uploads.files_of(tx, made.upload_id)) == FILES_MAX
+    assert turns.total > 5 * TURN_CALLS
+    assert turns.longest < TURN_CALLS
+
+
+async def test_a_site_that_breaks_every_rule_leaves_turns_to_others(plane: Plane) -> None:
+    request = a_site(plane.game_id, FILES_MAX)
+    for file in request.files:
+        file.path, file.content_type = "../out", "none"
+    with measured(plane.database) as turns, pytest.raises(ServiceError) as refused:
+        await plane.sites.create(request, plane.caller)
+    assert refused.value.code == "VALIDATION_FAILED"
+    assert turns.longest < TURN_CALLS
+
+
+async def test_of_a_site_that_cannot_be_added_whole_nothing_is(plane: Plane) -> None:
+    """Though its files are added over many turns."""
+    files = [NewFile(f"{number % (FILES_MAX - 1)}", 1) for number in range(FILES_MAX)]
+    with pytest.raises(Conflict):
+        async with plane.database.write() as tx:
+            await uploads.add(tx, str(uuid4()), plane.game_id, "site", "x", files, 1)
+    upload_id = str(uuid4())
+    adding = asyncio.create_task(_add(plane, upload_id, [NewFile(one.path, 1) for one in files]))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    adding.cancel()
+    await asyncio.gather(adding, return_exceptions=True)
+    assert adding.cancelled()
+    async with plane.database.read() as tx:
+        assert await uploads.of_kind(tx, plane.game_id, "site") == []
+        assert await uploads.files_of(tx, upload_id) == []
+
+
+async def _add(plane: Plane, upload_id: str, files: list[NewFile]) -> None:
+    async with plane.database.write() as tx:
+        await uploads.add(tx, upload_id, plane.game_id, "site", "x", files, 1)
+
+
+async def test_a_name_is_reserved_beyond_many_in_few_statements_and_short_turns(
+    plane: Plane,
+) -> None:
+    await add_versions(
+        plane.records, plane.game_id, [f"0.0.{number}" for number in range(2, TAKEN + 2)]
+    )
+    request = versions_pb2.ReserveVersionNameRequest(game_id=plane.game_id)
+    with measured(plane.database) as turns:
+        made = await plane.versions.reserve_name(request, plane.caller)
+    assert made.version_display_name == f"0.0.{TAKEN + 2}"
+    assert turns.statements < TAKEN / 20
+    assert turns.longest < TURN_CALLS
+    with measured(plane.database) as again:
+        made = await plane.versions.reserve_name(request, plane.caller)
+    assert made.version_display_name == f"0.0.{TAKEN + 3}"
+    # What was passed over is not looked at again.
+    assert again.statements < 6
+
+
+async def test_names_of_versions_are_looked_for_by_an_index(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "records.db")
+    await migrate(database, is_allowed=True)
+    values = {"game_id": "game", "names": ["0.0.2", "0.0.3"]}
+    asked = database._statements.prepared(games._NAMED, values)
+
+    def explain(connection: Connection) -> list[str]:
+        text = f"EXPLAIN QUERY PLAN {asked.text}"
+        return [row[-1] for row in connection.exec_driver_sql(text, tuple(asked.one(values)))]
+
+    steps = await database.run_sync(explain)
+    await database.close()
+    (searched,) = [step for step in steps if "versions" in step]
+    assert "(game_id=? AND display_name=?)" in searched
+
+
+async def test_a_game_whose_name_many_have_costs_what_any_does(plane: Plane) -> None:
+    await plane.game("Same")
+    about = {"display_name": "Same", "group_id": plane.group_id, "create_ms": 1}
+    rows = [
+        {**about, "game_id": str(uuid4()), "name_id": f"same-{number}"}
+        for number in range(2, TAKEN + 2)
+    ]
+    async with plane.database.write() as tx:
+        await tx.run(insert(tables.games), rows)
+    with measured(plane.database) as rare:
+        await plane.game("Another")
+    with measured(plane.database) as common:
+        game_id = await plane.game("Same")
+    assert (await plane.name_of(game_id)).startswith("same-")
+    assert common.statements == rare.statements
+    assert common.longest < TURN_CALLS
+
+
+async def test_a_namespace_with_all_that_it_may_have_is_told_in_a_short_turn(plane: Plane) -> None:
+    async with plane.database.read() as tx:
+        (prod, _) = await namespaces.of_game(tx, plane.game_id)
+    await add_domains(plane.records, prod.namespace_id, 1_024)
+    await add_users(plane.records, prod.namespace_id, 1_024)
+    request = namespaces_pb2.GetNamespaceRequest(game_id=plane.game_id, namespace_id="prod")
+    with measured(plane.database) as turns:
+        told = await plane.namespaces.get(request, plane.caller)
+    assert len(told.namespace.config.cdn.domains) == 1_024
+    assert len(told.namespace.config.cdn.auth_user_list) == 1_024
+    assert turns.longest < TURN_CALLS

@@ -1,0 +1,125 @@
+"""A body that is PUT to a signed address goes to the disk as it comes: it is never held whole (decisions 8.8)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyservice.process import holder_of
+from tests.household import Developer, House
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+MIB = 1 << 20
+BODY_BYTES = 64 * MIB
+HELD_BYTES_MAX = 24 * MIB
+"""Above what it had before. What one upload and one download have in hand is a few MiB."""
+BLOCK = bytes(range(256)) * (MIB // 256)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "house")
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+def measured(pid: int, name: str) -> int:
+    """Bytes, of a line of the kernel's account of a process."""
+    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    assert found is not None, name
+    return int(found[1]) * 1024
+
+
+def begin(pid: int) -> int:
+    """Bytes that the process has; its peak is counted from here on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return measured(pid, "VmRSS")
+
+
+async def body() -> AsyncIterator[bytes]:
+    for _ in range(BODY_BYTES // MIB):
+        yield BLOCK
+
+
+async def test_a_body_of_64_mib_is_never_held_whole(house: House) -> None:
+    door = house.door("http")
+    developer = Developer(house, door)
+    game_id = await developer.game()
+    site = await developer.good(
+        "create_site",
+        game_id=game_id,
+        display_name="large",
+        files=[{"path": "large.bin", "content_length": BODY_BYTES}],
+    )
+    [request] = site["presigned_requests"]
+    config = {"cdn": {"site_id": site["site_id"]}}
+    pids = {
+        name: holder_of(house.data_dir / folder)
+        for name, folder in (("data", "."), ("control", "control"))
+    }
+    before = {name: begin(pid) for name, pid in pids.items() if pid is not None}
+    assert len(before) == 2
+
+    headers = {"content-length": str(BODY_BYTES)}
+    async with httpx.AsyncClient(timeout=120) as client:
+        answer = await client.put(request["url"], content=body(), headers=headers)
+        assert answer.status_code == 200, answer.text
+        await developer.good("complete_upload", upload_id=site["upload_id"])
+        version_id = await developer.version(game_id, config)
+        place = {"game_id": game_id, "namespace_id": "prod"}
+        await developer.good("set_version", **place, version_id=version_id)
+        game = (await developer.good("get_game", game_id=game_id))["game"]
+        url = f"http://{house.said['cdn']}/{game['name_id']}/prod/large.bin"
+        got = sha256()
+        async with client.stream("GET", url) as download:
+            assert download.status_code == 200
+            async for block in download.aiter_raw():
+                got.update(block)
+    expected = sha256()
+    async for block in body():
+        expected.update(block)
+    assert got.digest() == expected.digest()
+    for name, pid in pids.items():
+        assert pid is not None
+        held = measured(pid, "VmHWM") - before[name]
+        assert held < HELD_BYTES_MAX, f"{name}: {held / MIB:.1f} MiB"
+    await door.close()
+
+
+HOLDER = f"""
+import sys
+print(flush=True)
+sys.stdin.buffer.readline()
+held = sys.stdin.buffer.read({BODY_BYTES})
+print(len(held), flush=True)
+del held
+sys.stdin.buffer.readline()
+"""
+
+
+def test_a_process_that_held_it_whole_would_be_seen() -> None:
+    """Also when it has let it go again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        before = begin(holder.pid)
+        holder.stdin.write(b"\n")
+        for _ in range(BODY_BYTES // MIB):
+            holder.stdin.write(BLOCK)
+        holder.stdin.flush()
+        assert int(holder.stdout.readline()) == BODY_BYTES
+        assert measured(holder.pid, "VmHWM") - before > BODY_BYTES - MIB
+        holder.stdin.close()

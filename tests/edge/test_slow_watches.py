@@ -1,0 +1,253 @@
+"""Watches that wake together while the records answer one of them late: the others do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller, Park
+from pyservice.doors.limits import Limits, Rate
+from pyservice.edge import crowds
+from pyservice.pb.hosting.v1 import groups_pb2
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
+from tests.small_service import CONNECTED, HttpConnection, Response, code_of
+from tests.two_doors import (
+    BILLING,
+    GROUP,
+    OTHER_GROUP,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+UNLIMITED = Limits(control=Rate(0, 1))
+
+
+@dataclass
+class SlowRecords(SmallControl):
+    """Reads for one of `slow`, tokens and groups, end when they may."""
+
+    slow: set[str] = field(default_factory=set)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    reading: int = 0
+    """Slow reads that were begun and have not ended."""
+
+    async def get_billing(
+        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
+    ) -> Message | Park:
+        answer = await super().get_billing(message, caller)
+        if not self.slow.isdisjoint((message.group_id, caller.identity.decode())):
+            self.reading += 1
+            try:
+                await self.may_end.wait()
+            finally:
+                self.reading -= 1
+        return answer
+
+
+@pytest.fixture
+def control() -> SlowRecords:
+    return SlowRecords()
+
+
+@pytest.fixture
+async def doors(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path, control, limits=UNLIMITED) as opened:
+        yield opened
+
+
+async def watch_both(doors: Doors) -> list[HttpConnection]:
+    """Two watches that one change of both groups wakes together: of GROUP, and of another."""
+    index = await read_index(doors)
+    paths = (BILLING, f"/cloud/groups/{OTHER_GROUP}/billing")
+    watching = [await watch(doors, index, path) for path in paths]
+    await until(partial(_are_parked, doors, 2))
+    return watching
+
+
+def _are_parked(doors: Doors, number: int) -> bool:
+    return len(doors.waiters) == number
+
+
+def change_both(control: SmallControl) -> None:
+    control.topics.bump(f"group/{GROUP}", f"group/{OTHER_GROUP}")
+
+
+async def read_soon(connection: HttpConnection) -> Response:
+    return await asyncio.wait_for(connection.read(), 10)
+
+
+async def test_who_wakes_with_a_slow_one_is_answered_before_it(
+    doors: Doors, control: SlowRecords
+) -> None:
+    slow, other = await watch_both(doors)
+    control.slow.add(GROUP)
+    change_both(control)
+    assert (await read_soon(other)).status == 200
+    assert control.reading == 1
+    control.may_end.set()
+    assert (await read_soon(slow)).status == 200
+    assert doors.metrics.http.in_flight == 0
+    # What came in parts ended as it should: the way is as good as before.
+    index = await read_index(doors)
+    again = await watch(doors, index)
+    await until(partial(_are_parked, doors, 1))
+    doors.control.pay(GROUP, "now")
+    assert (await read_soon(again)).json["group"] == {"payment_succeeded_ts": "now"}
+    await close_all([slow, other, again])
+
+
+async def test_equal_requests_wait_for_their_own_slow_read_alone(
+    doors: Doors, control: SlowRecords
+) -> None:
+    index = await read_index(doors)
+    other = f"/cloud/groups/{OTHER_GROUP}/billing"
+    watching = [await watch(doors, index, path) for path in (BILLING, other) * 20]
+    await until(partial(_are_parked, doors, 40))
+    control.slow.add(GROUP)
+    change_both(control)
+    for connection in watching[1::2]:
+        assert (await read_soon(connection)).status == 200
+    assert control.reading == 1
+    control.may_end.set()
+    for connection in watching[::2]:
+        assert (await read_soon(connection)).status == 200
+    await close_all(watching)
+
+
+async def test_slow_ones_in_each_of_many_portions_delay_nobody_else(
+    doors: Doors, control: SlowRecords
+) -> None:
+    """More portions than are under way at one time, each with a slow one among those that are begun first."""
+    watching = await watch_many(doors, await read_index(doors), 700, tokens=True)
+    slow = set(range(7, 700, 50))
+    control.slow |= {str(number) for number in slow}
+    control.pay(GROUP, "now")
+    others = [one for number, one in enumerate(watching, 1) if number not in slow]
+    answers = await asyncio.wait_for(asyncio.gather(*(one.read() for one in others)), 20)
+    assert {answer.status for answer in answers} == {200}
+    assert control.reading == len(slow)
+    control.may_end.set()
+    for number in slow:
+        answer = await read_soon(watching[number - 1])
+        assert answer.json["group"] == {"payment_succeeded_ts": "now"}
+    assert doors.metrics.http.in_flight == 0
+    assert doors.metrics.http.meters["get_billing"].codes["OK"] == 700 + 1
+    await close_all(watching)
+
+
+async def test_a_client_that_leaves_while_its_read_is_slow_is_let_go(
+    doors: Doors, control: SlowRecords
+) -> None:
+    slow, other = await watch_both(doors)
+    control.slow.add(GROUP)
+    change_both(control)
+    assert (await read_soon(other)).status == 200
+    slow.writer.transport.abort()
+    # Nobody waits for the answer, and it harms nobody.
+    await until(lambda: doors.metrics.http.in_flight == 0)
+    control.may_end.set()
+    await until(lambda: control.reading == 0)
+    assert len(doors.waiters) == 0
+    assert (await doors.http.call("PlayerConnected", CONNECTED)).code == "OK"
+    await close_all([slow, other])
+
+
+async def test_when_the_control_plane_ends_meanwhile_who_was_answered_was_and_the_slow_one_is_told(
+    doors: Doors, control: SlowRecords
+) -> None:
+    slow, other = await watch_both(doors)
+    control.slow.add(GROUP)
+    change_both(control)
+    assert (await read_soon(other)).status == 200
+    await doors.behind.stop()
+    response = await read_soon(slow)
+    assert (response.status, code_of(response)) == (503, "CONTROL_PLANE_UNAVAILABLE")
+    assert control.reading == 0
+    assert doors.metrics.http.in_flight == 0
+    assert doors.metrics.http.meters["get_billing"].codes["OK"] == 2
+    await close_all([slow, other])
+
+
+async def test_who_is_too_slow_is_told_so_and_the_others_were_answered(
+    tmp_path: Path, control: SlowRecords
+) -> None:
+    async with open_doors(tmp_path, control, answer_timeout_ms=500) as doors:
+        slow, other = await watch_both(doors)
+        control.slow.add(GROUP)
+        change_both(control)
+        assert (await read_soon(other)).status == 200
+        response = await read_soon(slow)
+        assert (response.status, code_of(response)) == (504, "DEADLINE_EXCEEDED")
+        await until(lambda: control.reading == 0)
+        await close_all([slow, other])
+
+
+async def test_a_door_that_stops_hurries_slow_ones_too(doors: Doors, control: SlowRecords) -> None:
+    slow, other = await watch_both(doors)
+    control.slow.add(GROUP)
+    change_both(control)
+    assert (await read_soon(other)).status == 200
+    await doors.server.stop(0.0)
+    assert code_of(await read_soon(slow)) == "SHUTTING_DOWN"
+    await close_all([slow, other])
+
+
+# At the door behind -------------------------------------------------------------------------------
+
+
+async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another() -> None:
+    control = SlowRecords(slow={"2"})
+    behind = Behind(control)
+    parts = behind.open(message("1", "2", "3")).parts()
+    assert numbers_in(await anext(parts)) == [0, 2]
+    assert control.reading == 1
+    control.may_end.set()
+    assert numbers_in(await anext(parts)) == [1]
+    with pytest.raises(StopAsyncIteration):
+        await anext(parts)
+    assert behind.counts() == {"OK": 3}
+    assert behind.metrics.http.in_flight == 0
+
+
+async def test_slow_ones_do_not_keep_those_from_beginning_that_are_answered_after_them() -> None:
+    control = SlowRecords(slow={str(number) for number in range(64)})
+    behind = Behind(control)
+    parts = behind.open(message(*map(str, range(100)))).parts()
+    assert numbers_in(await anext(parts)) == list(range(64, 100))
+    assert control.reading == 64
+    control.may_end.set()
+    rest = [number async for part in parts for number in numbers_in(part)]
+    assert sorted(rest) == list(range(64))
+
+
+async def test_all_that_are_quick_are_one_part() -> None:
+    parts = Behind().open(message(*map(str, range(10)))).parts()
+    assert [numbers_in(part) async for part in parts] == [list(range(10))]
+
+
+async def test_who_closes_the_parts_ends_what_is_slow() -> None:
+    control = SlowRecords(slow={"2"})
+    behind = Behind(control)
+    exchange = behind.open(message("1", "2"))
+    parts = exchange.parts()
+    assert numbers_in(await anext(parts)) == [0]
+    await parts.aclose()
+    exchange.abandon()
+    assert control.reading == 0
+    assert behind.counts() == {"OK": 1, "CANCELLED": 1}
+    assert behind.metrics.http.in_flight == 0
+
+
+def numbers_in(part: bytes) -> list[int]:
+    return [number for number, _ in crowds.Replies().feed(part)]

@@ -1,0 +1,86 @@
+"""A request that names two hosts is refused at both HTTP doors: who stands in front may have gone by the other one
+(RFC 9112, 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.connections import connect as connect
+from tests.edge.connections import service as service
+from tests.small_service import (
+    GOOD,
+    Connect,
+    HttpConnection,
+    HttpDoor,
+    SmallService,
+    code_of,
+    open_door,
+)
+
+pytestmark = pytest.mark.anyio
+
+CONNECTED_PATH = b"/matchmaker/players/connected"
+BODY = b'{"player_token":"some token"}'
+LENGTH = b"content-length: %d\r\n" % len(BODY)
+TOKEN = b"authorization: Bearer pub_good\r\n"
+
+
+@pytest.fixture(params=("http", "asgi"))
+async def connection(
+    request: pytest.FixtureRequest, service: SmallService
+) -> AsyncIterator[HttpConnection]:
+    async with open_door(str(request.param), service) as door:
+        assert isinstance(door, HttpDoor)
+        opened = await HttpConnection.open(door.address)
+        yield opened
+        await opened.close()
+
+
+def posted(*lines: bytes) -> bytes:
+    head = b"POST %b HTTP/1.1\r\n%b" % (CONNECTED_PATH, TOKEN + LENGTH)
+    return head + b"".join(line + b"\r\n" for line in lines) + b"\r\n" + BODY
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"Host: a.example", b"Host: b.example"),
+        (b"Host: a.example", b"Host: a.example"),
+        (b"host: a.example", b"x: 1", b"HOST: b.example"),
+        (b"Host:", b"Host: a.example"),
+        (b"Host: a.example", b"Host: b.example", b"Host: c.example"),
+    ],
+)
+async def test_a_request_with_two_hosts_is_refused_and_never_carried_out(
+    connection: HttpConnection, service: SmallService, lines: tuple[bytes, ...]
+) -> None:
+    connection.writer.write(posted(*lines))
+    response = await connection.read()
+    assert (response.status, code_of(response)) == (400, "HEADER_INVALID")
+    assert "one Host" in response.json["detail"]
+    assert service.calls == []
+
+
+async def test_other_headers_may_come_twice(
+    connection: HttpConnection, service: SmallService
+) -> None:
+    connection.writer.write(posted(b"Host: a.example", b"X-Host: b.example", b"X-Host: c.example"))
+    assert (await connection.read()).status == 200
+    assert len(service.calls) == 1
+
+
+async def test_a_trailer_names_no_host(connect: Connect) -> None:
+    """Other servers give a trailer as a header, if it came with the head: then it is one host too many."""
+    connection = await connect()
+    connection.writer.write(
+        b"POST %b HTTP/1.1\r\nHost: a.example\r\n%btransfer-encoding: chunked\r\n\r\n"
+        b"%x\r\n%b\r\n0\r\nHost: b.example\r\n\r\n" % (CONNECTED_PATH, TOKEN, len(BODY), BODY)
+    )
+    assert (await connection.read()).status == 200
+    # And the connection is as good as before.
+    path = CONNECTED_PATH.decode()
+    assert (await connection.ask("POST", path, BODY, GOOD)).status == 200

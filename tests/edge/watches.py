@@ -1,0 +1,91 @@
+"""Watches at two doors, and a message of woken ones at the door behind without a socket."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyservice.doors import DoorSettings, addresses
+from pyservice.doors.limits import Limits
+from pyservice.edge import crowds
+from pyservice.edge.asgi import create_app
+from pyservice.edge.crowds import Asked
+from pyservice.edge.exchanges import Request
+from pyservice.edge.relayed import Wish
+from pyservice.edge.woken import WokenExchange
+from pyservice.observability.metrics import RequestMetrics
+from tests.small_service import HttpConnection
+from tests.two_doors import BILLING, CLOUD, Doors, SmallControl, until
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+
+
+async def read_index(doors: Doors, path: str = BILLING) -> str:
+    connection = await HttpConnection.open(doors.http.address)
+    response = await connection.ask("GET", path, None, CLOUD)
+    await connection.close()
+    return str(response.json["watch"]["index"])
+
+
+async def watch(
+    doors: Doors, index: str, path: str = BILLING, headers: dict[str, str] = CLOUD
+) -> HttpConnection:
+    """A connection whose request is on its way."""
+    connection = await HttpConnection.open(doors.http.address)
+    connection.say("GET", f"{path}?watch_index={index}", None, headers)
+    return connection
+
+
+async def watch_many(
+    doors: Doors, index: str, number: int, *, tokens: bool = False
+) -> list[HttpConnection]:
+    """So many parked requests, each with a token of its own if wanted."""
+    watching = []
+    for count in range(1, number + 1):
+        headers = {"authorization": f"Bearer {count}"} if tokens else CLOUD
+        watching.append(await watch(doors, index, headers=headers))
+        # No more at a time than the door passes on.
+        if count % 100 == 0 or count == number:
+            await until(partial(_is_parked, doors, count))
+    return watching
+
+
+def _is_parked(doors: Doors, number: int) -> bool:
+    return len(doors.waiters) == number
+
+
+async def close_all(connections: list[HttpConnection]) -> None:
+    for connection in connections:
+        await connection.close()
+
+
+def message(*tokens: str, target: str = BILLING, is_over: bool = False) -> Request:
+    request = Request(b"POST", crowds.PATH, {}, addresses.LOCAL)
+    request.body = crowds.write_asked(
+        Asked(
+            Wish(b"GET", target.encode(), f"Bearer {token}".encode()), "192.0.2.1", TRACE, is_over
+        )
+        for token in tokens
+    )
+    return request
+
+
+class Behind:
+    """The door behind, without a socket."""
+
+    def __init__(self, control: SmallControl | None = None) -> None:
+        self.control = control or SmallControl()
+        self.metrics = RequestMetrics()
+        door = DoorSettings(is_behind_door=True)
+        self.edge = create_app(self.control.operations(), door, self.metrics, Limits())
+
+    def open(self, request: Request) -> WokenExchange:
+        exchange = self.edge.open(request)
+        assert isinstance(exchange, WokenExchange)
+        return exchange
+
+    def counts(self) -> dict[str, int]:
+        return {
+            code: count
+            for code, count in self.metrics.http.meters["get_billing"].codes.items()
+            if count
+        }

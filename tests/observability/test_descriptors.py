@@ -1,0 +1,49 @@
+"""The limit of open files: taken whole, watched, and told before nothing goes any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from pyservice.observability.descriptors import reserve_of
+
+_LOW = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 96))
+from pyservice.observability import descriptors
+print(descriptors.limit(), descriptors.raise_limit(), descriptors.limit())
+watch = descriptors.DescriptorWatch()
+print(watch.is_low, watch.used < 64)
+held = []
+while not watch.is_low:
+    held.append(os.open(os.devnull, os.O_RDONLY))
+    watch.look()
+print(watch.used - (96 - 24))
+while True:
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        break
+watch.look()
+print(watch.used)
+for descriptor in held:
+    os.close(descriptor)
+watch.look()
+print(watch.is_low)
+"""
+
+
+def test_a_process_takes_its_hard_limit_and_knows_when_little_is_left_of_it() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _LOW], capture_output=True, text=True, check=True, env=os.environ
+    ).stdout.split("\n")
+    assert said[0] == "64 96 96"
+    assert said[1] == "False True"
+    assert said[2:5] == ["1", "96", "False"]
+
+
+def test_what_clients_leave_to_the_rest_is_a_part_of_a_small_limit_and_enough_of_a_large_one() -> (
+    None
+):
+    assert [reserve_of(most) for most in (256, 1024, 20_000)] == [64, 256, 1024]
