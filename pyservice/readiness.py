@@ -135,7 +135,7 @@ class Readiness:
             (
                 "hosting_open_files",
                 "gauge",
-                "Files and connections that the data plane has open, at least.",
+                "Files and connections that the data plane has open.",
                 files.used,
             ),
             (

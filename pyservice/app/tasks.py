@@ -57,9 +57,11 @@ class Tasks:
         await asyncio.gather(*self._going_on, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+        if task.cancelled() and self._is_stopping:
             return
-        _log.error("background task died", task=task.get_name(), exc_info=task.exception())
+        # By somebody else it may be cancelled through what it waits for.
+        error = None if task.cancelled() else task.exception()
+        _log.error("background task died", task=task.get_name(), exc_info=error)
         if not self._is_stopping:
             self.dead.append(task.get_name())
             self._died()

@@ -94,10 +94,11 @@ class Uploads:
         incoming = self._folder.receive(grant)
         target, whose = _Target(grant.key, grant.offset), Whose(trace.upload_id, client)
         former = self._open.get(target)
-        self._places.take(whose, None if former is None else former.whose)
         now_s = asyncio.get_running_loop().time()
         pace = Pace(length, now_s, (grant.expires_at_s or 0) - time.time())
         reception = Reception(self, target, whose, incoming, pace, trace)
+        # Last: what fails before has no place to give back.
+        self._places.take(whose, None if former is None else former.whose)
         self._open[target] = reception
         if former is not None:
             former.refuse(ServiceError("IN_USE", _REPLACED))
@@ -109,14 +110,22 @@ class Uploads:
 
     def end(self, reception: Reception, *, finish: bool) -> None:
         """All of it is there (`finish`), or no more of it comes: the rest is done in a task."""
-        if self._open.get(reception.target) is reception:
+        has_place = self._open.get(reception.target) is reception
+        if has_place:
             del self._open[reception.target]
-            self._places.give_back(reception.whose)
         if not self._open:
             self._are_over.set()
         task = asyncio.ensure_future(reception.finish() if finish else reception.give_up())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def left(task: asyncio.Task[None]) -> None:
+            # Not before: until the disk has them, its blocks are in memory.
+            self._tasks.discard(task)
+            self.spare_blocks += reception.spare_blocks
+            if has_place:
+                self._places.give_back(reception.whose)
+
+        task.add_done_callback(left)
 
     def drop_slow(self) -> None:
         """Ends those that come too slowly; asked every few seconds."""
@@ -178,6 +187,11 @@ class Reception(asyncio.BufferedProtocol):
         self._blocks += 1
         # Mapped, so that it goes back to the system with the upload.
         return memoryview(mmap.mmap(-1, self._block_bytes))
+
+    @property
+    def spare_blocks(self) -> int:
+        """How many it has of those that all share."""
+        return max(self._blocks - BLOCKS, 0)
 
     @property
     def length(self) -> int:
@@ -292,7 +306,6 @@ class Reception(asyncio.BufferedProtocol):
             if self._transport is not None and not self._transport.is_closing():
                 # Whoever speaks to the connection after us hears the rest.
                 self._transport.pause_reading()
-            self._uploads.spare_blocks += max(self._blocks - BLOCKS, 0)
             self._uploads.end(self, finish=finish)
 
     async def give_up(self) -> None:

@@ -117,6 +117,22 @@ async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> N
     assert len(deaths) == 2
 
 
+async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
+    tasks = Tasks()
+
+    async def waits_for_others() -> None:
+        await nobodys
+
+    nobodys = asyncio.get_running_loop().create_future()
+    tasks.own("waits", waits_for_others())
+    await asyncio.sleep(0)
+    nobodys.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert tasks.dead == ["waits"]
+    await tasks.stop()
+
+
 async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_meanwhile() -> None:
     tasks, told, done = Tasks(), asyncio.Event(), list[str]()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -42,10 +43,12 @@ def known_sites(listener: Listener) -> None:
     listener.sites.by_name["arena", "guarded"] = make_site(FILES, users={}, namespace_id=NAMESPACE)
 
 
-async def told(listener: Listener) -> pb.SpanSet:
-    """The one request that is kept, when it has ended."""
+async def told(listener: Listener, ray_id: str = "") -> pb.SpanSet:
+    """The one request that is kept, when it has ended; with `ray_id` of others that were slow nothing is said."""
+    kept: list[Any] = []
     async with asyncio.timeout(10):
-        while not (kept := listener.rays.take_all()):
+        while not kept:
+            kept = [one for one in listener.rays.take_all() if ray_id in ("", one.trace.ray_id)]
             await asyncio.sleep(0.005)
     (one,) = kept
     made = span_set(one, "cdn")
@@ -194,8 +197,8 @@ async def test_an_upload_whose_client_goes_away_is_no_failure(
         async with asyncio.timeout(10):
             while listener.uploads.now:
                 await asyncio.sleep(0.005)
-    made = await told(listener)
-    assert (made.ray_id, made.code) == (TRACE, "CANCELLED")
+    made = await told(listener, TRACE)
+    assert made.code == "CANCELLED"
     assert made.asker == pb.Asker(upload_id="up")
 
 

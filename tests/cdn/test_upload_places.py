@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -153,24 +155,53 @@ async def test_a_newer_put_that_is_refused_leaves_the_older_one_alone(
     assert listener.objects.counts.failures == {"OVERLOADED": 1}
 
 
+async def test_a_place_is_free_again_when_the_disk_has_the_file(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then what came is in memory."""
+    disk, sync = threading.Event(), os.fsync
+
+    def slow_sync(file: int) -> None:
+        assert disk.wait(60)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    sender = Sender(listener, connect)
+    wires = await sender.fill(2 * HALF, "up{}", "127.0.6.{}")
+    for wire in wires:
+        await wire.send(b"ab")
+    async with asyncio.timeout(20):
+        while listener.uploads.now:
+            await asyncio.sleep(0.005)
+    assert (await sender.begin("late/a", ELSEWHERE))[1] == "OVERLOADED"
+    disk.set()
+    for wire in wires:
+        assert (await wire.answer())[0] == 200
+    async with asyncio.timeout(20):
+        while (await sender.begin("later/a", ELSEWHERE))[1] != "CONTINUE":
+            await asyncio.sleep(0.005)
+
+
 async def test_an_upload_that_would_not_end_with_its_url_is_told_so(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never stands still."""
-    monkeypatch.setattr(pace, "LEAST_S", 2.0)
+    monkeypatch.setattr(pace, "LEAST_S", 8.0)
     length, piece = 64 << 20, b"x" * (64 << 10)
     slow, quick = await connect(listener.url), await connect(listener.url)
     for wire, key, size in ((slow, "up/slow", length), (quick, "up/quick", len(piece) * 20)):
-        url = await listener.objects.presign_put(key, size, 2)
+        url = await listener.objects.presign_put(key, size, 8)
         await wire.put_head(url, f"Content-Length: {size}", "Expect: 100-continue")
         assert (await wire.answer())[0] == 100
-    for _ in range(20):
-        for wire in (slow, quick):
-            await wire.send(piece)
-        await asyncio.sleep(0.05)
-        listener.server.check()
-        if not listener.uploads.now:
-            break
+    left = 20
+    async with asyncio.timeout(30):
+        while listener.uploads.now:
+            await slow.send(piece)
+            if left:
+                await quick.send(piece)
+                left -= 1
+            await asyncio.sleep(0.05)
+            listener.server.check()
     status, _, body = await slow.answer()
     assert (status, code_of(body)) == (408, "REQUEST_TIMEOUT")
     assert (await quick.answer())[0] == 200

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Park
 from pyservice.doors.limits import Limits, Rate
-from pyservice.edge import crowds
+from pyservice.edge import crowds, woken
 from pyservice.pb.hosting.v1 import groups_pb2
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
@@ -29,6 +29,13 @@ from tests.two_doors import (
 )
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon is later, for a busy machine."""
+    monkeypatch.setattr(woken, "_MOMENT_S", 0.3)
+
 
 UNLIMITED = Limits(control=Rate(0, 1))
 
@@ -206,7 +213,9 @@ async def test_a_door_that_stops_hurries_slow_ones_too(doors: Doors, control: Sl
 # At the door behind -------------------------------------------------------------------------------
 
 
-async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another() -> None:
+async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another(
+    patient: None,
+) -> None:
     control = SlowRecords(slow={"2"})
     behind = Behind(control)
     parts = behind.open(message("1", "2", "3")).parts()
@@ -220,7 +229,9 @@ async def test_those_that_are_there_soon_are_one_part_and_a_slow_one_is_another(
     assert behind.metrics.http.in_flight == 0
 
 
-async def test_slow_ones_do_not_keep_those_from_beginning_that_are_answered_after_them() -> None:
+async def test_slow_ones_do_not_keep_those_from_beginning_that_are_answered_after_them(
+    patient: None,
+) -> None:
     control = SlowRecords(slow={str(number) for number in range(64)})
     behind = Behind(control)
     parts = behind.open(message(*map(str, range(100)))).parts()
@@ -231,7 +242,9 @@ async def test_slow_ones_do_not_keep_those_from_beginning_that_are_answered_afte
     assert sorted(rest) == list(range(64))
 
 
-async def test_all_that_are_quick_are_one_part() -> None:
+async def test_all_that_are_quick_are_one_part(
+    patient: None,
+) -> None:
     parts = Behind().open(message(*map(str, range(10)))).parts()
     assert [numbers_in(part) async for part in parts] == [list(range(10))]
 
