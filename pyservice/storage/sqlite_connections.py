@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,8 @@ again (`Locked`).
 _STATEMENTS_PREPARED: Final = 400
 _PRIMARY: Final = 0xFF
 """Of an error code: what kind it is."""
+_AGAIN_S: Final = 0.005
 _PRAGMAS: Final = (
-    "journal_mode=WAL",
     "synchronous=FULL",
     "foreign_keys=ON",
     "cache_size=-16384",
@@ -44,6 +45,7 @@ def connect(path: Path, locked_s: float = _LOCKED_S) -> sqlite3.Connection:
         cached_statements=_STATEMENTS_PREPARED,
     )
     try:
+        _use_log(connection, time.monotonic() + locked_s)
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         connection.create_function(OF_HEX, 1, bytes.fromhex, deterministic=True)
@@ -51,6 +53,22 @@ def connect(path: Path, locked_s: float = _LOCKED_S) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _use_log(connection: sqlite3.Connection, until_s: float) -> None:
+    """The first of a new file changes how it is written. SQLite does not wait with others who want the same: it says
+    at once that the file is locked.
+    """
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            is_locked = error.sqlite_errorcode & _PRIMARY == sqlite3.SQLITE_BUSY
+            if not is_locked or time.monotonic() >= until_s:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return
 
 
 class Connections:
