@@ -19,6 +19,7 @@ from pyservice.cdn.answers import RAY_ID, Answer, page, problem, trace_of
 from pyservice.cdn.clients import Clients
 from pyservice.cdn.receiving import Reception, Uploads
 from pyservice.cdn.signed import CORS
+from pyservice.doors import TWO_HOSTS
 from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Trace
@@ -31,8 +32,6 @@ HEAD_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 30.0
 _LINGER_S: Final = 2.0
 _PREFIX: Final = PREFIX.encode()
-_TWO_HOSTS: Final = "Send one Host header: which of two is meant nobody knows."
-"""Of a request with several (RFC 9112, 3.2)."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -156,7 +155,7 @@ class CdnConnection(HttpToolsProtocol):
         if size > HEAD_MAX_BYTES:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
         elif sum(name == b"host" for name, _ in self.headers) > 1:
-            self._refuse(ServiceError("HEADER_INVALID", _TWO_HOSTS))
+            self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS))
         elif self._is_upload():
             trace = self._trace()
             try:

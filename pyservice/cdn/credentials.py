@@ -20,11 +20,8 @@ from typing import Final, NamedTuple
 
 import bcrypt
 
-from pyservice.control.passwords import ROUNDS, Crowded, PasswordThreads
+from pyservice.control.passwords import MAX_BYTES, ROUNDS, Crowded, PasswordThreads
 from pyservice.doors.limits import Buckets, Rate
-
-PASSWORD_MAX_BYTES: Final = 72
-"""What bcrypt looks at; a longer one is never right."""
 
 WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
 """Wrong passwords from one client address at one site."""
@@ -191,7 +188,8 @@ class Credentials:
 
 
 def _is_right(password: bytes, hashes: list[bytes]) -> bool:
-    if len(password) > PASSWORD_MAX_BYTES or b"\0" in password:
+    # None that is so long could be set.
+    if len(password) > MAX_BYTES or b"\0" in password:
         return False
     return any(_has(password, one) for one in hashes)
 

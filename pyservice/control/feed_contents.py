@@ -15,10 +15,12 @@ from typing import Final
 from pyservice.control.feeding import Wish
 from pyservice.control.going_on import GoingOn
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
-from pyservice.schema.digests import CHEAP_BYTES, digest_of
+from pyservice.schema.digests import digest_of
 
 _AT_ONCE: Final = 16
 """They take the loop a few milliseconds."""
+_ON_LOOP_BYTES_MAX: Final = 16 * 1024
+"""A larger one is digested in a thread."""
 _REST: Final = 4
 """So many times as long as it took, others have the loop."""
 
@@ -67,6 +69,6 @@ class Contents:
 async def _is_other(message: Message, held: feed_pb2.HeldConfiguration) -> bool:
     if (message.source_epoch, message.revision) != (held.source_epoch, held.revision):
         return False
-    if message.ByteSize() <= CHEAP_BYTES:
+    if message.ByteSize() <= _ON_LOOP_BYTES_MAX:
         return digest_of(message) != held.content
     return await asyncio.to_thread(digest_of, message) != held.content

@@ -20,6 +20,9 @@ from pyservice.observability.metrics import Meter
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+TWO_HOSTS: Final = "Send one Host header: which of two is meant nobody knows."
+"""Of a request with several (RFC 9112, 3.2)."""
+
 # Visible ASCII (decisions 1.8).
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from pyservice.bearer import bearer_token
 from pyservice.calls import Call, Caller, Operation
-from pyservice.doors import DoorSettings, addresses, apart, tracecontext
+from pyservice.doors import TWO_HOSTS, DoorSettings, addresses, apart, tracecontext
 from pyservice.doors.addresses import TrustedProxies
 from pyservice.doors.bodies import SMALL_BYTES, BodyBudget, BodyLoan
 from pyservice.doors.limits import Limits
 from pyservice.edge import crowds, relayed
 from pyservice.edge.cors import Cors
 from pyservice.edge.endpoint import Endpoint, Exchange, UnknownCaller
-from pyservice.edge.exchanges import TWO_HOSTS, Answer, Headers, Request, problem
+from pyservice.edge.exchanges import Answer, Headers, Request, problem
 from pyservice.edge.held import Held, Sender
 from pyservice.edge.passing import PassedEndpoint, PassedExchange, Passing
 from pyservice.edge.published import Published

@@ -25,9 +25,6 @@ _COMMON_HEAD: Final = STATUS_LINES[200] + b"content-type: " + JSON + b"\r\nx-ray
 
 Headers = list[tuple[bytes, bytes]]
 
-TWO_HOSTS: Final = "Send one Host header: which of two is meant nobody knows."
-"""Of a request with several (RFC 9112, 3.2)."""
-
 _PARTS_HEAD: Final = STATUS_LINES[200] + b"transfer-encoding: chunked\r\n\r\n"
 
 _OF_BODIES: Final = frozenset({"BODY_TOO_LARGE", "OVERLOADED", "TOKEN_MISSING", "TOKEN_INVALID"})

@@ -16,10 +16,11 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from pyservice.doors import TWO_HOSTS
 from pyservice.doors.bodies import SMALL_BYTES
 from pyservice.edge.answering import AnsweringConnection
 from pyservice.edge.connection import Stage
-from pyservice.edge.exchanges import TWO_HOSTS, Request, target_of
+from pyservice.edge.exchanges import Request, target_of
 from pyservice.errors import ServiceError
 
 logger = logging.getLogger("pyservice.edge")

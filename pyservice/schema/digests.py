@@ -10,9 +10,6 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-CHEAP_BYTES: Final = 16 * 1024
-"""A larger message is digested in a thread."""
-
 _DIGEST_BYTES: Final = 16
 
 

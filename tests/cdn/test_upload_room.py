@@ -91,12 +91,16 @@ async def test_what_is_only_announced_takes_no_room_from_others(
 
 @contextlib.contextmanager
 def least_free(small: SmallListener) -> Iterator[list[int]]:
-    """The least that was free meanwhile."""
+    """The least that was free meanwhile. Of two looks the greater one: while ext4 gives blocks their place it takes them
+    off twice for a moment.
+    """
     least, is_over = [small.free_bytes()], threading.Event()
 
     def look() -> None:
+        before = least[0]
         while not is_over.is_set():
-            least[0] = min(least[0], small.free_bytes())
+            now = small.free_bytes()
+            least[0], before = min(least[0], max(before, now)), now
 
     watching = threading.Thread(target=look)
     watching.start()
@@ -124,8 +128,7 @@ async def test_uploads_that_are_too_much_together_end_at_the_reserve_and_leave_n
 
     with least_free(small) as least:
         answers = await asyncio.gather(*map(send, wires))
-    # What the file system takes for itself comes later than what it says.
-    assert least[0] >= RESERVE_BYTES - MIB
+    assert least[0] >= RESERVE_BYTES
     whole = [f"a{number}.0" for number, (status, _) in enumerate(answers) if status == 200]
     assert len(whole) < 3
     for status, body in answers:
