@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAR_FUTURE_S = 4_000_000_000
 MIB = 1 << 20
 DISK_MIB = 32
+MOMENT_S = 0.02
 RESERVE_BYTES = 8 * MIB
 
 
@@ -91,16 +93,17 @@ async def test_what_is_only_announced_takes_no_room_from_others(
 
 @contextlib.contextmanager
 def least_free(small: SmallListener) -> Iterator[list[int]]:
-    """The least that was free meanwhile. Of two looks the greater one: while ext4 gives blocks their place it takes them
-    off twice for a moment.
+    """The least that was free meanwhile, for longer than a moment: in that, ext4 takes blocks off twice while it gives
+    them their place.
     """
     least, is_over = [small.free_bytes()], threading.Event()
 
     def look() -> None:
-        before = least[0]
         while not is_over.is_set():
-            now = small.free_bytes()
-            least[0], before = min(least[0], max(before, now)), now
+            end, most = time.monotonic() + MOMENT_S, 0
+            while time.monotonic() < end:
+                most = max(most, small.free_bytes())
+            least[0] = min(least[0], most)
 
     watching = threading.Thread(target=look)
     watching.start()
