@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from pyservice.dataplane.engine import Status
-from pyservice.observability.logging import get_logger
+from pyservice.observability.shortage import tell_shortage
 
 _STORAGE_CHECK_S: Final = 2.0
 _JOURNAL_CHECK_S: Final = 0.5
 _LAG_CHECK_S: Final = 0.25
 _LAG_KEPT: Final = 40
-
-_log = get_logger("upkeep")
 
 
 class StorageWatch:
@@ -41,20 +39,13 @@ class StorageWatch:
         stat = os.statvfs(self._folder)
         self.free_bytes = stat.f_bavail * stat.f_frsize
 
+    def figures(self) -> dict[str, int]:
+        return {"free_bytes": self.free_bytes, "reserve_bytes": self.reserve_bytes}
+
     async def run(self) -> None:
         """Measures until cancelled, and says when the reserve is reached and left."""
-        was_low = False
-        while True:
-            self.look()
-            if self.is_low != was_low:
-                was_low = self.is_low
-                say = _log.error if was_low else _log.info
-                say(
-                    "storage reserve reached" if was_low else "storage reserve is free again",
-                    free_bytes=self.free_bytes,
-                    reserve_bytes=self.reserve_bytes,
-                )
-            await asyncio.sleep(_STORAGE_CHECK_S)
+        low, enough = "storage reserve reached", "storage reserve is free again"
+        await tell_shortage(self, _STORAGE_CHECK_S, low, enough)
 
 
 class JournalWatch:

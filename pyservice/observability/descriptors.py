@@ -5,20 +5,17 @@ Every connection is one. Who has too many, and what is refused then, is the list
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import resource
 from typing import Final
 
-from pyservice.observability.logging import get_logger
+from pyservice.observability.shortage import tell_shortage
 
 _OPEN: Final = "/proc/self/fd"
 _CHECK_S: Final = 1.0
 _RESERVE_MAX: Final = 1024
 _RESERVE_PART: Final = 4
-
-_log = get_logger("descriptors")
 
 
 def limit() -> int:
@@ -66,19 +63,10 @@ class DescriptorWatch:
         # Linux from 6.2 on says here how many there are.
         self.used = os.stat(_OPEN).st_size or _count()
 
+    def figures(self) -> dict[str, int]:
+        return {"used": self.used, "limit": self.most}
+
     async def run(self) -> None:
         """Measures until cancelled, and says when few are left and when there are enough again."""
-        was_low = False
-        while True:
-            self.look()
-            if self.is_low != was_low:
-                was_low = self.is_low
-                say = _log.error if was_low else _log.info
-                say(
-                    "open files are nearly used up: raise the limit (ulimit -n, LimitNOFILE)"
-                    if was_low
-                    else "open files are free again",
-                    used=self.used,
-                    limit=self.most,
-                )
-            await asyncio.sleep(_CHECK_S)
+        low = "open files are nearly used up: raise the limit (ulimit -n, LimitNOFILE)"
+        await tell_shortage(self, _CHECK_S, low, "open files are free again")
