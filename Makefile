@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE ?=
 help: ## What each command does
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-check: ## Name every tool that is missing, with its install line
+check: ## Name every tool that a build lacks, with its install line
 	@PYTHON=$(PYTHON) ./scripts/check-tools
 
 build: check $(BIN)/.built ## Python environment and the native module, release profile

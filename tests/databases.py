@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 KINDS: Final = ("sqlite", "postgresql")
 
 
@@ -115,7 +117,7 @@ class Server:
     def configure(self, name: str, value: str) -> None:
         """Changes a setting of the running server, and returns when new connections have it."""
         self.psql(f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();")
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while value not in self.psql(f"SHOW {name}"):
             assert time.monotonic() < end, f"{name} is not {value}"
             time.sleep(0.01)

@@ -6,7 +6,6 @@ Messages of the gRPC door are made of the same JSON by the doors' own codec, so 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -17,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
@@ -29,6 +28,7 @@ from google.protobuf.message import Message
 from pyservice.edge.codec import decoder, encoder
 from pyservice.rpc.status import read_error
 from pyservice.schema.methods import METHODS, Method
+from tests.patience import eventually as eventually
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -275,6 +275,19 @@ class House:
         return HttpDoor(self.said["http"]) if name == "http" else GrpcDoor(self.said["grpc"])
 
 
+Started = TypeVar("Started", bound=House)
+
+
+@contextlib.contextmanager
+def running(house: Started, *words: str) -> Iterator[Started]:
+    """It is ready, and is gone afterwards."""
+    try:
+        house.start(*words)
+        yield house
+    finally:
+        house.close()
+
+
 def _sets(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Settings as `--set` flags; lists are JSON."""
     for name, value in settings.items():
@@ -294,7 +307,7 @@ FED_CREATIONS: Final = frozenset(
     {"create_service_token", "create_public_token", "create_development_token"}
 )
 """They make one more each time unless they are repeated with their key."""
-PATIENCE_S: Final = 60.0
+REPEATED_S: Final = 60.0
 HARMLESS: Final = "Repeating the request is harmless"
 
 
@@ -318,7 +331,7 @@ class Developer:
         """
         if slug in FED_CREATIONS:
             key = key or uuid4().hex
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + REPEATED_S
         answer = await self.call(slug, key, **fields)
         while HARMLESS in (answer.detail or "") and time.monotonic() < deadline:
             answer = await self.call(slug, key, **fields)
@@ -378,14 +391,3 @@ class Developer:
         ready = await self.door.call("ready", {}, token=answer.body["lobby_token"])
         assert ready.code == "OK", ready
         return answer.body
-
-
-async def eventually(check: Any, timeout_s: float = 10.0) -> Any:
-    """What an asynchronous check returns once it is true; what it waits for comes from elsewhere."""
-    end = time.monotonic() + timeout_s
-    while True:
-        result = await check()
-        if result:
-            return result
-        assert time.monotonic() < end, f"not within {timeout_s} s: {result!r}"
-        await asyncio.sleep(0.01)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMESPACE_ID", "VERSION_ID", "Service", "document", "version"]
 
-_START_S: Final = 20.0
-_STOP_S: Final = 20.0
+_START_S: Final = 60.0
+_STOP_S: Final = 30.0
 GAME: Final = "arena"
 MODES: Final[dict[str, dict[str, Any]]] = {
     "duel": {"max_players": 2, "docker": {"ports": {"game": {"protocol": "tcp"}}}},
     "party": {
         "max_players": 8,
         "taggable": True,
-        "player_token_ttl": 5_000,
+        "player_token_ttl": 120_000,
         "docker": {"ports": {"game": {"protocol": "https"}}},
     },
 }

@@ -14,6 +14,7 @@ import pytest
 
 from pyservice import _native
 from pyservice.errors import codes
+from tests.patience import PATIENCE_S
 
 NAMESPACE, VERSION = b"n" * 16, b"v" * 16
 
@@ -132,7 +133,7 @@ def test_answers_wait_for_the_journal_and_the_eventfd_tells(tmp_path: Path) -> N
     try:
         lobby = attach(engine)
         wait = engine.join(NAMESPACE, lobby).wait
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while engine.durable() < wait:
             assert time.monotonic() < end
         assert engine.wake_fd() >= 0

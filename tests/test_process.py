@@ -27,6 +27,7 @@ from pyservice.process import (
     wait_for_end,
     write_ready_file,
 )
+from tests.patience import PATIENCE_S
 
 # Holds a lock until a line comes, says that it is ending, and ends at the next line.
 _ENDING_HOLDER = """
@@ -117,12 +118,12 @@ async def test_the_first_signal_stops_and_the_second_hurries() -> None:
     try:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(signals.stop.wait(), 5)
+        await asyncio.wait_for(signals.stop.wait(), PATIENCE_S)
         assert reloads == [1]
         assert not signals.hurry.is_set()
         paused = asyncio.create_task(signals.pause(60_000))
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.wait_for(paused, 5)
+        await asyncio.wait_for(paused, PATIENCE_S)
         assert signals.hurry.is_set()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -207,15 +208,15 @@ async def test_the_end_of_a_process_is_waited_for_but_not_in_a_hurry() -> None:
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         cat.kill()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
-        await asyncio.wait_for(wait_for_end(cat.pid, signals, 10), 5)
+        await asyncio.wait_for(wait_for_end(cat.pid, signals, 10), PATIENCE_S)
         waiting = asyncio.create_task(wait_for_end(cat.pid, signals, 60_000))
         signals.hurry.set()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
         cat.kill()
     # Nobody: there is nothing to wait for.
-    await asyncio.wait_for(wait_for_end(cat.pid, StopSignals(), 60_000), 5)
+    await asyncio.wait_for(wait_for_end(cat.pid, StopSignals(), 60_000), PATIENCE_S)
 
 
 @pytest.mark.anyio

@@ -15,6 +15,7 @@ from pyservice.dataplane import engine
 from pyservice.listener import bound
 from pyservice.process import StopSignals
 from pyservice.settings import load
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,7 @@ async def test_recovery_is_tried_until_there_is_room(
     signals = StopSignals()
     assert await plane.recover(signals)
     addresses = await plane.start()
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         ready = await client.get(f"http://{addresses['metrics']}/readyz")
     assert ready.status_code == 200
     await plane.stop(signals)
@@ -61,12 +62,12 @@ async def test_while_it_waits_it_is_alive_not_ready_and_can_be_stopped(
     signals = StopSignals()
     recovering = asyncio.create_task(plane.recover(signals))
     base = f"http://{bound(plane._probes_socket)}"
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(f"{base}/livez")).status_code == 200
         ready = await client.get(f"{base}/readyz")
         assert (ready.status_code, "recovering" in ready.text) == (503, True)
         assert (await client.get(f"{base}/metrics")).status_code == 200
     signals.stop.set()
-    assert not await asyncio.wait_for(recovering, 5)
+    assert not await asyncio.wait_for(recovering, PATIENCE_S)
     plane._http_socket.close()
     await plane._client.close()

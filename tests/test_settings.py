@@ -9,10 +9,9 @@ from pydantic import ValidationError
 
 from pyservice.settings import ListenAddress, Problem, Settings, SettingsError, load
 
-SITES_OF_EXAMPLE: dict[str, object] = {
-    "domains": {"cdn": "example.com"},
-    "cdn_url": "https://files.example.net",
-}
+FILES = "https://files.example.net"
+SITES_OF_EXAMPLE: dict[str, object] = {"domains": {"cdn": "example.com"}, "cdn_url": FILES}
+BUCKET: dict[str, object] = {"bucket": "b", "access_key_id": "k", "secret_access_key": "s"}
 
 
 def _problems(
@@ -186,6 +185,37 @@ def test_what_fits_is_taken() -> None:
             "cdn_url",
             "give the CDN another host or port",
         ),
+        (
+            {"domains": {"main": "api.example.com", "cdn": "example.com"}, "cdn_url": FILES},
+            "domains.main",
+            "give it a host outside of that domain",
+        ),
+        (
+            {"domains": {"main": "one.example"}, "cdn_url": "https://one.example"},
+            "cdn_url",
+            "give the CDN another host or port",
+        ),
+        # Where nothing is set, what listens is what answers name.
+        (
+            {"http": "api.example.com:80", **SITES_OF_EXAMPLE},
+            "public_url",
+            "give it a host outside of that domain",
+        ),
+        ({"cdn_url": "http://127.0.0.1:8080"}, "cdn_url", "give the CDN another host or port"),
+        (
+            {"http": "0.0.0.0:80", "cdn_url": "http://127.0.0.1/sites"},
+            "cdn_url",
+            "give the CDN another host or port",
+        ),
+        ({"public_url": "http://127.0.0.1:8092"}, "cdn_url", "give the CDN another host or port"),
+        (
+            {
+                "public_url": "https://one.example",
+                "s3": {**BUCKET, "endpoint": "https://one.example"},
+            },
+            "s3.endpoint",
+            "give the bucket another host or port",
+        ),
     ],
 )
 def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
@@ -194,6 +224,38 @@ def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
     [problem] = _problems(flags)
     assert problem.name == name
     assert told in problem.message
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"cdn_url": "https://files.cdn.example.com"}, "cdn_url"),
+        ({"cdn_url": "https://FILES.cdn.example.com.:8443/x"}, "cdn_url"),
+        ({"cdn_url": "https://a.files.cdn.example.com"}, "cdn_url"),
+        ({"cdn_url": "https://cdn.example.com"}, "cdn_url"),
+        ({"cdn": "Files.cdn.example.com:80"}, "cdn_url"),
+        (
+            {
+                "cdn_url": FILES,
+                "s3": {**BUCKET, "public_endpoint": "https://files.cdn.example.com"},
+            },
+            "s3.public_endpoint",
+        ),
+        (
+            {"cdn_url": FILES, "s3": {**BUCKET, "endpoint": "https://files.cdn.example.com"}},
+            "s3.endpoint",
+        ),
+    ],
+)
+def test_no_game_can_be_named_as_the_host_of_uploads_and_pictures(
+    flags: dict[str, object], name: str
+) -> None:
+    """A game `files` would have its site where everybody's files are."""
+    [problem] = _problems({**flags, "domains": {"cdn": "cdn.example.com"}})
+    assert problem.name == name
+    assert "a game of that name would share its origin" in problem.message
+    assert "a host of its own outside of that domain" in problem.message
+    assert "as files.example.com is beside cdn.example.com" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -208,7 +270,13 @@ def test_sites_never_share_an_origin_with_the_api_or_pages_of_people(
             "domains": {"cdn": "cdn.example.com"},
         },
         {"hub_url": "https://notexample.com", **SITES_OF_EXAMPLE},
-        {"cdn_url": "https://files.cdn.example", "domains": {"cdn": "cdn.example"}},
+        {"cdn_url": "https://files-cdn.example", "domains": {"cdn": "cdn.example"}},
+        {"domains": {"main": "example.com", "cdn": "cdn.example.com"}, "cdn_url": FILES},
+        # What the service alone asks is no origin of a browser.
+        {
+            "s3": {**BUCKET, "endpoint": "http://s3.example.com", "public_endpoint": FILES},
+            **SITES_OF_EXAMPLE,
+        },
     ],
 )
 def test_origins_next_to_each_other_are_taken(flags: dict[str, object]) -> None:
@@ -224,7 +292,7 @@ def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(c
     assert (problem.name, problem.source) == ("cdn_url", "default")
     assert "domains.cdn" in problem.message
     assert "only this machine reaches" in problem.message
-    assert "such as https://files.cdn.example.com" in problem.message
+    assert "as files.example.com is beside cdn.example.com" in problem.message
 
 
 @pytest.mark.parametrize(

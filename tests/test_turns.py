@@ -8,6 +8,7 @@ import random
 import pytest
 
 from pyservice.turns import Bounds, Crowded, Turns
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -132,7 +133,7 @@ async def test_bounds_hold_and_everybody_has_a_turn_in_any_order_of_events(seed:
             assert sum(where == host for _, where in places) <= 4
             assert all(crowd.count(tenant, host) <= 3 for tenant in (b"a", b"b", b"c"))
         assert all(crowd.count(tenant) <= 5 for tenant in (b"a", b"b", b"c"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not all(task.done() for task in tasks):
             for done in tuple(crowd.running):
                 done.set()

@@ -19,6 +19,7 @@ from pyservice.watch import (
     park,
     run_parked,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -272,24 +273,26 @@ async def test_a_request_is_held_no_longer_than_its_time() -> None:
     waiters = Waiters(hold_ms=200)
     began = loop.time()
     task = ParkedTask()
-    assert await waiters.wait(task, Park(("a",), 1, "r"))
-    assert 0.199 <= loop.time() - began < 5.0
-    assert task.until == pytest.approx(began + 0.2, abs=1.0)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await waiters.wait(task, Park(("a",), 1, "r"))
+    assert began + 0.2 <= task.until <= loop.time()
+    assert loop.time() - began >= 0.199
     assert len(waiters) == 0
 
 
 async def test_parking_again_does_not_give_more_time() -> None:
     loop = asyncio.get_running_loop()
     waiters = Waiters(hold_ms=1_500)
-    began = loop.time()
     task = ParkedTask()
     waiting = asyncio.create_task(waiters.wait(task, Park(("a",), 1, "r")))
+    await asyncio.sleep(0)
+    until = task.until
     await asyncio.sleep(0.5)
     waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
     assert not await waiting
+    assert loop.time() < until, "the machine is too slow for this test"
     assert await waiters.wait(task, Park(("a",), 2, "r"))
-    # Without what the task remembers it would have been 2 s at least.
-    assert loop.time() - began < 1.99
+    assert task.until == until
 
 
 async def test_a_later_request_with_less_time_left_is_woken_first() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pyservice.calls import Park
 from pyservice.watch import WOKEN_A_TURN, Change, Changes, Parked, Waiters
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +65,7 @@ async def test_those_whose_time_is_over_together_as_well() -> None:
     waiters = Waiters(hold_ms=50)
     crowd = Crowd(waiters)
     before = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(waiters):
             await asyncio.sleep(0)
             assert len(crowd.woken) - before <= WOKEN_A_TURN

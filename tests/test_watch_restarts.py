@@ -11,6 +11,7 @@ import pytest
 from pyservice.pb.hosting.v1 import groups_pb2
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import close_all, read_index, watch
+from tests.patience import PATIENCE_S
 from tests.two_doors import BILLING, CLOUD, GROUP, GROUPS, Doors, SmallControl, open_doors, until
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,7 @@ async def test_the_first_watch_is_asked_once_more_and_held_and_the_next_is_held(
         assert doors.control.parks == parks
     doors.control.pay(GROUP, "now")
     for connection in watching:
-        answer = await asyncio.wait_for(connection.read(), 5)
+        answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert answer.json["group"] == {"payment_succeeded_ts": "now"}
     await close_all(watching)
 
@@ -57,7 +58,7 @@ async def test_a_watch_over_grpc_is_asked_once_more_and_held(doors: Doors) -> No
     await until(lambda: len(doors.waiters) == 1)
     assert doors.control.parks == 2
     doors.control.pay(GROUP, "now")
-    assert (await asyncio.wait_for(call, 5)).group.payment_succeeded_ts == "now"
+    assert (await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "now"
 
 
 async def test_a_watch_that_is_hurried_while_it_is_asked_again_is_not_held_after_its_answer(
@@ -67,7 +68,7 @@ async def test_a_watch_that_is_hurried_while_it_is_asked_again_is_not_held_after
     connection = await watch(doors, index)
     connection.say("GET", BILLING, None, CLOUD)
     for _ in range(2):
-        answer = await asyncio.wait_for(connection.read(), 5)
+        answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert answer.json["watch"]["index"] == index
     assert len(doors.waiters) == 0
     await close_all([connection])

@@ -34,6 +34,7 @@ from pyservice.rpc import (
     next_changes,
 )
 from pyservice.watch import Topics, Waiters
+from tests.patience import PATIENCE_S
 from tests.small_service import GrpcDoor, HttpDoor, SmallService, listener
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
@@ -233,6 +234,6 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Returns when the condition is true; fails when it does not become true."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.002)

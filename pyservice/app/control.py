@@ -157,6 +157,7 @@ class ControlPlane:
         self._rays, self._cdn_rays = map(self._rays_of, (CONTROL, CDN))
         self._platform = _platform(settings, self._database, links)
         nouns = self._nouns(links, data_plane)
+        self._tokens = nouns.tokens
         administration = Administration(
             self._database,
             self._ids,
@@ -259,6 +260,7 @@ class ControlPlane:
             self._changes,
             self._uploading,
             self._devices,
+            self._tokens,
             self._database_watch,
         )
         problem = self._database_watch.problem

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pyservice import openapi
 from pyservice.calls import Operation
@@ -17,7 +17,7 @@ from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.edge.published import Published
 from pyservice.edge.server import make_server
-from pyservice.observability.descriptors import limit, reserve_of
+from pyservice.observability import descriptors
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process import StopSignals
@@ -25,6 +25,9 @@ from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.watch import Topics, Waiters
+
+_RPC_PART: Final = 4
+"""Of the connections that clients may have, this part is for gRPC: each has many calls at once."""
 
 
 class Doors:
@@ -120,6 +123,8 @@ class Doors:
 
 def _door(settings: Settings) -> DoorSettings:
     http, messages = settings.http_limits, settings.grpc_limits
+    connections_max = descriptors.connections_most()
+    rpc_connections_max = connections_max // _RPC_PART
     return DoorSettings(
         trusted_proxies=settings.trusted_proxies,
         proxy_protocol=settings.proxy_protocol,
@@ -131,7 +136,8 @@ def _door(settings: Settings) -> DoorSettings:
         receive_timeout_ms=http.slow_client_ms,
         keep_alive_timeout_ms=http.keep_alive_ms,
         backlog=http.backlog,
-        connections_max=limit() - reserve_of(limit()),
+        connections_max=connections_max - rpc_connections_max,
+        rpc_connections_max=rpc_connections_max,
         message_limit_bytes=messages.message_bytes,
         streams_per_connection=messages.streams_per_connection,
     )

@@ -5,14 +5,16 @@ end. What is served is the plane's matter.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import uvloop
 
 from pyservice.app import Launch
+from pyservice.app.tasks import end
 from pyservice.observability.descriptors import raise_limit
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.process import (
@@ -26,6 +28,8 @@ from pyservice.process import (
 )
 from pyservice.settings import Settings
 
+_CANCEL_S: Final = 0.5
+"""For what is left when all is stopped."""
 _LATE_MS: Final = 5_000
 """How much longer than its settings allow a process may take to end in order."""
 
@@ -75,13 +79,35 @@ def run_plane(
         lock = DirectoryLock.take(lock_dir, patience_ms=patience_ms)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_serve(make, launch, lock, outlived_dir))
+                try:
+                    runner.run(_serve(make, launch, lock, outlived_dir))
+                    status = 0
+                except told as error:
+                    status = _failed(error)
+                _leave(runner.run(_left()), status)
+                return status
         finally:
             lock.release()
     except told as error:
-        print(f"pyservice: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    print(f"pyservice: {error}", file=sys.stderr)
+    return 1
+
+
+async def _left() -> list[str]:
+    """Names of tasks that go on, whatever they are told."""
+    return await end(asyncio.all_tasks() - {asyncio.current_task()}, _CANCEL_S)
+
+
+def _leave(left: Sequence[str], status: int) -> None:
+    """Everything was taken down in order: what goes on all the same must not keep the process."""
+    if left:
+        said = f"pyservice: ended at once: {', '.join(left)} would not end"
+        print(said, file=sys.stderr, flush=True)
+        os._exit(status)
 
 
 def longest_end_ms(settings: Settings) -> int:

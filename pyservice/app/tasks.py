@@ -6,12 +6,15 @@ What they do is the parts' matter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final
 
 from pyservice.observability.logging import get_logger
 
 _log = get_logger("service")
+
+
+_GRACE_S: Final = 2.0
 
 
 class PartDied(Exception):
@@ -47,14 +50,18 @@ class Tasks:
         self._finishing.add(task)
         task.add_done_callback(self._finished)
 
-    async def stop(self) -> None:
-        """Cancels what goes on and waits for all of it. Once; when nobody begins anything any more."""
-        while self._finishing:
-            await asyncio.wait(set(self._finishing))
+    async def stop(self, grace_s: float = _GRACE_S) -> None:
+        """Waits for what comes to an end of its own, and so long at most; then cancels that and what goes on, and waits
+        as long again. What does not end is told by its name and left. Once; when nobody begins anything any more.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + grace_s
+        # What is finished may begin something.
+        while self._finishing and loop.time() < until_s:
+            await asyncio.wait(set(self._finishing), timeout=until_s - loop.time())
         self._is_stopping = True
-        for task in self._going_on:
-            task.cancel()
-        await asyncio.gather(*self._going_on, return_exceptions=True)
+        for name in await end({*self._finishing, *self._going_on}, grace_s):
+            _log.error("background task does not end", task=name)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() and self._is_stopping:
@@ -68,5 +75,17 @@ class Tasks:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._finishing.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            _log.error("not finished", task=task.get_name())
+        elif task.exception() is not None:
             _log.error("not finished", task=task.get_name(), exc_info=task.exception())
+
+
+async def end(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:
+    """Cancels them; the names of those that have not ended so long after."""
+    if not tasks:
+        return []
+    for task in tasks:
+        task.cancel()
+    _, left = await asyncio.wait(tasks, timeout=grace_s)
+    return sorted(task.get_name() for task in left)

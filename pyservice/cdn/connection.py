@@ -19,9 +19,11 @@ from pyservice.cdn.answers import RAY_ID, Answer, page, problem, trace_of
 from pyservice.cdn.clients import Clients
 from pyservice.cdn.receiving import Reception, Uploads
 from pyservice.cdn.signed import CORS
-from pyservice.doors import TWO_HOSTS
+from pyservice.doors import NO_HOST, TWO_HOSTS, leaving
+from pyservice.doors.leaving import Leaving
 from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import Trace
 from pyservice.storage.signatures import PREFIX
 
@@ -30,9 +32,10 @@ HEAD_MAX_BYTES: Final = 40 << 10
 
 HEAD_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 30.0
-_LINGER_S: Final = 2.0
 _PREFIX: Final = PREFIX.encode()
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+log = get_logger("pyservice.cdn")
 
 
 class CdnConnection(HttpToolsProtocol):
@@ -61,7 +64,6 @@ class CdnConnection(HttpToolsProtocol):
         self._reading: Reading | None = None
         """Of the client, while something that was written for it waits."""
         self._look_s = 0.0
-        self._gone: asyncio.Future[None] | None = None
 
     # Limits
 
@@ -73,13 +75,6 @@ class CdnConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._clients.leave(self.transport)
         super().connection_lost(exc)
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
-
-    def when_gone(self) -> asyncio.Future[None]:
-        """Done when it is closed."""
-        self._gone = self._gone or self.loop.create_future()
-        return self._gone
 
     def check(self) -> None:
         """Closes it when its client does nothing; asked every few seconds."""
@@ -127,6 +122,8 @@ class CdnConnection(HttpToolsProtocol):
                 length = self._reception.length
                 self._reception.feed(rest[:length])
                 self._is_overrun = len(rest) > length
+        except httptools.HttpParserCallbackError as error:
+            self._fail(error.__context__)
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
 
@@ -154,19 +151,16 @@ class CdnConnection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > HEAD_MAX_BYTES:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
-        elif sum(name == b"host" for name, _ in self.headers) > 1:
+        elif (hosts := sum(name == b"host" for name, _ in self.headers)) > 1:
             self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS))
+        elif not hosts and self.parser.get_http_version() != "1.0":
+            self._refuse(ServiceError("HEADER_INVALID", NO_HOST))
         elif self._is_upload():
-            trace = self._trace()
-            try:
-                self._reception = self._begin(self._uploads, trace)
-            except ServiceError as error:
-                self._refuse(error, trace)
-                if self._uploads is not None:
-                    self._uploads.counts.failed(error.code)
-                    self._uploads.over(trace, error.code)
-        else:
+            self._begin_or_refuse(self._trace())
+        elif _has_path(self.url):
             super().on_headers_complete()
+        else:
+            self.send_400_response("Invalid URL received.")
 
     def on_body(self, body: bytes) -> None:
         if self._reception is not None:
@@ -183,6 +177,21 @@ class CdnConnection(HttpToolsProtocol):
 
     def _is_upload(self) -> bool:
         return self.url.startswith(_PREFIX) and self.parser.get_method() == b"PUT"
+
+    def _begin_or_refuse(self, trace: Trace) -> None:
+        try:
+            self._reception = self._begin(self._uploads, trace)
+            return
+        except ServiceError as refusal:
+            error = refusal
+        except Exception:
+            # The disk, or memory: the client did nothing wrong.
+            log.exception("an upload could not begin", ray_id=trace.ray_id)
+            error = ServiceError("INTERNAL")
+        self._refuse(error, trace)
+        if self._uploads is not None:
+            self._uploads.counts.failed(error.code)
+            self._uploads.over(trace, error.code)
 
     def _begin(self, uploads: Uploads | None, trace: Trace) -> Reception:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -213,7 +222,8 @@ class CdnConnection(HttpToolsProtocol):
         """The upload is over: what its client asks next goes to a protocol that knows nothing."""
         if self.transport.is_closing():
             return
-        is_last = self._is_overrun or not self._is_kept_alive or answer.status >= 400
+        is_kept = self._is_kept_alive and not self._clients.are_leaving
+        is_last = self._is_overrun or not is_kept or answer.status >= 400
         self.transport.write(answer.to_bytes(is_last=is_last))
         if is_last:
             self._linger()
@@ -227,6 +237,17 @@ class CdnConnection(HttpToolsProtocol):
         answer = problem(error, (trace or self._trace()).ray_id)
         answer.headers |= CORS
         self._end_with(answer)
+
+    def _fail(self, error: BaseException | None) -> None:
+        """We could not go on with what came."""
+        reception = self._reception
+        trace = self._trace() if reception is None else reception.trace
+        log.error("reading a request failed", ray_id=trace.ray_id, exc_info=error)
+        if reception is None:
+            self._refuse(ServiceError("INTERNAL"), trace)
+        else:
+            # Whether all that came of the body is in it nobody knows.
+            reception.refuse(ServiceError("INTERNAL"))
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP: uvicorn's own answer would have no ray id."""
@@ -254,21 +275,27 @@ class CdnConnection(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        self.transport.set_protocol(_Lingering(self.transport, self.loop, self._clients))
+        self.transport.set_protocol(_Refused(self.transport, self.loop, self._clients))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.transport.resume_reading()
 
 
-class _Lingering(asyncio.Protocol):
-    """Hears what a refused client still sends: closing at once would take the answer from it."""
+class _Refused(asyncio.Protocol):
+    """Hears what a client still sends whose last answer is written: see `Leaving`."""
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, clients: Clients
     ) -> None:
         self._transport = transport
+        self._loop = loop
         self._clients = clients
-        self._timer = loop.call_later(_LINGER_S, transport.abort)
+        self._leaving = Leaving(transport, loop.time(), READ_TIMEOUT_S)
+        self._timer = loop.call_later(leaving.LOOK_S, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """It has not stopped yet."""
+        self._leaving.heard()
 
     def eof_received(self) -> None:
         """Now it has read."""
@@ -276,3 +303,18 @@ class _Lingering(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self._clients.leave(self._transport)
+
+    def _look(self) -> None:
+        if self._leaving.may_stay(self._loop.time()):
+            self._timer = self._loop.call_later(leaving.LOOK_S, self._look)
+        else:
+            self._transport.abort()
+
+
+def _has_path(url: bytes) -> bool:
+    """Whether uvicorn can read it: it would take a URL that is none for a failure of its own."""
+    try:
+        path = httptools.parse_url(url).path
+    except httptools.HttpParserInvalidURLError:
+        return False
+    return path is not None and path.isascii()

@@ -161,7 +161,7 @@ class Reception(asyncio.BufferedProtocol):
         self._uploads = uploads
         self._incoming = incoming
         self._pace = pace
-        self._trace = trace
+        self.trace = trace
         self._refusal: ServiceError | None = None
         self._missing = incoming.length
         self._block_bytes = min(BLOCK_BYTES, max(incoming.length, 1))
@@ -180,13 +180,20 @@ class Reception(asyncio.BufferedProtocol):
         """A block to fill: a free one, else a new one as long as we may have more."""
         if self._free:
             return self._free.pop()
-        if self._blocks >= BLOCKS:
-            if not self._uploads.spare_blocks:
-                return None
-            self._uploads.spare_blocks -= 1
+        is_spare = self._blocks >= BLOCKS
+        if is_spare and not self._uploads.spare_blocks:
+            return None
+        try:
+            # Mapped, so that it goes back to the system with the upload.
+            block = memoryview(mmap.mmap(-1, self._block_bytes))
+        except OSError:
+            if not self._blocks:
+                raise
+            # It goes on with those it has.
+            return None
         self._blocks += 1
-        # Mapped, so that it goes back to the system with the upload.
-        return memoryview(mmap.mmap(-1, self._block_bytes))
+        self._uploads.spare_blocks -= is_spare
+        return block
 
     @property
     def spare_blocks(self) -> int:
@@ -302,7 +309,7 @@ class Reception(asyncio.BufferedProtocol):
     def _end(self, *, finish: bool) -> None:
         if not self._is_over:
             self._is_over = True
-            self._trace.note("receiving", self._trace.started)
+            self.trace.note("receiving", self.trace.started)
             if self._transport is not None and not self._transport.is_closing():
                 # Whoever speaks to the connection after us hears the rest.
                 self._transport.pause_reading()
@@ -314,8 +321,8 @@ class Reception(asyncio.BufferedProtocol):
         if error is not None:
             code = error.code
             self._uploads.counts.failed(code)
-            self._tell(problem(error, self._trace.ray_id))
-        self._uploads.over(self._trace, code)
+            self._tell(problem(error, self.trace.ray_id))
+        self._uploads.over(self.trace, code)
         await self._incoming.abort()
 
     def _tell(self, answer: Answer) -> None:
@@ -325,7 +332,7 @@ class Reception(asyncio.BufferedProtocol):
 
     async def finish(self) -> None:
         """Makes it durable and answers."""
-        counts, trace = self._uploads.counts, self._trace
+        counts, trace = self._uploads.counts, self.trace
         began = perf_counter()
         try:
             await self._incoming.commit()

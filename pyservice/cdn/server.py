@@ -16,6 +16,8 @@ from pyservice.cdn.receiving import Uploads
 from pyservice.doors.addresses import Network, TrustedProxies
 
 _CHECK_S: Final = 5.0
+_CUT_S: Final = 1.0
+"""For the ends of connections that were cut, and for what was still asked on them."""
 
 
 class CdnServer:
@@ -66,33 +68,33 @@ class CdnServer:
         self._timer = loop.call_later(_CHECK_S, self.check)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Closes the listener, lets answers finish for so long, then cuts what is left."""
+        """Closes the listener, lets answers and uploads finish for so long, then cuts what is left. No connection is
+        open when it returns.
+        """
         if self._server is not None:
             self._server.close()
         if self._timer is not None:
             self._timer.cancel()
+        self._clients.are_leaving = True
         for connection in list(self._state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + grace_s
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=grace_s)
-        going = [one.when_gone() for one in self._speaking()]
-        if going:
-            # They close by themselves when their last answer is read.
-            await asyncio.wait(going, timeout=max(ends_s - loop.time(), 0.0))
-        for connection in list(self._state.connections):
-            connection.transport.abort()
         if self._uploads is not None:
-            await self._uploads.stop(max(ends_s - loop.time(), 0.0))
-
-    def _speaking(self) -> list[CdnConnection]:
-        return [one for one in self._state.connections if isinstance(one, CdnConnection)]
+            await self._uploads.stop(grace_s)
+        # They close by themselves when their last answer is read.
+        await self._clients.gone(max(ends_s - loop.time(), 0.0))
+        self._clients.cut()
+        await self._clients.gone(_CUT_S)
+        if self._state.tasks:
+            # What is asked for nobody any more.
+            await asyncio.wait(list(self._state.tasks), timeout=_CUT_S)
 
     def check(self) -> None:
         """Cuts off clients that do nothing, every few seconds."""
-        for connection in self._speaking():
-            connection.check()
+        for connection in list(self._state.connections):
+            if isinstance(connection, CdnConnection):
+                connection.check()
         if self._uploads is not None:
             self._uploads.drop_slow()
         if self._timer is not None:

@@ -5,7 +5,6 @@ owner can open.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -31,7 +30,8 @@ from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.schema.validation import validate
 from pyservice.storage import games, groups, namespaces
-from pyservice.storage.database import Conflict, Database, Record, Transaction
+from pyservice.storage.conflicts import again_on_conflict
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.watch import Topics
 
 _SERVICE: Final = "hosting.internal.v1.ControlAdmin"
@@ -175,15 +175,18 @@ class Administration:
     async def add_member(self, request: pb.AddMemberRequest) -> pb.AddMemberResponse:
         """Raises GROUP_NOT_FOUND, NOT_FOUND."""
         _check(request)
-        # A conflict: somebody else added it at the same time.
-        with contextlib.suppress(Conflict):
+
+        async def add() -> None:
             async with self._database.write() as tx:
                 await _group(tx, request.group_id)
                 await _identity(tx, request.identity_id)
                 if await groups.is_member(tx, request.group_id, request.identity_id):
-                    return pb.AddMemberResponse()
+                    return
                 await groups.add_member(tx, request.group_id, request.identity_id, self._now_ms())
                 self._members_change(tx, request.group_id, request.identity_id)
+
+        # Somebody else may add it at the same time, and then may not have.
+        await again_on_conflict(add)
         return pb.AddMemberResponse()
 
     async def remove_member(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:

@@ -124,7 +124,7 @@ class Builds:
 
         async def change(tx: Transaction) -> pb.PatchBuildTagsResponse:
             game = await _environment(tx, caller, request)
-            # First: nobody tags a build of the game beside us.
+            # First: nobody tags or deletes a build of the game beside us.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             set_, removed = read_change(request.tags)
@@ -187,6 +187,8 @@ class Builds:
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
             game = await access.game(tx, caller, request.game_id)
+            # First: a tag that came meanwhile would keep the build.
+            await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
             if await builds.is_named(tx, row.build_id):
                 raise ServiceError("IN_USE", "A version of the game names this build.")

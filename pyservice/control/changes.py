@@ -19,20 +19,17 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller, TokenKind
 from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
-from pyservice.observability.logging import get_logger
 from pyservice.storage import numbers
-from pyservice.storage.database import Conflict, Database, Transaction
+from pyservice.storage.conflicts import again_on_conflict
+from pyservice.storage.database import Database, Transaction
 
 Answer = TypeVar("Answer", bound=Message)
 Again = Callable[[Transaction, Answer], Awaitable[None]]
 
 REMEMBERED_MS: Final = 24 * 3_600_000
-_ATTEMPTS: Final = 5
 _KEY_BYTES: Final = 32
 _TIDY_S: Final = 3_600.0
 _RETRIES_S: Final = (60.0, _TIDY_S)
-
-_log = get_logger("control")
 
 
 def now_ms() -> int:
@@ -95,9 +92,14 @@ class Changes:
     async def forget(self, caller: Caller) -> None:
         """What came after the change failed: a repetition is to be tried afresh."""
         key = _caller_key(caller)
-        if key is not None:
+        if key is None:
+            return
+
+        async def attempt() -> None:
             async with self._database.write() as tx:
                 await numbers.forget(tx, key)
+
+        await again_on_conflict(attempt)
 
     async def keep_tidy(self) -> None:
         """Until cancelled: answers are not kept for longer than they are promised."""
@@ -112,7 +114,7 @@ class Changes:
             async with self._database.write() as tx:
                 return await change(tx)
 
-        return await _again_on_conflict(attempt)
+        return await again_on_conflict(attempt)
 
     async def _once(
         self,
@@ -122,7 +124,7 @@ class Changes:
         change: Callable[[Transaction], Awaitable[Answer]],
         again: Again[Answer] | None,
     ) -> Answer:
-        return await _again_on_conflict(
+        return await again_on_conflict(
             lambda: self._attempt_once(key, message_hash, answer_type, change, again)
         )
 
@@ -149,20 +151,6 @@ class Changes:
             content = answer.SerializeToString(deterministic=True)
             await numbers.remember(tx, key, message_hash, content, self._now_ms())
             return answer
-
-
-async def _again_on_conflict(attempt: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Somebody else was faster with the same name or key: what is there now decides anew."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return await attempt()
-        except Conflict:
-            continue
-    try:
-        return await attempt()
-    except Conflict:
-        _log.exception("change given up")
-        raise ServiceError("OVERLOADED") from None
 
 
 async def _to_the_end(task: asyncio.Future[Answer]) -> Answer:

@@ -7,18 +7,24 @@ answered what meanwhile is the callers' matter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyservice.control.changes import now_ms
 from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
 from pyservice.storage import numbers
-from pyservice.storage.database import Database, DatabaseUnusable
+from pyservice.storage.database import Conflict, Database, DatabaseUnusable
 
 _LOOK_S: Final = 1.0
 _WRITE_S: Final = 10.0
 """It is written to so often as long as it is well: each time is a sync."""
 _PATIENCE_S: Final = 2.0
+"""A database that answers nobody for so long is away; one that is only busy answers others."""
+
+_log = get_logger("control")
 
 
 class DatabaseWatch:
@@ -49,30 +55,72 @@ class DatabaseWatch:
             await asyncio.sleep(self._look_s)
 
     async def look(self) -> None:
-        """Once."""
-        error = await self.going.attempt(self._read)
-        if error is not None:
-            self.problem = _said(error, "does not answer")
+        """Once. Returns in 2 s, but for a database that is in use: then as soon as it had its turn."""
+        loop, database = asyncio.get_running_loop(), self._database
+        problem = await self._problem(
+            self._read, lambda: database.read_turns, "does not answer: see the log"
+        )
+        if not problem and (self.problem or loop.time() >= self._next_write_s):
+            problem = await self._problem(
+                self._write,
+                lambda: database.write_turns,
+                "is read and takes no changes: see the log",
+            )
+            self._next_write_s = loop.time() + self._write_s
+        self._tell(problem)
+
+    def _tell(self, problem: str) -> None:
+        before, self.problem = self.problem, problem
+        if problem == before:
             return
-        loop = asyncio.get_running_loop()
-        if not self.problem and loop.time() < self._next_write_s:
-            return
-        error = await self.going.attempt(self._write)
-        self._next_write_s = loop.time() + self._write_s
-        self.problem = "" if error is None else _said(error, "is read and takes no changes")
+        if problem:
+            _log.warning("database is not well", problem=problem)
+        else:
+            _log.info("database is well again")
+
+    async def _problem(
+        self, step: Callable[[], Awaitable[None]], turns: Callable[[], int], otherwise: str
+    ) -> str:
+        """What a step finds wrong, in words; empty: nothing."""
+        error = await self.going.attempt(lambda: _in_turn(step, turns))
+        if error is None:
+            return ""
+        if isinstance(error, DatabaseUnusable):
+            return str(error)
+        match error:
+            # It waited for all the time that anybody may, and others had their turns: it is busy.
+            case ServiceError(code="OVERLOADED"):
+                return ""
+            case ServiceError(code="STORAGE_FULL"):
+                return "its disk is full: it is read and takes no changes"
+        return otherwise
 
     async def _read(self) -> None:
-        async with asyncio.timeout(_PATIENCE_S), self._database.read() as tx:
+        async with self._database.read() as tx:
             await numbers.get(tx, numbers.SOURCE_EPOCH)
 
     async def _write(self) -> None:
-        async with asyncio.timeout(_PATIENCE_S), self._database.write() as tx:
-            await numbers.put(tx, numbers.WRITTEN_MS, now_ms())
+        # A conflict: another service wrote it at this moment, so changes are taken.
+        with contextlib.suppress(Conflict):
+            async with self._database.write() as tx:
+                await numbers.put(tx, numbers.WRITTEN_MS, now_ms())
 
 
-def _said(error: Exception, what: str) -> str:
-    if isinstance(error, DatabaseUnusable):
-        return str(error)
-    if isinstance(error, ServiceError) and error.code == "STORAGE_FULL":
-        return "its disk is full: it is read and takes no changes"
-    return f"{what}: see the log"
+async def _in_turn(step: Callable[[], Awaitable[None]], turns: Callable[[], int]) -> None:
+    """Does a step, and waits for it as long as others have their turns. Raises TimeoutError when nobody had one for so
+    long, and what the step raises.
+    """
+    working = asyncio.ensure_future(step())
+    try:
+        seen = None
+        while not working.done():
+            if seen == (now := turns()):
+                raise TimeoutError
+            seen = now
+            await asyncio.wait({working}, timeout=_PATIENCE_S)
+        await working
+    finally:
+        working.cancel()
+        await asyncio.wait({working})
+        # Of one that was given up nobody asks what it met meanwhile.
+        _ = working.cancelled() or working.exception()

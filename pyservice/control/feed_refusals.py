@@ -1,6 +1,6 @@
 """What is said when the data plane does not take a namespace: to whoever changed it, and to whoever runs the service.
 
-Who is told and when is `feeder`'s.
+Who is told and when is `refused_configurations`'.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns when a namespace is sent and who waits for it. A namespace is wanted (it changed, or the data plane holds another
 revision), sent, and settled when the data plane holds it durably. Messages are made by `feeding`, what is held is known
-by `holdings`. Nothing is lost by a crash of either: what the data plane holds is compared with the records at each
-start, and looked at again and again, as are the records.
+by `holdings`, and what is refused ends in `refused_configurations`. Nothing is lost by a crash of either: what the data
+plane holds is compared with the records at each start, and looked at again and again, as are the records.
 """
 
 from __future__ import annotations
@@ -17,18 +17,11 @@ from typing import Final, Protocol
 
 from pyservice.control.batches import Batches
 from pyservice.control.feed_contents import Contents
-from pyservice.control.feed_refusals import (
-    NOTHING_SWITCHED,
-    STORED,
-    SWITCHED_BACK,
-    is_of_version,
-    name_of,
-    reason_of,
-    refusal,
-)
+from pyservice.control.feed_refusals import NOTHING_SWITCHED, refusal
 from pyservice.control.feeding import Composer, Wish
 from pyservice.control.going_on import GoingOn
 from pyservice.control.holdings import Holdings
+from pyservice.control.refused_configurations import RefusedConfigurations
 from pyservice.control.wanted import WAIT_S, Waiter, Wanted, not_confirmed
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -77,7 +70,6 @@ class Feeder:
         taken_back: Callable[[str], None] = lambda game_id: None,
     ) -> None:
         """`taken_back` hears of a game of which a namespace went back to the version that it ran."""
-        self._taken_back = taken_back
         self._database = database
         self._composer = composer
         self._messages = Batches(
@@ -89,15 +81,9 @@ class Feeder:
         self._holdings = Holdings(composer.source_epoch)
         self.going = GoingOn("feeder", "not fed", Away, pauses_s=_RETRIES_S)
         self._contents = Contents(self._compose, self.changed, self.going)
-        self._refused_versions: dict[str, tuple[str, ServiceError]] = {}
-        """Namespace to the version that was refused last, as long as it is not taken."""
-        self._claiming: set[str] = set()
-        """Namespaces that want what another one has."""
+        self._refused = RefusedConfigurations(database, self._holdings, taken_back)
         self._is_connected = asyncio.Event()
         self._doubt = asyncio.Event()
-        self.refused: dict[str, str] = {}
-        """Namespace to the first reason: what the data plane does not take."""
-        self.refusals = 0
         self.acknowledged = 0
 
     @property
@@ -119,6 +105,15 @@ class Feeder:
     def orphans(self) -> int:
         """Namespaces that the data plane holds and no record has."""
         return len(self._holdings.orphans)
+
+    @property
+    def refusals(self) -> int:
+        """How often the data plane refused a configuration."""
+        return self._refused.count
+
+    def problems(self) -> Mapping[str, str]:
+        """What the data plane does not take: namespace to the first reason."""
+        return dict(self._refused.reasons)
 
     def changed(self, *namespace_ids: str) -> None:
         """These are to be sent, soon. Call it after the commit."""
@@ -156,8 +151,8 @@ class Feeder:
             note("feed wait", began)
             if waiter in wanted.waiting:
                 wanted.waiting.remove(waiter)
-        refused, error = self._refused_versions.get(namespace_id, (None, None))
-        if error is not None and refused == version_id:
+        error = self._refused.error_of(namespace_id, version_id)
+        if error is not None:
             # It was taken back before this call, or before it was repeated.
             raise error
 
@@ -178,7 +173,7 @@ class Feeder:
             note("feed check", began)
         if answer.HasField("refused"):
             raise refusal(message, answer.refused, NOTHING_SWITCHED, self._holdings.orphans)
-        self._is_taken(namespace_id, version_id)
+        self._refused.version_is_taken(namespace_id, version_id)
 
     async def _compose(
         self, wishes: Sequence[Wish]
@@ -321,28 +316,19 @@ class Feeder:
             match answer.WhichOneof("outcome"):
                 case "applied":
                     self.acknowledged += 1
-                    self.refused.pop(namespace_id, None)
-                    self._unpark_claiming()
-                    self._is_taken(namespace_id, message.current_version_id)
+                    for one in self._refused.is_taken(message) & self._wanted.keys():
+                        self._unpark(one)
                     self._holdings.acknowledged(message)
                     return True
                 case "stale":
                     if not await self._catch_up(message, answer.stale.held):
                         return False
                 case _:
-                    if not await self._refused(message, answer.refused, number):
+                    wanted = self._wanted[namespace_id]
+                    if not await self._refused.is_to_be_sent_again(
+                        message, answer.refused, wanted, number
+                    ):
                         return False
-
-    def _unpark_claiming(self) -> None:
-        """What this namespace gave up may be what others were refused for."""
-        claiming, self._claiming = self._claiming, set()
-        for namespace_id in claiming & self._wanted.keys():
-            self._unpark(namespace_id)
-
-    def _is_taken(self, namespace_id: str, version_id: str) -> None:
-        refused, _ = self._refused_versions.get(namespace_id, ("", None))
-        if refused == version_id:
-            del self._refused_versions[namespace_id]
 
     async def _catch_up(
         self, message: configuration_pb2.NamespaceConfiguration, held: feed_pb2.HeldConfiguration
@@ -351,55 +337,10 @@ class Feeder:
         a backup was restored. True: send again, as a change that comes after what it knows.
         """
         if held.source_epoch > message.source_epoch:
-            self._note(message, "the data plane holds the configuration of a newer database")
+            self._refused.note(
+                message, "the data plane holds the configuration of a newer database"
+            )
             return False
         async with self._database.write() as tx:
             await namespaces.raise_revision(tx, message.namespace_id, held.revision)
         return True
-
-    async def _refused(
-        self,
-        message: configuration_pb2.NamespaceConfiguration,
-        refused: feed_pb2.Refused,
-        number: int,
-    ) -> bool:
-        """A version goes back to the one before, unless it runs, and whoever set it is told why. True: send again."""
-        namespace_id, version_id = message.namespace_id, message.current_version_id
-        self.refusals += 1
-        orphans = self._holdings.orphans
-        self._note(message, reason_of(refused, orphans))
-        running = self._holdings.version_id(namespace_id)
-        wanted = self._wanted[namespace_id]
-        if any(problem.held_by for problem in refused.problems):
-            self._claiming.add(namespace_id)
-        # A version is not to blame for a domain that another namespace has.
-        if running in ("", version_id) or not is_of_version(refused):
-            error = refusal(message, refused, STORED, orphans)
-            wanted.fail(lambda waiter: waiter.number <= number, error)
-            return False
-        if await self._take_back(namespace_id, version_id, running):
-            self._taken_back(message.game.game_id)
-        error = refusal(message, refused, SWITCHED_BACK, orphans)
-        self._refused_versions[namespace_id] = version_id, error
-        # The others wait for what is sent now.
-        wanted.fail(lambda waiter: waiter.version_id == version_id, error)
-        return True
-
-    async def _take_back(self, namespace_id: str, version_id: str, running: str) -> bool:
-        """Whether the records still had it. It goes back to the version before it, which may be on its way as well."""
-        async with self._database.write() as tx:
-            newest = await namespaces.history(tx, namespace_id, None, 2)
-            entry = newest[0].entry_id if newest else ""
-            before = newest[1].version_id if len(newest) > 1 else running
-            if before == version_id:
-                before = running
-            return await namespaces.take_back_version(tx, namespace_id, version_id, before, entry)
-
-    def _note(self, message: configuration_pb2.NamespaceConfiguration, reason: str) -> None:
-        name = name_of(message)
-        self.refused[message.namespace_id] = f"{name}: {reason}"
-        _log.error("configuration refused by the data plane", namespace=name, reason=reason)
-
-    def problems(self) -> Mapping[str, str]:
-        """What the data plane does not take, by namespace."""
-        return dict(self.refused)

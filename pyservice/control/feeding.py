@@ -1,7 +1,7 @@
 """What the data plane is told of a namespace: one message, made of its records, with the version that it runs. What
 lobbies of other versions need, the data plane keeps itself (design: feed).
 
-Owns the shape. When it is sent, and what becomes of a refusal, is `feeder`'s.
+Owns the shape. When it is sent is `feeder`'s, what becomes of a refusal `refused_configurations`'.
 """
 
 from __future__ import annotations

@@ -73,23 +73,27 @@ class GoingOn:
         """Does a step; what it met, None when it succeeded. `about` goes to the log."""
         try:
             await step()
-        except self._foreseen as error:
-            self._tell(self._failed, error=str(error), **about)
-            return error
         except Exception as error:  # noqa: BLE001 — whatever it is, the work goes on
-            self.unforeseen += 1
-            _log.exception(self._failed, work=self.work, **about)
+            self.met(error, **about)
             return error
         return None
+
+    def met(self, error: Exception, **about: Any) -> None:
+        """Says what a step met, and counts it when nobody foresaw it."""
+        if self.is_foreseen(error):
+            self._tell(self._failed, error=str(error), **about)
+            return
+        self.unforeseen += 1
+        _log.error(self._failed, work=self.work, exc_info=error, **about)
 
     def is_foreseen(self, error: Exception) -> bool:
         """Whether it is one that this work may meet."""
         return isinstance(error, self._foreseen)
 
-    async def until_done(self, step: Callable[[], Awaitable[object]]) -> None:
-        """Tries until it succeeds."""
+    async def until_done(self, step: Callable[[], Awaitable[object]], **about: Any) -> None:
+        """Tries until it succeeds. `about` goes to the log."""
         pauses = self.pauses()
-        while await self.attempt(step) is not None:
+        while await self.attempt(step, **about) is not None:
             await pauses.pause()
 
     async def for_ever(

@@ -13,9 +13,9 @@ class Feed(Protocol):
     """What is on its way to the data plane."""
 
     acknowledged: int
-    refusals: int
-    refused: dict[str, str]
 
+    @property
+    def refusals(self) -> int: ...
     @property
     def waiting(self) -> int: ...
     @property
@@ -24,6 +24,7 @@ class Feed(Protocol):
     def is_connected(self) -> bool: ...
     @property
     def orphans(self) -> int: ...
+    def problems(self) -> Mapping[str, str]: ...
 
 
 class Objects(Protocol):
@@ -52,7 +53,7 @@ def render(
     lines = [
         *_gauge("feed_waiting", "Namespaces that the data plane does not hold yet.", feed.waiting),
         *_gauge("feed_lag_seconds", "How long the oldest of them has waited.", feed.lag_s),
-        *_gauge("feed_refused", "Namespaces that the data plane refuses.", len(feed.refused)),
+        *_gauge("feed_refused", "Namespaces that the data plane refuses.", len(feed.problems())),
         *_gauge("feed_orphans", "Namespaces held without a record.", feed.orphans),
         *_gauge("feed_connected", "Whether the data plane answers.", int(feed.is_connected)),
         *_counter("feed_acknowledged", "Configurations that it took.", feed.acknowledged),

@@ -16,11 +16,12 @@ from pyservice.control.access import scope_of
 from pyservice.control.changes import Changes, now_ms
 from pyservice.control.development import development_problems, mock_answers
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.untold import Feeder, Finish, Made, Untold, raise_revision, unless_gone
+from pyservice.control.untold import Added, Feeder, Finish, Made, Note, Untold, raise_revision
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import tokens
+from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
@@ -70,7 +71,7 @@ class Tokens:
     ) -> None:
         """`doubt` is called after a revocation: what is believed of tokens may be wrong."""
         self._untold = Untold(database, feeder, finish)
-        self._finish = finish
+        self.going = self._untold.going
         self._database = database
         self._changes = changes
         self._ids = ids
@@ -97,29 +98,37 @@ class Tokens:
     ) -> Made:
         """One that is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
         # Operations that answer it ignore keys: nobody could ask for it again.
-        making = self._make_environment_token(namespace_id, expires_in_ms)
-        return await self._untold.told(making, is_kept=False)
+        return await self._untold.told(
+            lambda note: self._make_environment_token(namespace_id, expires_in_ms, note)
+        )
 
-    async def _make_environment_token(self, namespace_id: str, expires_in_ms: int | None) -> Made:
+    async def _make_environment_token(
+        self, namespace_id: str, expires_in_ms: int | None, note: Note
+    ) -> Made:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
-        async with self._database.write() as tx:
-            await self._raise_revision(tx, namespace_id)
-            await self._make_room(tx, namespace_id, "env")
-            await tokens.add_of_namespace(
-                tx,
-                token_id,
-                namespace_id,
-                "env",
-                now,
-                sha256=secret.sha256,
-                expires_ms=expires_ms,
-            )
+
+        async def add() -> None:
+            async with self._database.write() as tx:
+                await self._raise_revision(tx, namespace_id)
+                await self._make_room(tx, namespace_id, "env")
+                await tokens.add_of_namespace(
+                    tx,
+                    token_id,
+                    namespace_id,
+                    "env",
+                    now,
+                    sha256=secret.sha256,
+                    expires_ms=expires_ms,
+                )
+                note(Added(token_id, namespace_id))
+
+        await again_on_conflict(add)
 
         async def told() -> str:
             return secret.token
 
-        token = await self._untold.confirmed(namespace_id, token_id, told, is_kept=False)
+        token = await self._untold.confirmed(namespace_id, told)
         return Made(token, token_id, expires_ms, namespace_id)
 
     async def create_public(
@@ -128,14 +137,17 @@ class Tokens:
         """A pub_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED when there are too many,
         CONTROL_PLANE_UNAVAILABLE.
         """
-        making = self._create_public(request, caller)
-        made = await self._untold.told(making, is_kept=_has_key(caller))
+        made = await self._untold.told(
+            lambda note: self._create_public(request, caller, note), is_kept=_has_key(caller)
+        )
         return pb.CreatePublicTokenResponse(token=made.token, token_id=made.token_id)
 
-    async def _create_public(self, request: pb.CreatePublicTokenRequest, caller: Caller) -> Made:
+    async def _create_public(
+        self, request: pb.CreatePublicTokenRequest, caller: Caller, note: Note
+    ) -> Made:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            token_id = await self._add_public(tx, row.namespace_id)
+            token_id = await self._add_public(tx, row.namespace_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
@@ -146,25 +158,29 @@ class Tokens:
 
     async def make_public_token(self, namespace_id: str) -> Made:
         """It is good now. Raises VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
-        return await self._untold.told(self._make_public_token(namespace_id), is_kept=False)
 
-    async def _make_public_token(self, namespace_id: str) -> Made:
-        async with self._database.write() as tx:
-            token_id = await self._add_public(tx, namespace_id)
-        return await self._sign_public(namespace_id, token_id, is_kept=False)
+        async def make(note: Note) -> Made:
+            async def add() -> str:
+                async with self._database.write() as tx:
+                    return await self._add_public(tx, namespace_id, note)
 
-    async def _add_public(self, tx: Transaction, namespace_id: str) -> str:
+            token_id = await again_on_conflict(add)
+            return await self._sign_public(namespace_id, token_id, is_kept=False)
+
+        return await self._untold.told(make)
+
+    async def _add_public(self, tx: Transaction, namespace_id: str, note: Note) -> str:
         """Adds the record; its id. Raises VALIDATION_FAILED when there are too many."""
         await self._make_room(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
+        note(Added(token_id, namespace_id))
         return token_id
 
     async def _sign_public(self, namespace_id: str, token_id: str, *, is_kept: bool) -> Made:
         """The token, when the data plane knows the namespace; see `Untold.confirmed`."""
         token = await self._untold.confirmed(
             namespace_id,
-            token_id,
             lambda: self._signer.public_token(namespace_id, token_id),
             is_kept=is_kept,
         )
@@ -174,14 +190,15 @@ class Tokens:
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
     ) -> pb.CreateDevelopmentTokenResponse:
         """A dev_ token. Raises GAME_, NAMESPACE_NOT_FOUND, VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE."""
-        making = self._create_development(request, caller)
-        made = await self._untold.told(making, is_kept=_has_key(caller))
+        made = await self._untold.told(
+            lambda note: self._create_development(request, caller, note), is_kept=_has_key(caller)
+        )
         return pb.CreateDevelopmentTokenResponse(
             token=made.token, token_id=made.token_id, expires_ts=rfc3339(made.expires_ms or 0)
         )
 
     async def _create_development(
-        self, request: pb.CreateDevelopmentTokenRequest, caller: Caller
+        self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: Note
     ) -> Made:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
@@ -201,6 +218,7 @@ class Tokens:
                 answers=mock_answers(request, token_id, expires_ms).SerializeToString(),
                 expires_ms=expires_ms,
             )
+            note(Added(token_id, row.namespace_id))
             return pb.CreateDevelopmentTokenResponse(
                 token_id=token_id, expires_ts=rfc3339(expires_ms)
             )
@@ -216,7 +234,6 @@ class Tokens:
         expires_ms: int = kept.expires_ms
         token = await self._untold.confirmed(
             row.namespace_id,
-            answer.token_id,
             lambda: self._signer.development_token(row.namespace_id, answer.token_id, expires_ms),
             is_kept=_has_key(caller),
         )
@@ -295,15 +312,13 @@ class Tokens:
     async def make_cloud_token(self, add: Callable[[Transaction], Awaitable[Made]]) -> Made:
         """The cloud_ token that `add` adds. Raises what it raises."""
 
-        async def make() -> Made:
+        async def make(note: Note) -> Made:
             async with self._database.write() as tx:
-                return await add(tx)
+                made = await add(tx)
+                note(Added(made.token_id))
+            return made
 
-        async def take_back(one: Made) -> None:
-            async with self._database.write() as tx:
-                await tokens.remove_cloud(tx, one.token_id)
-
-        return await unless_gone(self._finish, make(), take_back)
+        return await self._untold.told(lambda note: again_on_conflict(lambda: make(note)))
 
     async def add_cloud(
         self,

@@ -1,13 +1,15 @@
-"""What is told once, such as a token: nobody has it when the caller has gone before the answer, or the data plane does
-not say that it knows of it. So it is made to the end, and taken back.
+"""What is told once, such as a token: nobody has it when the caller has gone before the answer, when the data plane
+does not say that it knows of it, or when anything else fails after its commit. So it is made to the end, and taken
+back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
+from pyservice.control.going_on import GoingOn
 from pyservice.control.wanted import WAIT_S, not_confirmed
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -18,10 +20,11 @@ _NOT_MADE: Final = (
     "No token was made: the data plane has not said in time that it knows of it. "
     "Repeating the request is harmless."
 )
+_RETRIES_S: Final = (0.05, 1.0)
+_TRIED_S: Final = 60.0
+"""For so long it is tried to take something back, unless the plane stops before."""
 
 _log = get_logger("control")
-
-Thing = TypeVar("Thing")
 
 
 class Finish(Protocol):
@@ -46,57 +49,54 @@ class Made(NamedTuple):
     namespace_id: str = ""
 
 
-async def unless_gone(
-    finish: Finish,
-    making: Coroutine[Any, Any, Thing],
-    take_back: Callable[[Thing], Awaitable[None]],
-) -> Thing:
-    """What was made; when the caller goes away first, it is taken back. Raises what `making` raises, which leaves
-    nothing then.
-    """
-    task = asyncio.ensure_future(making)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        finish("taking back what nobody was told of", _undo(task, take_back))
-        raise
+class Added(NamedTuple):
+    """A token that is in a transaction: from now on it may be there. `namespace_id` is empty for cloud_."""
+
+    token_id: str
+    namespace_id: str = ""
 
 
-async def _undo(task: asyncio.Future[Thing], take_back: Callable[[Thing], Awaitable[None]]) -> None:
-    await asyncio.wait({task})
-    if not task.cancelled() and task.exception() is None:
-        await take_back(task.result())
+Note = Callable[[Added], None]
 
 
 class Untold:
-    """Tokens of namespaces, from their records to the answer."""
+    """Tokens, from their records to the answer."""
 
     def __init__(self, database: Database, feeder: Feeder, finish: Finish) -> None:
         self._database = database
         self._feeder = feeder
         self._finish = finish
+        self.going = GoingOn(
+            "tokens", "a token that nobody was told of is not taken back yet", pauses_s=_RETRIES_S
+        )
 
-    async def told(self, making: Coroutine[Any, Any, Made], *, is_kept: bool) -> Made:
-        """What is made. `is_kept`: a repetition gets the same one; else it is taken back when the caller goes before
-        it is told.
+    async def told(
+        self, make: Callable[[Note], Coroutine[Any, Any, Made]], *, is_kept: bool = False
+    ) -> Made:
+        """What is made, to its end. `make` notes what it adds in its transaction; that is taken back when `make` raises
+        something, and when the caller goes before it is told. `is_kept`: a repetition gets the same one, so it stays.
+        Raises what `make` raises.
         """
-
-        async def take_back(one: Made) -> None:
-            if not is_kept:
-                await self._take_back(one.namespace_id, one.token_id)
-
-        return await unless_gone(self._finish, making, take_back)
+        added: list[Added] = []
+        making = asyncio.ensure_future(make((lambda one: None) if is_kept else added.append))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._finish("taking back what nobody was told of", self._undo(making, added))
+            raise
+        except Exception:
+            if added:
+                tried = asyncio.Event()
+                work = self._take_back(added, tried)
+                self._finish("taking back what nobody can be told of", work)
+                await tried.wait()
+            raise
 
     async def confirmed(
-        self,
-        namespace_id: str,
-        token_id: str,
-        tell: Callable[[], Awaitable[str]],
-        *,
-        is_kept: bool,
+        self, namespace_id: str, tell: Callable[[], Awaitable[str]], *, is_kept: bool = False
     ) -> str:
-        """What `tell` says, when the data plane knows of the token. What nobody is told of must not stay; `is_kept` as
-        above. Raises CONTROL_PLANE_UNAVAILABLE after a second, VALIDATION_FAILED.
+        """What `tell` says, when the data plane knows of the token. Raises CONTROL_PLANE_UNAVAILABLE after a second,
+        which says what becomes of the token (`is_kept` as above), and VALIDATION_FAILED.
         """
         until = asyncio.get_running_loop().time() + WAIT_S
         try:
@@ -106,22 +106,45 @@ class Untold:
         except TimeoutError:
             error = not_confirmed()
         except ServiceError as failure:
-            error = not_confirmed() if failure.code == "CONTROL_PLANE_UNAVAILABLE" else failure
-        if not is_kept:
-            await self._take_back(namespace_id, token_id)
-            if error.code == "CONTROL_PLANE_UNAVAILABLE":
-                raise ServiceError(error.code, _NOT_MADE)
-        raise error
+            if failure.code != "CONTROL_PLANE_UNAVAILABLE":
+                raise
+            error = not_confirmed()
+        raise error if is_kept else ServiceError(error.code, _NOT_MADE)
 
-    async def _take_back(self, namespace_id: str, token_id: str) -> None:
+    async def _undo(self, making: asyncio.Future[Made], added: Sequence[Added]) -> None:
+        await asyncio.wait({making})
+        if not making.cancelled():
+            # What it raised was for somebody who is not there any more.
+            making.exception()
+        if added:
+            await self._take_back(added, asyncio.Event())
+
+    async def _take_back(self, added: Sequence[Added], tried: asyncio.Event) -> None:
+        """Again and again until it is done, but not for ever. `tried` after the first time."""
+
+        async def remove() -> None:
+            try:
+                async with self._database.write() as tx:
+                    for one in added:
+                        await self._remove(tx, one)
+            finally:
+                tried.set()
+
+        token_ids = [one.token_id for one in added]
         try:
-            async with self._database.write() as tx:
-                await tokens.remove_of_namespace(tx, token_id)
-                await raise_revision(tx, namespace_id, self._feeder)
-        except ServiceError as error:
-            _log.warning(
-                "a token that nobody was told of stays", token_id=token_id, error=error.code
-            )
+            async with asyncio.timeout(_TRIED_S):
+                await self.going.until_done(remove, token_ids=token_ids)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            _log.warning("a token that nobody was told of stays", token_ids=token_ids)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _remove(self, tx: Transaction, one: Added) -> None:
+        if one.namespace_id:
+            await tokens.remove_of_namespace(tx, one.token_id)
+            await raise_revision(tx, one.namespace_id, self._feeder)
+        else:
+            await tokens.remove_cloud(tx, one.token_id)
 
 
 async def raise_revision(tx: Transaction, namespace_id: str, feeder: Feeder) -> None:

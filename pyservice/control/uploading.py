@@ -263,10 +263,7 @@ class Uploading:
         """Begins to remove it, and goes on when nobody waits. What fails is left for the next tidying."""
 
         async def remove() -> None:
-            try:
-                await self.remove(upload_id)
-            except ServiceError as error:
-                _log.warning("objects not removed yet", upload_id=upload_id, error=str(error))
+            await self.going.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
 
         task = asyncio.create_task(remove(), name="removal of an upload")
         self._removals.add(task)
@@ -283,31 +280,39 @@ class Uploading:
             await uploads.remove(tx, upload_id)
 
     async def tidy(self) -> int:
-        """Removes what was left behind for a day; how many uploads."""
+        """Removes what was left behind for a day; how many uploads. One that cannot be removed keeps no other from it:
+        it is told, and left for the next tidying.
+        """
         before_ms, count, passed = self._now_ms() - LEFT_AFTER_MS, 0, ""
         while True:
             async with self._database.read() as tx:
                 left = await uploads.left_behind(tx, before_ms, passed, _PORTION)
             for upload_id in left:
                 check = self._checks.get(upload_id)
-                if check is None or check.done():
-                    self._checks.pop(upload_id, None)
-                    await self.remove(upload_id)
+                if check is not None and not check.done():
+                    continue
+                self._checks.pop(upload_id, None)
+                removing = functools.partial(self.remove, upload_id)
+                if await self.going.attempt(removing, upload_id=upload_id) is None:
                     count += 1
             if len(left) < _PORTION:
                 return count
             passed = left[-1]
 
     async def keep_tidy(self) -> None:
-        """Tidies up for ever."""
+        """Tidies up for ever: uploads by their records, and objects that no record has, whatever becomes of the
+        other.
+        """
 
-        async def step() -> None:
-            count = await self.tidy()
-            count += await self._objects.sweep(LEFT_AFTER_MS / 1000)
-            if count:
-                _log.info("uploads left behind removed", count=count)
+        async def remove() -> None:
+            _tell(await self.tidy())
 
-        await self.going.for_ever(step, every_s=TIDY_EVERY_S)
+        async def sweep() -> None:
+            _tell(await self._objects.sweep(LEFT_AFTER_MS / 1000))
+
+        async with asyncio.TaskGroup() as group:
+            for step in (remove, sweep):
+                group.create_task(self.going.for_ever(step, every_s=TIDY_EVERY_S))
 
     async def stop(self) -> None:
         """Ends what is running: whoever completes again begins anew, and what is to be removed is found again."""
@@ -316,3 +321,8 @@ class Uploading:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._threads.close)
+
+
+def _tell(count: int) -> None:
+    if count:
+        _log.info("uploads left behind removed", count=count)

@@ -22,6 +22,8 @@ MIB: Final = 1024 * KIB
 
 TWO_HOSTS: Final = "Send one Host header: which of two is meant nobody knows."
 """Of a request with several (RFC 9112, 3.2)."""
+NO_HOST: Final = "Send a Host header: HTTP/1.1 wants one."
+"""Of a request without one, where it is not HTTP/1.0 (ibid.)."""
 
 # Visible ASCII (decisions 1.8).
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
@@ -49,7 +51,9 @@ class DoorSettings:
     """An HTTP connection without a request is closed after so long; 0: after every answer."""
     backlog: int = 2048
     connections_max: int | None = None
-    """HTTP connections at one time; more are closed at once. None: no limit."""
+    """HTTP connections at one time, of one client address half of them; more are closed at once. None: no limit."""
+    rpc_connections_max: int | None = None
+    """gRPC connections at one time; more are closed at once. None: no limit."""
     message_limit_bytes: int = MIB
     """Largest message of the gRPC door."""
     streams_per_connection: int = 1024

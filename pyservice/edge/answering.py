@@ -6,15 +6,10 @@ How they are received is `http_protocol`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
-
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from pyservice.edge.asgi import Open
-from pyservice.edge.connection import Stage
+from pyservice.edge.connection import Serving, Stage
 from pyservice.edge.exchanges import Answer, Request, part_to_bytes
 from pyservice.edge.held import Held
 from pyservice.edge.loans import Loans
@@ -29,15 +24,8 @@ class AnsweringConnection(PacedConnection):
     A parked request is answered with what there is once another one waits behind it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop, on_close)
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(serving)
         self._loans = Loans(self.app)
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None

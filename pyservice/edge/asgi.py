@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyservice.bearer import bearer_token
 from pyservice.calls import Call, Caller, Operation
-from pyservice.doors import TWO_HOSTS, DoorSettings, addresses, apart, tracecontext
+from pyservice.doors import NO_HOST, TWO_HOSTS, DoorSettings, addresses, apart, tracecontext
 from pyservice.doors.addresses import TrustedProxies
 from pyservice.doors.bodies import SMALL_BYTES, BodyBudget, BodyLoan
 from pyservice.doors.limits import Limits
@@ -301,9 +301,10 @@ class Edge:
             fields[name] = fields[name] + b", " + value if name in fields else value
         client = scope.get("client")
         peer = addresses.parse(client[0]) if client else None
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1 or (not hosts and scope["http_version"] == "1.1"):
             refused = Request(b"", b"", fields, peer or addresses.LOCAL)
-            refused.failure = ServiceError("HEADER_INVALID", TWO_HOSTS)
+            refused.failure = ServiceError("HEADER_INVALID", TWO_HOSTS if hosts else NO_HOST)
             return refused
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:

@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from pyservice.doors import addresses
+from pyservice.doors.connections import Connections
 from pyservice.doors.reading import Reading, unread_bytes
 from pyservice.edge.asgi import Edge
 
 # What a refused client may still send before the connection is closed under it: closing at once
 # would take the answer away from it.
 _LINGER_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What all connections of one server are given."""
+
+    config: Config
+    """Of the edge; loaded."""
+    state: ServerState
+    """Has all connections that are open."""
+    loop: asyncio.AbstractEventLoop
+    places: Connections
+    on_close: Callable[[], None]
+    """Called after each that is gone."""
 
 
 class Stage:
@@ -42,16 +58,10 @@ class Connection(HttpToolsProtocol):
 
     app: Edge
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._on_close = on_close
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(serving.config, serving.state, {}, serving.loop)
+        self._on_close = serving.on_close
+        self._places = serving.places
         self._receive_timeout_s = self.app.door.receive_timeout_ms / 1000
         self._keep_alive_timeout_s = self.app.door.keep_alive_timeout_ms / 1000
         self._peer: addresses.Address = addresses.LOCAL
@@ -67,27 +77,26 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connections.add(self)
         self.transport = transport
-        most = self.app.door.connections_max
-        if most is not None and len(self.connections) > most:
-            transport.abort()
-            return
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._set_peer(addresses.parse(peer[0]))
-        door, proxies = self.app.door, self.app.proxies
-        self._awaits_proxy_header = door.proxy_protocol and proxies.trusts(self._peer)
+        is_trusted = self.app.proxies.trusts(self._peer)
+        if not self._places.enter(self, None if is_trusted else self._source):
+            transport.abort()
+            return
+        self._awaits_proxy_header = self.app.door.proxy_protocol and is_trusted
         self._expect_within(self._receive_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
+        self._places.leave(self)
         self._deadline = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.transport.close()
         self.parser = None  # type: ignore[assignment]
-        if self._on_close is not None:
-            self._on_close()
+        self._on_close()
 
     # The peer
 
@@ -108,6 +117,10 @@ class Connection(HttpToolsProtocol):
         rest, self._proxy_bytes = self._proxy_bytes[header.length_bytes :], b""
         self._set_peer(header.source)
         self._awaits_proxy_header = False
+        is_trusted = self.app.proxies.trusts(self._peer)
+        if not is_trusted and not self._places.introduce(self, self._source):
+            self.transport.abort()
+            return b""
         return rest
 
     # Time

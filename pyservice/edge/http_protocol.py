@@ -7,19 +7,15 @@ A uvicorn protocol whose way from the parser to the edge is short: a request tha
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
-from pyservice.doors import TWO_HOSTS
+from pyservice.doors import NO_HOST, TWO_HOSTS
 from pyservice.doors.bodies import SMALL_BYTES
 from pyservice.edge.answering import AnsweringConnection
-from pyservice.edge.connection import Stage
+from pyservice.edge.connection import Serving, Stage
 from pyservice.edge.exchanges import Request, target_of
 from pyservice.errors import ServiceError
 
@@ -43,15 +39,8 @@ class HttpProtocol(AnsweringConnection):
     and then waits in `_waiting` while reading is paused.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop, on_close)
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(serving)
         self._headers_limit = self.app.door.headers_limit_bytes
         self._url_limit = self.app.door.url_limit_bytes
         self._chunk_bytes = 0
@@ -178,6 +167,9 @@ class HttpProtocol(AnsweringConnection):
         if self.parser.get_http_version() not in _VERSIONS:
             # The parser reads on, but the answer would be in a language that was not asked for.
             self._refuse(ServiceError("HEADER_INVALID", _NOT_HTTP))
+            return
+        if b"host" not in fields and self.parser.get_http_version() != "1.0":
+            self._refuse(ServiceError("HEADER_INVALID", NO_HOST))
             return
         target = target_of(self._url)
         request = Request(self.parser.get_method(), target, fields, self._peer, self._source)

@@ -5,15 +5,10 @@ What is read is parsed and answered by `http_protocol`.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
-from pyservice.edge.connection import Connection, Stage
+from pyservice.edge.connection import Connection, Serving, Stage
 from pyservice.edge.exchanges import Request
 
 # Room for about a hundred of the shortest requests: what a chunk of this size holds is parsed, and
@@ -29,15 +24,8 @@ class PacedConnection(Connection):
     until the next turn of the loop where the slice had whole requests. Reading is paused so long.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop, on_close)
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(serving)
         self._stage = Stage.IDLE
         self._begins_within_chunk = False
         self._waiting: deque[Request] = deque()

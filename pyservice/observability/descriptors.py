@@ -14,7 +14,8 @@ from pyservice.observability.shortage import tell_shortage
 
 _OPEN: Final = "/proc/self/fd"
 _CHECK_S: Final = 1.0
-_RESERVE_MAX: Final = 1024
+_RESERVE_MAX: Final = 2048
+"""Requests to other servers (1,024), and to the other plane (512 and some); files, databases, probes."""
 _RESERVE_PART: Final = 4
 
 
@@ -34,8 +35,14 @@ def raise_limit() -> int:
 
 
 def reserve_of(most: int) -> int:
-    """How many of them clients' connections leave to everything else: files, databases, other planes, probes."""
+    """How many of so many clients' connections leave to everything else."""
     return min(_RESERVE_MAX, most // _RESERVE_PART)
+
+
+def connections_most(files_each: int = 1) -> int:
+    """How many connections of clients this process may have, when each has so many files open, itself included."""
+    most = limit()
+    return (most - reserve_of(most)) // files_each
 
 
 def _count() -> int:

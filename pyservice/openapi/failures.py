@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.descriptor_pool import Default
 
 from pyservice.doors.limits import Limits
@@ -30,7 +31,6 @@ ALWAYS: Final = (
 """Any request can meet these."""
 
 _OF_BODY: Final = ("BODY_INVALID", "BODY_TOO_LARGE", "MEDIA_TYPE_UNSUPPORTED")
-_OF_CHANGE: Final = ("HEADER_INVALID", "STORAGE_FULL")
 OF_KINDS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.PUBLIC: ("TOKEN_REVOKED",),
     Kind.ENVIRONMENT: ("TOKEN_REVOKED", "TOKEN_EXPIRED"),
@@ -67,9 +67,11 @@ def implied(method: Method) -> tuple[str, ...]:
     if method.body_field:
         codes += _OF_BODY
     if method.http_method != "GET":
-        codes += _OF_CHANGE
+        codes.append("HEADER_INVALID")
         if takes_key(method):
             codes.append("IDEMPOTENCY_KEY_REUSED")
+    if changes_something(method):
+        codes.append("STORAGE_FULL")
     if Kind.NONE not in kinds:
         codes += ["TOKEN_MISSING", "TOKEN_INVALID"]
         if kinds - {Kind.CHANNEL}:
@@ -88,6 +90,12 @@ def takes_key(method: Method) -> bool:
     """Whether a repetition under its Idempotency-Key is told from another request."""
     said = option(descriptor_of_method(method), options_pb2.operation)
     return method.http_method != "GET" and not said.ignores_key
+
+
+def changes_something(method: Method) -> bool:
+    """Whether it may leave anything behind: who only reads, or judges what is sent, needs no room."""
+    level = descriptor_of_method(method).GetOptions().idempotency_level
+    return level != MethodOptions.NO_SIDE_EFFECTS
 
 
 def by_status(method: Method) -> dict[int, list[str]]:

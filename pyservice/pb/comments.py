@@ -722,7 +722,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.RayPerf.marks": "What happened, by time.",
     "hosting.v1.RayPerf.req_id": "Id of the request within the ray.",
     "hosting.v1.RayPerf.spans": "What took time, by the time of its beginning.",
-    "hosting.v1.RayPerf.svc_name": "Which part: data-plane or control-plane.",
+    "hosting.v1.RayPerf.svc_name": "Which part: data-plane, control-plane or cdn.",
     "hosting.v1.RayPerf.ts": "When it began, RFC 3339.",
     "hosting.v1.RaySpan": "A stretch of time.",
     "hosting.v1.RaySpan.finish_ts": "When it ended, RFC 3339.",

@@ -1,7 +1,8 @@
 """gRPC calls that another process answers: bytes and metadata go to it, and its answer or status back.
 
 The door behind is an `RpcServer` too and does every check; here are the client's address, the ray id,
-sizes, the deadline, and the time that parked calls wait. How many are passed on at once is bounded.
+sizes, the deadline, and the time that parked calls wait. How many are passed on at once is bounded; those
+that are woken take turns, which is `woken`'s.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ from pyservice.errors import ServiceError
 from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
 from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
+from pyservice.rpc.woken import WokenTurns
 from pyservice.watch import ParkedTask, Waiters
 
 AT_ONCE: Final = 512
 """Calls that are with the other side at one time, of which a token or an address has a share
 (`doors.shares`); one more waits for a moment, and is OVERLOADED then. Parked ones are not with it."""
 ANSWER_TIMEOUT_MS: Final = 60_000
-_WOKEN_AT_ONCE: Final = 32
-"""Parked calls that are sent again at one time; the others wait for their turn."""
 _PARKED_BYTES: Final = 4 * 1024
 """The longest message of a parked call, and the most metadata. A watch needs a tenth of either."""
 _ENTRY_BYTES: Final = 32
@@ -94,7 +94,7 @@ class RpcPassing:
         self._rays = rays or Rays("rpc", queued_max=0)
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._shares = Shares(at_once, wait_ms)
-        self._woken = asyncio.Semaphore(_WOKEN_AT_ONCE)
+        self._turns = WokenTurns()
         self._looking: asyncio.Task[None] | None = None
         self._is_ready = asyncio.Event()
 
@@ -121,7 +121,7 @@ class RpcPassing:
             again = (*metadata, (behind.HELD, behind.OVER if is_over else behind.WOKEN))
             # Before its turn: while nobody is there, all find out at the same time.
             await self._look()
-            async with self._woken:
+            async with self._turns.one(asked.fields.get("authorization"), asked.client):
                 answer = await self._ask(asked, again, deadline)
         return answer
 

@@ -34,6 +34,7 @@ from pyservice.observability.metrics import CANCELLED, OK, DoorMetrics, Meter, R
 from pyservice.observability.rays import Rays, Trace, current
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal import Handler, add_internal, listen
+from pyservice.rpc.options import largest_message_bytes, options
 from pyservice.rpc.passing import Asked, Failed, RpcPassing, check_parked
 from pyservice.rpc.reading import Reading
 from pyservice.rpc.status import RAY_ID, status_code, trailers
@@ -47,14 +48,8 @@ _Fields = dict[str, Any]
 Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
 """What is between the head of a call and its answer: message, call, metadata, what is noted of it."""
 
-# How many times its limit a message or metadata may be and still be told so by our own error. All of
-# it is in memory by then, for as many calls as a connection may have: grpcio refuses what is larger.
-_GRPCIO_LIMIT_FACTOR: Final = 4
-_MESSAGE_LIMIT: Final = "grpc.max_receive_message_length"
 # What a header costs beside its name and value; the HTTP door counts the same.
 _HEADER_OVERHEAD: Final = 4
-# A connection that says nothing is asked after so long whether it is still there.
-_PING_MS: Final = 75_000
 _MAX_PEERS: Final = 4096
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
@@ -84,12 +79,11 @@ class RpcServer:
         rays = rays or Rays("rpc", queued_max=0, is_behind_door=door.is_behind_door)
         self._calls = _Calls(door, metrics.grpc, waiters, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
-        options = _options(door, (*operations, *passed))
+        largest_bytes = largest_message_bytes(door, (*operations, *passed))
         # Behind the door comes what the one in front has whole.
         self._reading = None
         if not door.is_behind_door:
-            limit = dict(options)[_MESSAGE_LIMIT]
-            self._reading = Reading(door, limit, metrics.grpc, self._calls.client_of)
+            self._reading = Reading(door, largest_bytes, metrics.grpc, self._calls.client_of)
 
         def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
             service, _, name = method.name.rpartition(".")
@@ -115,7 +109,7 @@ class RpcServer:
                 raise ValueError("there is no way to what is to be passed on")
             add(METHODS[name], self._calls.passed(METHODS[name], passing))
         self.health = Health(services)
-        self._server = grpc.aio.server(options=options)
+        self._server = grpc.aio.server(options=options(door, address, largest_bytes))
         add_internal(self._server, internal or {})
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers(
@@ -145,24 +139,6 @@ class RpcServer:
         await stopping
         if self._reading is not None:
             self._reading.close()
-
-
-def _options(door: DoorSettings, served: Iterable[str]) -> list[tuple[str, Any]]:
-    metadata_limit = _GRPCIO_LIMIT_FACTOR * door.headers_limit_bytes
-    own_limits = (METHODS[name].body_limit_bytes or 0 for name in served)
-    message_limit = max(_GRPCIO_LIMIT_FACTOR * door.message_limit_bytes, 0, *own_limits)
-    return [
-        (_MESSAGE_LIMIT, message_limit),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", metadata_limit),
-        ("grpc.absolute_max_metadata_size", metadata_limit),
-        ("grpc.max_concurrent_streams", door.streams_per_connection),
-        # Two processes on one port would share the calls between them by chance.
-        ("grpc.so_reuseport", 0),
-        ("grpc.keepalive_time_ms", _PING_MS),
-        ("grpc.keepalive_timeout_ms", door.receive_timeout_ms),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ]
 
 
 class _Calls:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from pyservice.settings.model import PREFIX, Settings
+from pyservice.settings.origins import ANY_HOST, OUTSIDE, shared_origins
 from pyservice.settings.sections import (
     BuildKind,
     CaptchaSettings,
@@ -49,7 +49,6 @@ __all__ = [
 _NOT_SETTINGS: Final = frozenset({"PYSERVICE_CONFIG", "PYSERVICE_URL", "PYSERVICE_TOKEN"})
 """Variables of the command line: where the file is, and what client commands talk to."""
 
-_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 _SOCKET_PATH_MAX: Final = 107
 """What the kernel takes as the path of a unix socket, in bytes."""
 
@@ -118,7 +117,7 @@ def load(
     return settings
 
 
-def _conflicts(settings: Settings, wrong: Collection[str]) -> Iterator[tuple[list[str], str]]:
+def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     """What each value may be, but not with the others or on this machine: location and message.
     `wrong` are sections of which the defaults stand here.
     """
@@ -141,35 +140,11 @@ def _conflicts(settings: Settings, wrong: Collection[str]) -> Iterator[tuple[lis
         boot_id_path.read_bytes()
     except OSError as error:
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
-    yield from _shared_origins(settings)
+    yield from shared_origins(settings, wrong)
     yield from _addresses_of_nobody(settings, wrong)
 
 
-def _shared_origins(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Where what developers upload would be of one origin with the API or with people's pages (decisions 8.9)."""
-    domain = settings.domains.cdn
-    cdn_url = _split(settings.cdn_url)
-    for name in ("public_url", "hub_url"):
-        url = _split(getattr(settings, name))
-        if url is None:
-            continue
-        if domain is not None and f".{_host(url)}".endswith(f".{domain}"):
-            yield (
-                [name],
-                f"{url.hostname} is at or below domains.cdn ({domain}), where hosts are sites of games: "
-                "give it a host outside of that domain, or the sites another domain",
-            )
-        if cdn_url is not None and _origin(cdn_url) == _origin(url):
-            yield (
-                ["cdn_url"],
-                f"is of the same origin as {name} ({url.geturl()}), where a site could do what its "
-                "visitors may: give the CDN another host or port",
-            )
-
-
-def _addresses_of_nobody(
-    settings: Settings, wrong: Collection[str]
-) -> Iterator[tuple[list[str], str]]:
+def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     """Addresses in answers that lead nowhere for who gets them."""
     for name in ("public_url", "cdn_url", "hub_url"):
         if "?" in (getattr(settings, name) or ""):
@@ -178,15 +153,15 @@ def _addresses_of_nobody(
     # Without a control plane there are no files.
     if domain is None or settings.cdn_url is not None or settings.feed_file is not None:
         return
-    if not {"cdn", "cdn_url"}.isdisjoint(wrong) or _is_of_this_machine(domain):
+    if not wrong.isdisjoint(("cdn", "cdn_url")) or _is_of_this_machine(domain):
         return
     host = settings.cdn.host
-    if host in _ANY_HOST or _is_of_this_machine(host):
+    if host in ANY_HOST or _is_of_this_machine(host):
         yield (
             ["cdn_url"],
             f"must be set beside domains.cdn ({domain}): addresses to upload to, and of pictures, would be those of "
-            f"{settings.cdn}, which only this machine reaches; set it to where your proxy passes on to that listener, "
-            f"such as https://files.{domain}",
+            f"{settings.cdn}, which only this machine reaches; set it to where your proxy passes on to that listener: "
+            f"{OUTSIDE}",
         )
 
 
@@ -197,26 +172,8 @@ def _is_of_this_machine(host: str) -> bool:
         return host.rpartition(".")[2] == "localhost"
 
 
-def _split(url: str | None) -> SplitResult | None:
-    """The parts of a URL; None: there is none, or none that could be asked."""
-    try:
-        parts = urlsplit(url or "")
-        _ = parts.port
-    except ValueError:
-        return None
-    return parts if parts.hostname else None
-
-
-def _host(url: SplitResult) -> str:
-    return (url.hostname or "").removesuffix(".")
-
-
-def _origin(url: SplitResult) -> tuple[str, str, int]:
-    return url.scheme, _host(url), url.port or (443 if url.scheme == "https" else 80)
-
-
 def _overlap(one: ListenAddress, other: ListenAddress) -> bool:
-    is_any = not _ANY_HOST.isdisjoint((one.host, other.host))
+    is_any = not ANY_HOST.isdisjoint((one.host, other.host))
     return one.port == other.port and (is_any or one.host == other.host)
 
 

@@ -34,6 +34,18 @@ class Database(Protocol):
 
     name: str
 
+    @property
+    def read_turns(self) -> int:
+        """How many turns are over of those who may be before a reader: while it grows, who waits for his own waits for
+        others, and not for a database that is away.
+        """
+        ...
+
+    @property
+    def write_turns(self) -> int:
+        """The same of a writer."""
+        ...
+
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def look(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...

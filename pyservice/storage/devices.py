@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import bindparam, func, insert, select, update
 
 from pyservice.storage import portions
+from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.tables import device_links
 
@@ -74,9 +75,14 @@ async def forget_uncompleted_beyond(database: Database, kept: int, most: int | N
 
 
 async def forget_secrets(database: Database, now_ms: int) -> int:
-    """Of links that have ended nobody makes a token any more; how many had one."""
-    async with database.write() as tx:
-        return await tx.run(_FORGET_SECRETS, {"now_ms": now_ms})
+    """Of links that have ended nobody makes a token any more; how many had one. Raises OVERLOADED."""
+
+    async def once() -> int:
+        async with database.write() as tx:
+            return await tx.run(_FORGET_SECRETS, {"now_ms": now_ms})
+
+    # Links that ended long ago may be dropped meanwhile, in another order.
+    return await again_on_conflict(once)
 
 
 async def forget_before(database: Database, before_ms: int, most: int | None = None) -> int:

@@ -36,7 +36,7 @@ class Told:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
             return
-        state = _sqlstate(error)
+        state = sqlstate(error)
         if (
             isinstance(error, sqlite3.IntegrityError | IntegrityError)
             or state.startswith("23")
@@ -77,7 +77,7 @@ def _sqlite_code(error: BaseException) -> int | None:
     return getattr(said, "sqlite_errorcode", None)
 
 
-def _sqlstate(error: BaseException) -> str:
+def sqlstate(error: BaseException) -> str:
     """What PostgreSQL calls it; empty when it is not the server's."""
     said = error.orig if isinstance(error, DBAPIError) else error
     return getattr(said, "sqlstate", None) or ""
@@ -91,7 +91,7 @@ def _is_ours(error: BaseException) -> bool:
     """A statement that no database could run, or a value that is none of its column's: a defect, not a database that is
     away.
     """
-    if _sqlite_code(error) == sqlite3.SQLITE_ERROR or _sqlstate(error).startswith(("22", "42")):
+    if _sqlite_code(error) == sqlite3.SQLITE_ERROR or sqlstate(error).startswith(("22", "42")):
         return True
     # The drivers' own words for a value that they cannot send.
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):

@@ -85,9 +85,8 @@ class Folder:
 
         def write() -> None:
             path = self._folder / name
-            self._make_folder(path.parent)
             with self._room.taken(len(content)):
-                write_file(path, content)
+                self._in_folder(path.parent, lambda: write_file(path, content))
 
         await self._run(write, self._writers)
 
@@ -122,6 +121,11 @@ class Folder:
         for first in range(0, len(names), _PORTION):
             portion = names[first : first + _PORTION]
             yield await self._run(lambda portion=portion: self._dated(portion))  # type: ignore[misc]
+
+    async def drop_empty_folders(self, older_than_s: float) -> None:
+        """See `Blobs`. Whoever is about to write into one makes it anew."""
+        before_s = time.time() - older_than_s
+        await self._run(lambda: self._drop_old(before_s))
 
     def receive(self, grant: Grant) -> Incoming:
         """Begins to receive what a URL allows; nothing is on the disk yet.
@@ -168,21 +172,32 @@ class Folder:
                 folder.mkdir(mode=0o700)
             sync_folder(folder.parent)
 
+    def _in_folder(self, folder: Path, act: Callable[[], None]) -> None:
+        """Does something in a folder, which is made when it is not there, whoever tidies up at this moment."""
+        for _ in range(_ATTEMPTS - 1):
+            # It was tidied away just now, or one above it.
+            with contextlib.suppress(FileNotFoundError):
+                self._make_folder(folder)
+                act()
+                return
+        self._make_folder(folder)
+        act()
+
     def _move(self, source: Path, target: Path, *, is_synced: bool) -> None:
-        """Renames, whoever else renames or tidies up at this moment."""
-        for _ in range(_ATTEMPTS):
-            self._make_folder(target.parent)
+        """Renames, whoever else renames."""
+
+        def rename() -> None:
             try:
                 os.replace(source, target)
-                if is_synced:
-                    with contextlib.suppress(FileNotFoundError):  # completed in this moment
-                        sync_folder(target.parent)
-                return
             except FileNotFoundError:
-                # The folder was tidied away just now, or a second completion was quicker.
-                if not source.exists() and target.exists():
-                    return
-        raise FileNotFoundError(source)
+                # A second completion was quicker, unless it is the folder that is not there.
+                if source.exists() or not target.exists():
+                    raise
+
+        self._in_folder(target.parent, rename)
+        if is_synced:
+            with contextlib.suppress(FileNotFoundError):  # completed in this moment
+                sync_folder(target.parent)
 
     def _rename(self, names: Sequence[tuple[str, str]]) -> None:
         for before, after in names:
@@ -212,6 +227,20 @@ class Folder:
             except OSError:
                 return
             folder = folder.parent
+
+    def _drop_old(self, before_s: float) -> None:
+        """Removes folders that were empty then, and those in which there were only such."""
+        bare = []
+        for place in ("pending", "kept"):
+            for where, _, files in os.walk(self._folder / place):
+                if not files and where != f"{self._folder}/{place}":
+                    with contextlib.suppress(FileNotFoundError):
+                        bare.append((where, os.stat(where).st_mtime))
+        for where, modified_s in reversed(bare):
+            if modified_s < before_s:
+                # Something is in it by now, or it is gone.
+                with contextlib.suppress(OSError):
+                    os.rmdir(where)
 
     def _walk(self, folder: str) -> Iterator[str]:
         for where, _, files in os.walk(self._folder / folder):

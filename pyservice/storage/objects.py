@@ -132,6 +132,9 @@ class Blobs(Protocol):
     def pending(self) -> AsyncIterator[list[Pending]]:
         """All that is pending, in portions."""
 
+    async def drop_empty_folders(self, older_than_s: float) -> None:
+        """Removes folders in which nothing is and nothing happened for so long, where the place has such."""
+
 
 def file_key(upload_id: str, path: str) -> str:
     """The key of a file of an upload. Names of users never reach a disk or a bucket."""
@@ -347,6 +350,8 @@ class Objects:
             names = [found.name for found in portion if found.modified_s < oldest_s]
             await self._blobs.forget(names)
             count += len(names)
+        # A kill leaves them behind what it removed or was about to make.
+        await self._blobs.drop_empty_folders(older_than_s)
         return count
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, Delete, bindparam, delete, func, select, tuple_
 
+from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database
 
 PORTION: Final = 200
@@ -28,11 +29,18 @@ def portion(order: Column[Any]) -> Delete:
 
 
 async def forget(database: Database, statement: Delete, last: int, most: int | None = None) -> int:
-    """Runs what `portion` made until nothing is left, or so many times at most; how many rows went."""
+    """Runs what `portion` made until nothing is left, or so many times at most; how many rows went. Raises
+    OVERLOADED.
+    """
+
+    async def once() -> int:
+        async with database.write() as tx:
+            return await tx.run(statement, {"last": last})
+
     gone, times = 0, 0
     while most is None or times < most:
-        async with database.write() as tx:
-            now = await tx.run(statement, {"last": last})
+        # Somebody else may drop the same rows in another order, or change one of them.
+        now = await again_on_conflict(once)
         gone, times = gone + now, times + 1
         if now < PORTION:
             break

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pyservice.finishing import finish
 from pyservice.storage.failures import DatabaseUnusable, told
 from pyservice.storage.postgres_connections import Connections, connect
+from pyservice.storage.postgres_refusals import refusals_told
 from pyservice.storage.postgres_statements import postgres_statements
 from pyservice.storage.statements import Statements
 from pyservice.storage.transactions import (
@@ -39,6 +40,15 @@ class PostgresDatabase:
         self._url = url
         self._connections = Connections(url)
         self._statements = postgres_statements()
+
+    @property
+    def read_turns(self) -> int:
+        return self._connections.turns
+
+    @property
+    def write_turns(self) -> int:
+        # All have the same connections.
+        return self._connections.turns
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(_READ)
@@ -77,10 +87,10 @@ class PostgresDatabase:
             poolclass=NullPool,
             hide_parameters=True,
         )
-        with told:
+        with told, refusals_told(self._url):
             connection = await engine.connect()
         try:
-            with told:
+            with told, refusals_told(self._url):
                 result = await connection.run_sync(work)
                 await finish(connection.commit())
                 return result

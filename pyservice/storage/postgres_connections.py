@@ -64,6 +64,8 @@ class Connections:
         self._idle: list[Any] = []
         self._is_closed = False
         self.in_use = 0
+        self.turns = 0
+        """Transactions that are over, of which the server answered the last statement."""
 
     async def begun(self, begin: str | None) -> Any:
         """A connection on which this statement was run, if any. Raises OVERLOADED when none gets free in time, and what
@@ -139,6 +141,7 @@ class Connections:
         if self._is_closed or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
         else:
+            self.turns += 1
             self._idle.append(connection)
         self._leave()
 

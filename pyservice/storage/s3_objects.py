@@ -171,6 +171,9 @@ class Bucket:
                     Pending(entry["path"], entry["last_modified"].timestamp()) for entry in portion
                 ]
 
+    async def drop_empty_folders(self, older_than_s: float) -> None:
+        """See `Blobs`: a bucket has none."""
+
     async def _each(
         self, act: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item]
     ) -> list[_Result]:

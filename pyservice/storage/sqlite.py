@@ -50,8 +50,13 @@ class SqliteDatabase:
         self._statements = sqlite_statements()
         self._one_writer = asyncio.Lock()
         self._group: Group | None = None
+        self.write_turns = 0
         # Its own: whatever else keeps threads busy, changes are committed.
         self._committer = ThreadPoolExecutor(1, "commit")
+
+    @property
+    def read_turns(self) -> int:
+        return self._connections.turns
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return _Reading(self._connections, self._statements, _READ)
@@ -77,6 +82,8 @@ class SqliteDatabase:
                     yield tx
             except GroupLost as error:
                 raise away() from error
+            finally:
+                self.write_turns += 1
             group.committed.add_done_callback(tx.call_afterwards)
         with told:
             await asyncio.shield(group.committed)

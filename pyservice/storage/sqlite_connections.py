@@ -25,8 +25,13 @@ _AGAIN_S: Final = 0.005
 _PRAGMAS: Final = (
     "synchronous=FULL",
     "foreign_keys=ON",
+    # What was deleted is not left in the file, whatever this build of SQLite does by itself: hashes of tokens and
+    # passwords, secrets of devices. FAST would leave it in pages that became free.
+    "secure_delete=ON",
     "cache_size=-16384",
     "wal_autocheckpoint=4000",
+    # That much is written before it goes round. What it has beyond would keep deleted content for ever.
+    f"journal_size_limit={16 << 20}",
 )
 _log = get_logger("storage")
 
@@ -80,6 +85,8 @@ class Connections:
         """Device and inode of the file that is open."""
         self._idle: list[sqlite3.Connection] = []
         self.in_use = 0
+        self.turns = 0
+        """Transactions that are over."""
 
     def begun(self, begin: str | None) -> sqlite3.Connection:
         """A connection on which this statement was run, if any. Raises Locked, and what `told` makes of the driver's
@@ -117,6 +124,7 @@ class Connections:
         except sqlite3.Error:
             connection.close()
             return
+        self.turns += 1
         if len(self._idle) < _IDLE_MAX:
             self._idle.append(connection)
         else:

@@ -7,16 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from tests.patience import until as until
 from tests.service import Service
 
-Value = TypeVar("Value")
-
-_WAIT_S: Final = 20.0
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 
 
@@ -100,12 +97,3 @@ def processes_of(folder: Path) -> list[str]:
     return [
         line for line in listed.stdout.splitlines() if f"{folder}" in line and "ps -eww" not in line
     ]
-
-
-def until(condition: Callable[[], Value], seconds: float = _WAIT_S) -> Value:
-    """The first true value of the condition."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-    return value

@@ -14,6 +14,7 @@ from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.process import StopSignals
 from pyservice.rpc import InternalServer
 from pyservice.settings import Settings, load
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ async def _metrics(_: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(0.01)
 
@@ -47,7 +48,9 @@ async def test_a_first_start_is_ready_with_the_control_plane_and_stays_so_withou
     control = InternalServer(
         {"hosting.internal.v1.Control.Metrics": _metrics}, settings.control_socket
     )
-    async with httpx.AsyncClient(base_url=f"http://{addresses['metrics']}") as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{addresses['metrics']}", timeout=PATIENCE_S
+    ) as client:
 
         async def told() -> tuple[int, str]:
             answer = await client.get("/readyz?verbose")
@@ -80,6 +83,8 @@ async def test_a_data_plane_alone_waits_for_nobody(tmp_path: Path) -> None:
     signals = StopSignals()
     assert await plane.recover(signals)
     addresses = await plane.start()
-    async with httpx.AsyncClient(base_url=f"http://{addresses['metrics']}") as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{addresses['metrics']}", timeout=PATIENCE_S
+    ) as client:
         assert (await client.get("/readyz")).status_code == 200
     await plane.stop(signals)

@@ -7,15 +7,20 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.patience import PATIENCE_S
+from tests.rpc.raw_http2 import PREFACE
 from tests.service import Service
 
 HARD = 512
+ELSEWHERE = "127.0.0.2"
 
 
 class Cramped(Service):
@@ -27,9 +32,21 @@ def service(tmp_path: Path) -> Iterator[Service]:
     if shutil.which("prlimit") is None:
         pytest.skip("needs prlimit (Debian: util-linux)")
     service = Cramped(tmp_path)
-    service.start()
-    yield service
-    service.stop()
+    try:
+        service.start()
+        yield service
+        service.stop()
+    finally:
+        service.close()
+
+
+def fill(lines: ExitStack, address: str, said: bytes = b"") -> None:
+    """More connections than the process may have files, all from one address."""
+    host, port = address.rsplit(":", 1)
+    for _ in range(HARD + 100):
+        line = lines.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        with suppress(ConnectionError):
+            line.sendall(said)
 
 
 def test_idle_connections_leave_room_for_all_that_is_not_a_client(service: Service) -> None:
@@ -38,14 +55,40 @@ def test_idle_connections_leave_room_for_all_that_is_not_a_client(service: Servi
     with ExitStack() as lines, httpx.Client(timeout=10) as client:
         answer = client.get(f"http://{host}:{port}/matchmaker/regions")
         assert answer.status_code == 401
-        for _ in range(HARD + 100):
-            lines.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        fill(lines, service.addresses["http"])
         # One that came in time goes on, one that comes now is sent away at once.
         assert client.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
         with pytest.raises(httpx.TransportError), httpx.Client() as late:
             late.get(f"http://{host}:{port}/matchmaker/regions")
+        # But they were all of one client, and there are others.
+        other_client = httpx.HTTPTransport(local_address=ELSEWHERE)
+        with httpx.Client(transport=other_client) as other:
+            assert other.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
         assert client.get(f"{probes}/readyz").status_code == 200
         told = client.get(f"{probes}/readyz?verbose").text
         assert f"of {HARD} open" in told, told
     with httpx.Client() as after:
         assert after.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
+
+
+def test_idle_grpc_connections_do_not_keep_the_service_from_what_is_durable(
+    service: Service,
+) -> None:
+    token = service.public_token()
+    with ExitStack() as lines:
+        fill(lines, service.addresses["grpc"], PREFACE)
+        # Connections over HTTP, the journal, and whatever else is opened have their room.
+        _, lobby_token = service.attach()
+        found = service.find(token)
+        assert found.status_code == 200, found.text
+        player_token = found.json()["player"]["token"]
+        assert service.connected(lobby_token, player_token).status_code == 200
+        assert service.probe("/readyz").status_code == 200
+        told = service.probe("/readyz?verbose").text
+        assert f"of {HARD} open" in told, told
+        assert "nearly used up" not in told
+    with grpc.insecure_channel(service.addresses["grpc"]) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True
+        )
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from tests.app.household import Household, is_gone, processes_of, until
+from tests.patience import PATIENCE_S
 
 MakeHousehold = Callable[..., Household]
 
@@ -138,7 +139,9 @@ def test_a_killed_control_plane_comes_back_and_players_notice_nothing(household:
     is_over = threading.Event()
 
     def play() -> None:
-        with httpx.Client(base_url=f"http://{household.addresses['http']}") as client:
+        with httpx.Client(
+            base_url=f"http://{household.addresses['http']}", timeout=PATIENCE_S
+        ) as client:
             headers = {"authorization": f"Bearer {public}"}
             while not is_over.is_set():
                 statuses.append(client.get("/matchmaker/regions", headers=headers).status_code)
@@ -193,7 +196,7 @@ def test_both_end_in_order_and_the_control_plane_last(make_household: MakeHouseh
     assert household.up() == 1
     until(lambda: is_gone(data))
     assert household.process is not None
-    assert household.process.wait(20) == 0
+    assert household.process.wait(PATIENCE_S) == 0
     assert is_gone(control)
     assert not processes_of(household.data_dir)
 
@@ -204,7 +207,7 @@ def test_a_second_signal_hurries_both(household: Household) -> None:
     until(lambda: household.probe("/readyz").status_code == 503)
     household.signal(signal.SIGTERM)
     assert household.process is not None
-    assert household.process.wait(10) == 0
+    assert household.process.wait(PATIENCE_S) == 0
 
 
 def test_a_deaf_child_does_not_stay_when_somebody_hurries(household: Household) -> None:
@@ -212,7 +215,7 @@ def test_a_deaf_child_does_not_stay_when_somebody_hurries(household: Household) 
     household.signal(signal.SIGTERM)
     household.signal(signal.SIGINT)
     assert household.process is not None
-    assert household.process.wait(20) == 1
+    assert household.process.wait(PATIENCE_S) == 1
     assert "ended badly" in household.log()
 
 
@@ -225,7 +228,7 @@ def test_ctrl_c_at_a_terminal_is_one_signal_for_each(make_household: MakeHouseho
     assert os.getpgid(household.pid("control")) != os.getpgid(household.process.pid)
     began = time.monotonic()
     household.signal(signal.SIGINT)
-    assert household.process.wait(20) == 0
+    assert household.process.wait(PATIENCE_S) == 0
     assert time.monotonic() - began > 0.4
 
 
@@ -262,7 +265,7 @@ def test_a_first_start_without_a_control_plane_is_told_and_given_up(
     household = make_household()
     household.data_dir.mkdir(mode=0o700)
     _without_control(household)
-    assert household.spawn().wait(20) == 1
+    assert household.spawn().wait(PATIENCE_S) == 1
     assert "control cannot be used" in household.log()
     assert not household.ready_file.exists()
     assert not processes_of(household.data_dir)
@@ -273,7 +276,7 @@ def test_a_data_plane_that_cannot_start_ends_the_start(make_household: MakeHouse
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         household.addresses = {"http": address}
-        assert household.spawn().wait(20) == 1
+        assert household.spawn().wait(PATIENCE_S) == 1
     assert f"listen on {address}" in household.log()
     assert not processes_of(household.data_dir)
 
@@ -297,7 +300,7 @@ def test_a_role_alone_is_refused_while_the_parent_has_it(quiet: Household) -> No
 
 def test_wrong_settings_start_nothing_and_are_told_once(make_household: MakeHousehold) -> None:
     household = make_household()
-    assert household.spawn("--set", "nonsense=1", "--cdn", "here").wait(20) == 1
+    assert household.spawn("--set", "nonsense=1", "--cdn", "here").wait(PATIENCE_S) == 1
     assert household.log().count("nonsense: is not a setting") == 1
     assert household.log().count("cdn: must be host:port") == 1
     assert not household.data_dir.exists()
@@ -306,6 +309,6 @@ def test_wrong_settings_start_nothing_and_are_told_once(make_household: MakeHous
 def test_a_ready_file_that_cannot_be_written_ends_the_start(make_household: MakeHousehold) -> None:
     household = make_household()
     household.ready_file = household.folder / "missing" / "ready.json"
-    assert household.spawn().wait(20) == 1
+    assert household.spawn().wait(PATIENCE_S) == 1
     assert "missing" in household.log()
     assert not processes_of(household.data_dir)

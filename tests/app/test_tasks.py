@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +14,10 @@ import pytest
 
 from pyservice.app.tasks import Tasks
 from tests.household import Developer, House
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
-AGAIN_S = 15.0
 DIES = '''"""The feeder of a control plane that is started here dies when a file says so, once."""
 import asyncio, os, sys
 
@@ -37,15 +39,35 @@ if "--role=control" in sys.orig_argv:
 '''
 
 
-class FrailHouse(House):
-    """A service whose feeder can be struck dead."""
+GOES_ON = '''"""The feeder of a control plane that is started here does not end when it is told to."""
+import asyncio, sys
 
-    def __init__(self, folder: Path) -> None:
+if "--role=control" in sys.orig_argv:
+    from pyservice.control.feeder import Feeder
+
+    run = Feeder.run
+
+    async def for_ever(self):
+        running = asyncio.ensure_future(run(self))
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+    Feeder.run = for_ever
+'''
+
+
+class FrailHouse(House):
+    """A service whose feeder can be struck dead, or has a defect of its own."""
+
+    def __init__(self, folder: Path, defect: str = DIES) -> None:
         super().__init__(folder)
         self.told = folder / "die"
         self.code = folder / "code"
         self.code.mkdir(parents=True)
-        (self.code / "sitecustomize.py").write_text(DIES.format(told=str(self.told)))
+        (self.code / "sitecustomize.py").write_text(defect.format(told=str(self.told)))
 
     def control_pid(self) -> int:
         return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
@@ -74,8 +96,8 @@ async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players
     house.told.touch()
     place = {"game_id": game_id, "namespace_id": "prod"}
     ready = f"http://{house.said['metrics']}/readyz"
-    end = time.monotonic() + AGAIN_S
-    async with httpx.AsyncClient() as client:
+    end = time.monotonic() + PATIENCE_S
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         while True:
             changed = await developer.call("set_version", **place, version_id=version_id)
             assert (await client.get(ready)).status_code == 200
@@ -167,3 +189,66 @@ async def test_what_fails_to_be_finished_is_no_death() -> None:
     tasks.finish("fails", fails())
     await tasks.stop()
     assert tasks.problem is None
+
+
+# Stopped ------------------------------------------------------------------------------------------
+
+
+class Deaf:
+    """Work that does not end when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.has_ended = asyncio.Event()
+
+    async def work(self) -> None:
+        while not self.may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.may_end.wait()
+        self.has_ended.set()
+
+
+@pytest.mark.parametrize("how", ["own", "finish"])
+async def test_one_that_does_not_end_is_told_by_its_name_and_holds_up_nobody(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks, deaf, ended = Tasks(), Deaf(), list[str]()
+
+    async def hears() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("heard")
+
+    getattr(tasks, how)("deaf one", deaf.work())
+    tasks.own("hears", hears())
+    await asyncio.sleep(0)
+    capsys.readouterr()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await tasks.stop(grace_s=0.05)
+    finally:
+        deaf.may_end.set()
+    assert ended == ["heard"]
+    said = capsys.readouterr()
+    lines = [line for line in (said.out + said.err).splitlines() if "deaf one" in line]
+    assert lines
+    assert all("does not end" in line for line in lines)
+    assert tasks.problem is None
+    await asyncio.wait_for(deaf.has_ended.wait(), PATIENCE_S)
+
+
+async def test_a_service_with_a_task_that_does_not_end_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = FrailHouse(tmp_path / "house", GOES_ON)
+    monkeypatch.setenv("PYTHONPATH", str(house.code))
+    try:
+        await asyncio.to_thread(house.start)
+        assert await asyncio.to_thread(house.stop) == 0
+        log = house.log()
+        assert re.search(r"does not end.*feeder|feeder.*does not end", log), log
+        # What the plane has is taken down first.
+        assert log.index('"event": "stopped"') < log.index("ended at once: feeder")
+    finally:
+        house.close()

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from pyservice.cdn.sites import Site, SiteFile
+from tests.patience import PATIENCE_S
 
 MODIFIED_S = 1_700_000_000.0
 PAGE = b"<!doctype html><title>arena</title>" + b"<p>hello</p>" * 100
@@ -41,6 +42,9 @@ def key(prefix: str, path: str) -> str:
 
 class Browser(httpx.AsyncClient):
     """A client for which a path without a slash is one of the arena's site."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(timeout=PATIENCE_S, **more)
 
     async def request(self, method: str, url: httpx.URL | str, **more: Any) -> httpx.Response:
         path = url if str(url).startswith("/") else f"/arena/prod/{url}"

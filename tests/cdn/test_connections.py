@@ -12,6 +12,7 @@ from pyservice.cdn import clients, server
 from pyservice.observability import descriptors
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ async def test_one_address_has_at_most_half_of_the_connections(
 
 
 async def until_free(listener: Listener, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while listener.server.connections > count:
             await asyncio.sleep(0.01)
 
@@ -109,13 +110,13 @@ async def test_what_is_closed_counts_no_more_however_it_ended(
             await wire.send(b"ab")
             assert (await wire.answer())[0] == 200
         wire.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while listener.server.clients:
                 await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
-    ("files", "most"), [(256, 128), (1024, 512), (2048, 1024), (4096, 3072), (1 << 20, 8192)]
+    ("files", "most"), [(256, 96), (1024, 384), (2048, 768), (4096, 1536), (1 << 20, 8192)]
 )
 def test_connections_leave_open_files_to_everything_else(
     monkeypatch: pytest.MonkeyPatch, files: int, most: int

@@ -10,6 +10,7 @@ import pytest
 
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Li
 
 @pytest.fixture
 async def client(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient() as found:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as found:
         yield found
 
 

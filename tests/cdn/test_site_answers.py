@@ -17,6 +17,7 @@ from pyservice.cdn.sites import Site, SiteFile
 from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -256,7 +257,7 @@ async def test_threads_that_compress_are_given_back_whatever_happens(
         wire.abort()
         await wire.close()
     # While they are busy files go as they are; were one lost each time, none would be left.
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while "content-encoding" not in (await client.get("big.json", headers=gzipped)).headers:
             pass
 
@@ -346,7 +347,7 @@ async def test_a_file_whose_object_is_gone_is_a_404(
 async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path) -> None:
     async with (
         running_listener(tmp_path, domain="cdn.test") as listener,
-        httpx.AsyncClient(base_url=listener.url) as client,
+        httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
     ):
         await listener.objects.put(key("site", "index.html"), b"prod")
         await listener.objects.put(key("new", "index.html"), b"staging")

@@ -1,5 +1,5 @@
 """A request that names two hosts is refused: sites are told apart by it, and who stands in front may have gone by the
-other one (RFC 9112, 3.2).
+other one. So is one of HTTP/1.1 that names none (RFC 9112, 3.2).
 """
 
 from __future__ import annotations
@@ -48,3 +48,40 @@ async def test_one_host_and_other_headers_twice_are_fine(
     for _ in range(2):
         await wire.send(request)
         assert (await wire.answer())[::2] == (200, b"1")
+
+
+async def test_a_site_is_not_shown_to_who_names_no_host(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    await wire.send(b"GET /arena/prod/tiny.js HTTP/1.1\r\nX-Host: x\r\n\r\n")
+    status, headers, body = await wire.answer()
+    assert (status, headers["connection"]) == (400, "close")
+    problem = orjson.loads(body)
+    assert (problem["code"], problem["ray_id"]) == ("HEADER_INVALID", headers["x-ray-id"])
+    assert "Send a Host header" in problem["detail"]
+    assert await wire.is_closed()
+
+
+async def test_nothing_is_uploaded_by_who_names_no_host(
+    listener: Listener, connect: Connect
+) -> None:
+    target = await listener.objects.presign_put("up/no-host", 3, 60)
+    target = target.removeprefix(listener.url)
+    wire = await connect(listener.url)
+    await wire.send(f"PUT {target} HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".encode())
+    status, _, body = await wire.answer()
+    assert (status, orjson.loads(body)["code"]) == (400, "HEADER_INVALID")
+    assert await wire.is_closed()
+    assert "up/no-host" not in "".join(await listener.blobs.names("pending"))
+
+
+@pytest.mark.parametrize(
+    "head", ["HTTP/1.0\r\n", "HTTP/1.0\r\nHost: x\r\n", "HTTP/1.1\r\nHost:\r\n"]
+)
+async def test_an_old_client_may_name_none_and_a_new_one_an_empty_one(
+    listener: Listener, connect: Connect, head: str
+) -> None:
+    wire = await connect(listener.url)
+    await wire.send(f"GET /arena/prod/tiny.js {head}\r\n".encode())
+    assert (await wire.answer())[::2] == (200, b"1")

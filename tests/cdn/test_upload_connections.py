@@ -14,6 +14,7 @@ import pytest
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +66,7 @@ async def test_a_client_without_kept_connections_can_upload(
     request = urllib.request.Request(url, content, method="PUT")
 
     def put() -> int:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return int(answer.status)
 
     assert await asyncio.to_thread(put) == 200

@@ -14,6 +14,7 @@ import pytest
 from pyservice.cdn import pace
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +88,7 @@ async def test_one_url_has_one_place_and_the_newest_put_of_it_goes_on(
         await wire.send(b"ab")
         assert (await wire.answer())[0] == 200
     assert sorted(await listener.blobs.names("pending")) == ["pending/up/a.0", "pending/up/b.0"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while listener.left_behind():
             await asyncio.sleep(0.01)
 
@@ -170,14 +171,14 @@ async def test_a_place_is_free_again_when_the_disk_has_the_file(
     wires = await sender.fill(2 * HALF, "up{}", "127.0.6.{}")
     for wire in wires:
         await wire.send(b"ab")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while listener.uploads.now:
             await asyncio.sleep(0.005)
     assert (await sender.begin("late/a", ELSEWHERE))[1] == "OVERLOADED"
     disk.set()
     for wire in wires:
         assert (await wire.answer())[0] == 200
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while (await sender.begin("later/a", ELSEWHERE))[1] != "CONTINUE":
             await asyncio.sleep(0.005)
 

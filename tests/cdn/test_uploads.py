@@ -21,6 +21,7 @@ from pyservice.storage.signatures import Grant, UrlSigner
 from tests.cdn.listener import KEY, Listener, running_listener
 from tests.cdn.wire import Connect
 from tests.faults.disk import small_disk
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +155,7 @@ async def test_a_client_that_goes_away_leaves_nothing(
     url = await listener.objects.presign_put("up/a", 4_000_000, 60)
     await wire.put_head(url, "Content-Length: 4000000")
     await wire.send(b"x" * sent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not listener.uploads.now:
             await asyncio.sleep(0.01)
         wire.abort()
@@ -326,11 +327,17 @@ async def test_killed_at_any_moment_there_is_the_whole_upload_or_none(
         assert listener.left_behind() == []
 
 
+def missing(listener: Listener, key: str) -> int:
+    """Bytes of an upload that have not come."""
+    return sum(one._missing for target, one in listener.uploads._open.items() if target.key == key)
+
+
 async def test_clients_that_do_nothing_are_cut_off(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(pace, "WINDOW_S", 0.3)
+    window_s, piece = 0.3, 100_000
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", window_s)
+    monkeypatch.setattr(pace, "WINDOW_S", window_s)
     silent, half = await connect(listener.url), await connect(listener.url)
     await half.send(b"GET / HTTP/1.1\r\nHo")
     slow, steady = await connect(listener.url), await connect(listener.url)
@@ -339,9 +346,13 @@ async def test_clients_that_do_nothing_are_cut_off(
         await wire.put_head(url, "Content-Length: 1000000", "Expect: 100-continue")
         assert (await wire.answer())[0] == 100
     await slow.send(b"x")
-    for _ in range(10):
-        await steady.send(b"x" * 100_000)
-        await asyncio.sleep(0.1)
+    for number in range(1, 11):
+        await steady.send(b"x" * piece)
+        # It is looked at when that has come, however long it takes here.
+        async with asyncio.timeout(PATIENCE_S):
+            while missing(listener, "up/steady") > 1_000_000 - number * piece:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(window_s / 3)
         listener.server.check()
     status, _, body = await slow.answer()
     assert (status, code_of(body)) == (408, "REQUEST_TIMEOUT")
@@ -360,7 +371,7 @@ async def test_whoever_does_not_read_an_answer_is_cut_off(
     target = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
     wire = await connect(listener.url)
     await wire.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while listener.server.connections:
             listener.server.check()
             await asyncio.sleep(0.05)

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE_S
+
 
 class Wire:
     """One raw connection to a listener."""
@@ -31,7 +33,7 @@ class Wire:
         head = [f"PUT {where.path}?{where.query} HTTP/1.1", "Host: x", *lines, "", ""]
         await self.send("\r\n".join(head).encode())
 
-    async def answer(self, timeout_s: float = 10) -> tuple[int, dict[str, str], bytes]:
+    async def answer(self, timeout_s: float = PATIENCE_S) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of the next answer."""
         async with asyncio.timeout(timeout_s):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -39,7 +41,7 @@ class Wire:
             body = await self._reader.readexactly(int(headers.get("content-length", "0")))
         return int(head[0].split()[1]), headers, body
 
-    async def is_closed(self, timeout_s: float = 10) -> bool:
+    async def is_closed(self, timeout_s: float = PATIENCE_S) -> bool:
         """Whether the other side ends the connection in time, without another word."""
         try:
             async with asyncio.timeout(timeout_s):

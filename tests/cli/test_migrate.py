@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from pyservice.storage.migrations import HEAD
+from pyservice.storage.database import open_database
+from pyservice.storage.migrations import HEAD, current_revision, known_revisions, upgrade
 from tests.commands import run
 from tests.databases import KINDS, Databases
-from tests.household import House
+from tests.household import START_TIMEOUT_S, Developer, House
 
 
 @pytest.fixture(params=KINDS)
@@ -34,6 +36,51 @@ def test_it_refuses_while_a_service_uses_the_database(url: str | None, tmp_path:
     finally:
         house.close()
     assert run(house.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})).stdout
+
+
+def revision(url: str | None, folder: Path, wanted: str | None = None) -> str | None:
+    """That of the tables, in an empty database of `wanted` if that is given."""
+
+    async def look() -> str | None:
+        database = open_database(url, folder)
+        try:
+            if wanted is not None:
+                await database.run_sync(lambda connection: upgrade(connection, None, wanted))
+            return await database.run_sync(current_revision)
+        finally:
+            await database.close()
+
+    return asyncio.run(look())
+
+
+def test_a_start_that_may_not_migrate_refuses_an_older_database_until_somebody_has_migrated_it(
+    url: str | None, tmp_path: Path
+) -> None:
+    house = House(tmp_path, url, migrate_at_start=False)
+    folder, oldest = house.data_dir / "control", known_revisions()[0]
+    folder.mkdir(parents=True, mode=0o700)
+    assert revision(url, folder, oldest) == oldest != HEAD
+    try:
+        assert house.spawn().wait(START_TIMEOUT_S) == 1
+        assert not house.ready_file.exists()
+        said = house.log()
+        assert f"the database is at revision {oldest}, this version needs {HEAD}" in said
+        assert "pyservice migrate" in said
+        assert revision(url, folder) == oldest
+
+        done = run(house.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {}))
+        assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
+        house.start()
+
+        async def make_a_game() -> None:
+            door = house.door("http")
+            await Developer(house, door).game()
+            await door.close()
+
+        asyncio.run(make_a_game())
+        assert house.stop() == 0
+    finally:
+        house.close()
 
 
 def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import asyncio
 import json
 import signal
 import subprocess
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,11 @@ from tests.faults.actors import attach_fields
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.plane import Plane
 from tests.faults.shim import Shim, compile_library
+from tests.patience import PATIENCE_S, FreeTime, until
 from tests.service import MODES, MakeService, Service, document, version
 
 REGIONS = "/matchmaker/regions"
 WITH_BRAWL: dict[str, Any] = {"brawl": {}, **MODES}
-
-
-def _until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-    return value
 
 
 @contextmanager
@@ -47,7 +39,7 @@ def _mounted(disk: SmallDisk) -> Iterator[int]:
     holder = subprocess.Popen([*disk.command_prefix, "sleep", "600"])
     with holder:
         try:
-            _until(lambda: disk.inside(holder.pid).stat().st_dev != before)
+            until(lambda: disk.inside(holder.pid).stat().st_dev != before)
             yield holder.pid
         finally:
             holder.kill()
@@ -87,7 +79,7 @@ def test_a_start_on_a_full_disk_serves_what_is_held_and_takes_the_rest_later(
 ) -> None:
     service, filler = small
     service.spawn()
-    _until(lambda: _serves(service))
+    until(lambda: _serves(service))
     token = service.environment_token
     assert service.good("GET", REGIONS, None, token)
     assert service.find(token, "brawl").json()["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
@@ -95,19 +87,19 @@ def test_a_start_on_a_full_disk_serves_what_is_held_and_takes_the_rest_later(
     assert "arena/prod: is not taken yet: STORAGE_FULL" in told
     assert not service.ready_file.exists()
     filler.unlink()
-    _until(lambda: service.find(token, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
-    _until(lambda: "feed: 1 namespaces\n" in service.probe("/readyz?verbose").text)
-    _until(service.ready_file.exists)
+    until(lambda: service.find(token, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+    until(lambda: "feed: 1 namespaces\n" in service.probe("/readyz?verbose").text)
+    until(service.ready_file.exists)
     assert service.stop() == 0
 
 
 def test_a_start_on_a_full_disk_is_stopped_by_a_signal(small: tuple[Service, Path]) -> None:
     service, _ = small
     service.spawn()
-    _until(lambda: "static feed waits" in service.log())
-    began = time.monotonic()
+    until(lambda: "static feed waits" in service.log())
+    began = FreeTime()
     assert service.stop() == 0
-    assert time.monotonic() - began < 5
+    assert began.passed_s < 5
 
 
 def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
@@ -120,10 +112,10 @@ def test_a_start_is_given_up_at_a_signal(make_service: MakeService) -> None:
     service.feed_file.write_text(json.dumps({"namespaces": fed}))
     process = service.spawn()
     kept = service.data_dir / "feed"
-    _until(lambda: kept.is_dir() and any(kept.glob("*.cfg")))
-    began = time.monotonic()
+    until(lambda: kept.is_dir() and any(kept.glob("*.cfg")))
+    began = FreeTime()
     assert service.stop() == 0
-    assert time.monotonic() - began < 5
+    assert began.passed_s < 5
     # Far from done: it was ended in the middle, and not after it was ready.
     assert len(list(kept.glob("*.cfg"))) < many
     assert not service.ready_file.exists()
@@ -149,9 +141,9 @@ async def test_whoever_hurries_does_not_wait_for_a_disk_that_hangs(shimmed: Plan
     calling = asyncio.create_task(
         door.call("attach", attach_fields("duel"), token=shimmed.environment_token)
     )
-    await asyncio.to_thread(_until, lambda: stall.waiting)
+    await asyncio.to_thread(until, lambda: stall.waiting)
     shimmed.process_signal(signal.SIGTERM)
-    await asyncio.to_thread(_until, lambda: "stopping" in shimmed.log_tail())
+    await asyncio.to_thread(until, lambda: "stopping" in shimmed.log_tail())
     shimmed.process_signal(signal.SIGTERM)
     assert await shimmed.wait_ended(15) == 1
     assert "the disk does not answer" in shimmed.log_tail()
@@ -174,7 +166,7 @@ async def test_a_background_task_that_died_makes_the_service_not_ready(tmp_path:
     async def dies() -> None:
         raise ValueError("unforeseen")
 
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         url = f"http://{bound(plane._probes_socket)}/readyz"
         assert (await client.get(url)).status_code == 200
         plane._tasks.own("Mayfly", dies())

@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,17 +14,11 @@ import pytest
 from pyservice.cli import token
 from pyservice.control.timestamps import rfc3339
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID
+from tests.patience import until
 from tests.service import GAME, MakeService, Service, document, version
 
 REGIONS = "/matchmaker/regions"
 WRONG = {"actions": {"join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}}}
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def _feed(service: Service, **namespaces: dict[str, object]) -> None:
@@ -37,7 +29,7 @@ def _feed(service: Service, **namespaces: dict[str, object]) -> None:
     service.feed_file.write_text(json.dumps(fed))
     assert service.process is not None
     os.kill(service.process.pid, signal.SIGHUP)
-    _until(lambda: "verification_allowed_networks" in service.probe("/readyz?verbose").text)
+    until(lambda: "verification_allowed_networks" in service.probe("/readyz?verbose").text)
 
 
 def _create(service: Service, namespace: str) -> tuple[int, str, str]:
@@ -77,7 +69,7 @@ def test_a_token_of_a_feed_file_ends_when_it_was_said(make_service: MakeService)
         one["token_id"]: one["expires_ts"] for one in made
     }
     assert service.good("GET", REGIONS, None, made[0]["token"])
-    _until(lambda: service.ask("GET", REGIONS, None, made[1]["token"]).status_code == 401)
+    until(lambda: service.ask("GET", REGIONS, None, made[1]["token"]).status_code == 401)
     refused = service.ask("GET", REGIONS, None, made[1]["token"])
     assert refused.json()["code"] == "TOKEN_EXPIRED"
     public = ("token", "create", "--kind", "public", "--namespace", f"{GAME}/prod")

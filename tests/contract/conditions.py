@@ -4,7 +4,7 @@ test shows them where no request of the HTTP door can meet them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from pyservice.openapi.failures import declared, implied
@@ -28,6 +28,9 @@ class Shown(NamedTuple):
     test: str
     reason: str = ""
 
+    def __str__(self) -> str:
+        return f"shown for all by {self.test}: {self.reason}" if self.reason else f"by {self.test}"
+
 
 def is_passed(method: Method) -> bool:
     """Whether the control plane answers the operation."""
@@ -43,9 +46,7 @@ def _takes_body(method: Method) -> bool:
 
 
 def _writes(method: Method) -> bool:
-    if is_passed(method):
-        return not method.slug.startswith("validate_")
-    return method.slug in _NEW_PLACES
+    return is_passed(method) or method.slug in _NEW_PLACES
 
 
 def _waits(method: Method) -> bool:
@@ -104,11 +105,6 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
     "STORAGE_FULL": (
         Shown(_writes, _FULL_DISK),
         Shown(
-            is_passed,
-            _FULL_DISK,
-            "it changes nothing whatever it is asked, and goes on",
-        ),
-        Shown(
             _any,
             "tests/faults/test_full_disk.py"
             "::test_when_the_reserve_is_used_up_too_nothing_is_lost_and_it_heals",
@@ -130,6 +126,16 @@ CONDITIONS: Final[dict[str, tuple[Shown, ...]]] = {
 def shown(method: Method, code: str) -> Shown | None:
     """Where a condition is shown for an operation, None for what tells of the operation itself."""
     return next((one for one in CONDITIONS.get(code, ()) if one.of(method)), None)
+
+
+def left_to_others(method: Method, reached: Collection[str]) -> Iterator[tuple[str, Shown]]:
+    """The other conditions that an operation declares: each with the sweep that brings it there, or with the one test
+    that shows it for all such operations.
+    """
+    for code in sorted({*declared(method), *implied(method)} - set(reached)):
+        one = shown(method, code)
+        if one is not None:
+            yield code, one
 
 
 def swept(code: str, test: Callable[..., None]) -> list[str]:

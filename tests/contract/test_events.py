@@ -12,6 +12,7 @@ from pyservice.pb.hosting.v1 import events_pb2 as pb
 from tests.contract.conftest import Game
 from tests.faults.doors import Answer
 from tests.faults.plane import Plane
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,7 @@ async def test_a_reader_waits_for_what_was_not_there(game: Game) -> None:
     wanted = {"lobby_id": lobby.id, "party_size": 2, "event_channels": [secret]}
     joined = await game.client("join", wanted)
     assert joined.code == "OK", joined
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         told = await waiting
     assert [join["player"]["token"] for join in _joins(told)] == joined.tokens[1:]
     assert told.body["watch"]["index"] != index
@@ -95,7 +96,7 @@ async def test_a_stream_tells_what_there_is_and_what_comes(plane: Plane, public_
     )
     stream = method(pb.StreamLiveEventsRequest(), metadata=(("authorization", f"Bearer {secret}"),))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert not (await stream.read()).events
             for count in (1, 2):
                 lobby = await game.attach("party")

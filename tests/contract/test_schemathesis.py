@@ -35,7 +35,7 @@ from pyservice.openapi.failures import declared, implied
 from pyservice.pb.errors import TABLE
 from tests.contract import provocations
 from tests.contract.areas.developing import ask_mock, check_mock
-from tests.contract.conditions import CONDITIONS
+from tests.contract.conditions import CONDITIONS, left_to_others
 from tests.contract.judge import Judge, is_failure
 from tests.contract.scene import BY_SLUG, ORIGIN, Scene, World, open_world
 from tests.databases import KINDS, Databases
@@ -277,7 +277,8 @@ def _require_all(slug: str, reached: Counter[str]) -> None:
     wanted = {*declared(method), *implied(method)}
     wanted -= {*CONDITIONS, LIMIT, *(code for of, code in provocations.ELSEWHERE if of == slug)}
     missing = sorted(wanted - set(reached))
-    print(f"\n{slug}: {_counts(reached)}")
+    others = (f"  {code} {how}" for code, how in left_to_others(method, reached))
+    print("\n".join([f"\n{slug}: {_counts(reached)}", *others]))
     assert not missing, f"{slug} never answered {', '.join(missing)}"
 
 

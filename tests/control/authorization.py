@@ -98,6 +98,8 @@ class Row:
     """What a dev_ token is told, which is never let in to the subject itself."""
     undo: Callable[[World], Awaitable[None]] | None = None
     """Afterwards, where the other rows need it as it was."""
+    lobby_token: Callable[[World], str] | None = None
+    """Of the lobby that is meant, where it is not the one that all rows share."""
     is_private: bool = True
     """False: `shows` is in the answer to everybody who is let in."""
 
@@ -141,6 +143,13 @@ def _of_cloud(row: Row, bearer: Bearer) -> str:
         case Scope.LOBBY_STATE:
             return OK if bearer.covers_game else row.elsewhere
     return OK
+
+
+def token_of(world: World, row: Row, bearer: Bearer) -> str | None:
+    """What the bearer shows."""
+    if row.lobby_token is not None and bearer.token == world.lobby["lobby_token"]:
+        return row.lobby_token(world)
+    return bearer.token
 
 
 def is_concerned(row: Row, bearer: Bearer) -> bool:

@@ -56,6 +56,10 @@ async def _build_of_environment(world: World) -> Fields:
     return {"environment_id": "prod", **await _build(world)}
 
 
+async def _old_build(world: World) -> Fields:
+    return {"game_id": world.game_id, "environment_id": "prod", "build_id": world.build_id}
+
+
 async def _build_to_tag(world: World) -> Fields:
     return {**await _build_of_environment(world), "tags": {"name": uuid4().hex}}
 
@@ -80,28 +84,28 @@ _PREPARED: Final = frozenset({*_UPLOADED, "builds"})
 
 ROWS: Final = (
     Row("list_builds", Scope.ENVIRONMENT, _of_environment(),
-        shows=lambda _: "builds", elsewhere=_ELSEWHERE),
+        shows=lambda world: world.build_id, elsewhere=_ELSEWHERE),
     Row("prepare_build", Scope.ENVIRONMENT,
         _of_environment(lambda: {"name": "x", "image_file": _image(tar())}),
         changes=_PREPARED, elsewhere=_ELSEWHERE),
     Row("complete_build", Scope.ENVIRONMENT, _build_of_environment,
         changes=_UPLOADED, elsewhere=_ELSEWHERE),
-    Row("get_build", Scope.ENVIRONMENT, _build_of_environment,
-        shows=lambda _: "content_length", elsewhere=_ELSEWHERE),
+    Row("get_build", Scope.ENVIRONMENT, _old_build,
+        shows=lambda world: world.build_id, elsewhere=_ELSEWHERE),
     Row("patch_build_tags", Scope.ENVIRONMENT, _build_to_tag,
         changes=frozenset({"build_tags"}), elsewhere=_ELSEWHERE),
-    Row("list_game_builds", Scope.GAME, _of_game(), shows=lambda _: "builds"),
+    Row("list_game_builds", Scope.GAME, _of_game(), shows=lambda world: world.build_id),
     Row("create_game_build", Scope.GAME,
         _of_game(lambda: {"display_name": "x", "image_file": _image(tar())}),
         changes=_PREPARED),
     Row("delete_build", Scope.GAME, _build, changes=_PREPARED),
     Row("complete_upload", Scope.GAME, _upload, changes=_UPLOADED, missing="UPLOAD_NOT_FOUND"),
     Row("create_site", Scope.GAME, _of_game(_files), changes=frozenset({*_UPLOADED, "sites"})),
-    Row("list_sites", Scope.GAME, _of_game(), shows=lambda _: "sites"),
+    Row("list_sites", Scope.GAME, _of_game(), shows=lambda world: world.site_id),
     Row("prepare_avatar", Scope.GAME, _of_game(_picture), changes=_UPLOADED),
     Row("complete_avatar", Scope.GAME, _completed("prepare_avatar"),
         changes=frozenset({"uploads"})),
-    Row("list_avatars", Scope.GAME, _of_game(), shows=lambda _: "custom_avatars"),
+    Row("list_avatars", Scope.GAME, _of_game(), shows=lambda world: world.avatar_id),
     Row("prepare_banner", Scope.GAME, _of_game(_picture), changes=_UPLOADED),
     Row("complete_banner", Scope.GAME, _completed("prepare_banner"),
         changes=frozenset({"uploads", "games"})),

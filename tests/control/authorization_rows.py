@@ -124,6 +124,19 @@ async def _open(world: World) -> None:
     assert answer.code == OK, answer
 
 
+async def _with_state(world: World) -> Fields:
+    world.lobby_state = _new()
+    fields, token = {"state": world.lobby_state}, world.lobby["lobby_token"]
+    answer = await world.door.call("set_state", fields, token=token)
+    assert answer.code == OK, answer
+    return {"lobby_id": world.lobby["lobby_id"]}
+
+
+async def _starting(world: World) -> Fields:
+    await world.starts()
+    return {}
+
+
 async def _attached(world: World) -> Fields:
     lobby = await world.owner.lobby(world.game_id, world.environment_token)
     return {"game_id": world.game_id, "lobby_id": lobby["lobby_id"]}
@@ -167,7 +180,7 @@ _VERSIONS = (
     Row("reserve_version_name", Scope.GAME, _of_game(), changes=frozenset({"games"})),
     Row("get_version", Scope.GAME,
         _given(lambda world: {"game_id": world.game_id, "version_id": world.version_id}),
-        shows=lambda _: "heartbeat_grace_ms"),
+        shows=lambda world: world.version_id),
     Row("list_versions", Scope.GAME, _of_game(), shows=lambda world: world.version_id),
 )  # fmt: skip
 _FED = frozenset({"namespaces"})
@@ -228,11 +241,12 @@ _MATCHMAKER = (
         mock="PLAYER_TOKEN_INVALID"),
     Row("disconnected", Scope.LOBBY, _connected, moves=True,
         elsewhere="PLAYER_TOKEN_WRONG_LOBBY"),
-    Row("ready", Scope.LOBBY, _given(lambda _: {})),
+    Row("ready", Scope.LOBBY, _starting, moves=True,
+        lobby_token=lambda world: str(world.starting["lobby_token"])),
     Row("closed", Scope.LOBBY, _given(lambda _: {"is_closed": True}), moves=True, undo=_open),
     Row("set_state", Scope.LOBBY, _given(lambda _: {"state": _new()}), moves=True),
-    Row("get_state", Scope.LOBBY_STATE,
-        _given(lambda world: {"lobby_id": world.lobby["lobby_id"]}), elsewhere=_LOBBY_GONE),
+    Row("get_state", Scope.LOBBY_STATE, _with_state, shows=lambda world: world.lobby_state,
+        elsewhere=_LOBBY_GONE),
     Row("heartbeat", Scope.LOBBY, _nobody_there, moves=True),
     Row("live_events", Scope.CHANNEL, _given(lambda _: {}), shows=lambda _: "lobby_join"),
     Row("attach", Scope.ENVIRONMENT,
@@ -258,7 +272,7 @@ _PLATFORM = (
                               "lobby_id": world.past_lobby_id}),
         shows=lambda world: world.past_lobby_id),
     Row("get_ray_perf", Scope.ANY_CLOUD, _given(lambda world: {"ray_id": world.ray_id}),
-        shows=lambda _: "svc_name"),
+        shows=lambda world: world.ray_id),
 )  # fmt: skip
 
 ROWS: Final = (

@@ -16,6 +16,7 @@ from tests.control.shapes import ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer, unique
 from tests.control.world import Records
 from tests.household import Developer, eventually
+from tests.patience import PATIENCE_S, promised
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +108,7 @@ async def test_who_watches_the_games_of_a_group_is_woken_when_it_changes(
         done, _ = await asyncio.wait({waiting}, timeout=0.25)
         assert not done
         await said(data_dir, "group", "update", group_id, *words)
-        games = await asyncio.wait_for(waiting, 5)
+        games = await asyncio.wait_for(waiting, PATIENCE_S)
         assert games["groups"][0][field] == value
     assert (await other.good("get_games"))["groups"][0]["display_name"] == "Riders"
 
@@ -180,16 +181,44 @@ async def test_a_new_member_sees_the_group_at_once_and_waits_for_it(developer: D
     for _ in range(2):
         words = ("group", "add-member", "--group", group_id, "--identity", person)
         assert await said(data_dir, *words) == ""
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, PATIENCE_S)
     [group] = answer["groups"]
     assert (group["group_id"], group["is_current_identity_member"]) == (group_id, True)
     waiting = asyncio.create_task(me.good("get_games", watch_index=answer["watch"]["index"]))
     words = ("group", "remove-member", "--group", group_id, "--identity", person)
     assert await said(data_dir, *words) == ""
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, PATIENCE_S)
     assert answer["groups"] == []
     assert await me.code("get_group", group_id=group_id) == "GROUP_NOT_FOUND"
     assert await said(data_dir, *words) == ""
+
+
+async def test_members_are_counted_as_they_come_and_go_for_everybody_who_sees_the_group(
+    developer: Developer,
+) -> None:
+    data_dir = developer.house.data_dir
+    group_id, person = await _group(developer), await _person(developer)
+    token = await said(data_dir, "token", "create", "--identity", person)
+    me = Developer(developer.house, developer.door, token)
+    # A group of theirs: its member is none of the other.
+    await me.good("create_group", display_name=unique("Group"))
+
+    async def seen_by(somebody: Developer) -> list[tuple[bool, int]]:
+        """Whether it is called a member, and how many there are: as the list tells it, and as the group does."""
+        listed = (await somebody.good("get_games"))["groups"]
+        found = [one for one in listed if one["group_id"] == group_id]
+        answer = await somebody.call("get_group", group_id=group_id)
+        assert answer.code == ("OK" if found else "GROUP_NOT_FOUND")
+        if answer.code == "OK":
+            found.append(answer.body["group"])
+        return [(one["is_current_identity_member"], one["member_count"]) for one in found]
+
+    assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
+    member = ("--group", group_id, "--identity", person)
+    await said(data_dir, "group", "add-member", *member)
+    assert (await seen_by(developer), await seen_by(me)) == ([(True, 2)] * 2, [(True, 2)] * 2)
+    await said(data_dir, "group", "remove-member", *member)
+    assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
 
 
 async def test_tokens_of_a_group_end_with_the_membership(developer: Developer) -> None:
@@ -213,9 +242,7 @@ async def test_tokens_of_a_group_end_with_the_membership(developer: Developer) -
         fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
         return (await me.call("detach", **fields)).code == "TOKEN_REVOKED"
 
-    async with asyncio.timeout(1.5):
-        while not await is_over():
-            await asyncio.sleep(0.02)
+    await promised(is_over, 1.0)
 
 
 async def test_the_owner_of_a_group_stays_its_member(owner: Developer) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.control.files import jpeg, png, put
 from tests.household import Developer, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -118,8 +119,8 @@ async def test_a_picture_of_a_game_is_shown_and_wakes_who_watches(
         developer.good("get_games", watch_index=all_before["watch"]["index"])
     )
     await developer.good(f"complete_{which}", game_id=game_id, upload_id=upload_id)
-    url = (await asyncio.wait_for(waiting, 5))["game"][f"{which}_url"]
-    await asyncio.wait_for(waiting_all, 5)
+    url = (await asyncio.wait_for(waiting, PATIENCE_S))["game"][f"{which}_url"]
+    await asyncio.wait_for(waiting_all, PATIENCE_S)
 
     async def in_games() -> Any:
         games = (await developer.good("get_games"))["games"]
@@ -155,7 +156,7 @@ async def test_an_altered_address_of_a_picture_is_refused(developer: Developer) 
     upload_id = await prepared(developer, "prepare_avatar", "a.png", png(), game_id=game_id)
     await developer.good("complete_avatar", game_id=game_id, upload_id=upload_id)
     url = (await avatars(developer, game_id))[0]["url"]
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for altered in (
             url.replace("image%2Fpng", "text%2Fhtml"),
             url.partition("?")[0],
@@ -167,7 +168,7 @@ async def test_an_altered_address_of_a_picture_is_refused(developer: Developer) 
 
 
 async def _shown(url: str) -> httpx.Response:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         answer = await client.get(url)
     assert answer.status_code == 200, answer.text
     return answer

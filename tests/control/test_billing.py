@@ -13,6 +13,7 @@ from tests.commands import refused, said, told
 from tests.control.test_games import new_developer
 from tests.control.world import Records
 from tests.household import Developer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ async def test_a_watch_wakes_when_something_is_recorded(
     done, _ = await asyncio.wait({waiting}, timeout=0.25)
     assert not done
     await _record(developer, group_id, "--payment-succeeded", TIME)
-    answer = await asyncio.wait_for(waiting, 5)
+    answer = await asyncio.wait_for(waiting, PATIENCE_S)
     assert answer["group"] == {"payment_succeeded_ts": TOLD}
     assert (await other.good("get_billing", group_id=other_id))["group"] == {
         "payment_failed_ts": TOLD

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +15,17 @@ import httpx
 import pytest
 
 from pyservice.control.database_watch import DatabaseWatch
+from pyservice.errors import ServiceError
+from pyservice.storage import numbers
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
-from tests.databases import Databases, Server
+from tests.databases import KINDS, Databases, Server
 from tests.databases import one_server as one_server
 from tests.databases import server as server
 from tests.faults.control.struck import StruckHouse
 from tests.faults.shim import compile_library
 from tests.household import House, eventually
+from tests.patience import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -30,6 +35,21 @@ LOG = "control/records.db-wal"
 async def look(watch: DatabaseWatch) -> str:
     await watch.look()
     return watch.problem
+
+
+@contextlib.contextmanager
+def hung(server: Server) -> Iterator[None]:
+    """Within it the server and all who serve us stand still."""
+    asked = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
+    serving = [int(word) for word in server.psql(asked).split() if word.isdigit()]
+    stalled = [server.pid, *serving]
+    for pid in stalled:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stalled:
+            os.kill(pid, signal.SIGCONT)
 
 
 async def migrated(url: str | None, folder: Path) -> Database:
@@ -79,12 +99,104 @@ async def test_a_database_that_somebody_else_keeps_writing_to_takes_no_changes(
     await database.close()
 
 
+# Busy, and not away -------------------------------------------------------------------------------
+
+HELD_S = 0.25
+QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
+"""So many wait for their turn that the last one waits for longer than a database may take to answer."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_whose_users_have_to_wait_for_each_other_is_well(
+    kind: str, databases: Databases, tmp_path: Path
+) -> None:
+    database = await migrated(databases.url(kind), tmp_path)
+    watch = DatabaseWatch(database)
+
+    async def use() -> None:
+        # Some may be told that there are too many of them.
+        with contextlib.suppress(ServiceError):
+            async with database.write() as tx:
+                await numbers.get(tx, numbers.SOURCE_EPOCH)
+                await asyncio.sleep(HELD_S)
+
+    users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
+    await asyncio.sleep(0)
+    assert await look(watch) == ""
+    # It has waited with them, and is not taken for one that answered at once.
+    assert all(user.done() for user in users[: QUEUES[kind] * 3 // 4])
+    await asyncio.gather(*users)
+    await database.close()
+
+
+async def test_one_that_hangs_is_told_also_while_all_its_connections_are_in_use(
+    server: Server, tmp_path: Path
+) -> None:
+    database = await migrated(server.url(), tmp_path)
+    watch = DatabaseWatch(database)
+    is_over = asyncio.Event()
+
+    async def use() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(ServiceError):
+                async with database.read() as tx:
+                    await numbers.get(tx, numbers.SOURCE_EPOCH)
+
+    users = [asyncio.create_task(use()) for _ in range(40)]
+    try:
+        assert await look(watch) == ""
+        with hung(server):
+            assert await look(watch) == "does not answer: see the log"
+        async with asyncio.timeout(PATIENCE_S):
+            while await look(watch):
+                await asyncio.sleep(POLL_S)
+    finally:
+        is_over.set()
+        await asyncio.gather(*users)
+    await database.close()
+
+
+async def test_a_loss_is_a_warning_once_and_its_end_is_said_once(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = await migrated(server.url(), tmp_path)
+    watch = DatabaseWatch(database)
+
+    def said() -> list[str]:
+        """What the watch said of the database since the last time, each with its level."""
+        captured = capsys.readouterr()
+        lines = (captured.out + captured.err).splitlines()
+        return [
+            f"{level}: {what}"
+            for line in lines
+            for level in ("debug", "info", "warning", "error")
+            for what in ("database is not well", "database is well again")
+            if level in line and what in line
+        ]
+
+    await watch.look()
+    assert said() == []
+    await asyncio.to_thread(server.stop)
+    for _ in range(3):
+        await watch.look()
+    assert said() == ["warning: database is not well"]
+    await asyncio.to_thread(server.start)
+    async with asyncio.timeout(PATIENCE_S):
+        while await look(watch):
+            await asyncio.sleep(POLL_S)
+    await watch.look()
+    assert said() == ["info: database is well again"]
+    await database.close()
+
+
 # The whole service --------------------------------------------------------------------------------
 
 
 async def says(house: House, line: str, within_s: float = 30.0) -> None:
     """The verbose page has this line; and it is ready: players need no database."""
-    async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}") as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{house.said['metrics']}", timeout=PATIENCE_S
+    ) as client:
 
         async def is_there() -> bool:
             answer = await client.get("/readyz?verbose")

@@ -26,6 +26,7 @@ from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape
 from tests.control.world import Records
 from tests.household import Developer, Door, House, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ async def test_the_device_waits_for_the_completion_and_is_told_the_same_each_tim
     done, _ = await asyncio.wait({waiting}, timeout=0.25)
     assert not done
     await developer.good("complete_device_link", **fields, game_id=game_id)
-    first = await asyncio.wait_for(waiting, 5)
+    first = await asyncio.wait_for(waiting, PATIENCE_S)
     again = await developer.door.call("get_device_link", fields)
     assert first.body["cloud_token"] == again.body["cloud_token"]
     assert first.body["watch"]["index"] != index

@@ -17,10 +17,12 @@ from pyservice.app import planes
 from pyservice.control import feeder
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Trace, current
+from pyservice.storage import namespaces
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import versions
 from tests.control.fed import TOO_MANY, Fed, FedPlane, Source
 from tests.databases import KINDS, Databases
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +39,7 @@ async def fed(
         await plane.start()
         made = Fed(source, plane)
         made.run()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not made.feeder.is_connected:
                 await asyncio.sleep(0.005)
         yield made
@@ -49,7 +51,7 @@ async def fed(
 async def code_of(fed: Fed, namespace_id: str, version_id: str | None = None) -> str:
     """What somebody is told who waits."""
     try:
-        await fed.feeder.settled(namespace_id, version_id=version_id)
+        await fed.settled(namespace_id, version_id=version_id)
     except ServiceError as error:
         return error.code
     return "OK"
@@ -67,7 +69,7 @@ async def is_running(fed: Fed, namespace_id: str, version_id: str) -> None:
 
 async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     refused = await fed.source.version(TOO_MANY)
     fed.plane.go_on.clear()
@@ -89,7 +91,7 @@ async def test_a_refused_version_is_told_to_who_set_it_and_the_others_get_theirs
 
 async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     refused = await fed.source.version(TOO_MANY)
     await fed.source.set_version(namespace_id, refused)
@@ -113,7 +115,7 @@ async def test_who_comes_after_its_version_was_taken_back_is_told_all_the_same(f
 
 async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     good, refused = await fed.source.version(16), await fed.source.version(TOO_MANY)
     fed.plane.go_on.clear()
@@ -130,7 +132,7 @@ async def test_behind_a_refused_version_is_the_one_that_was_set_before_it(fed: F
 
 async def test_two_refused_versions_are_both_taken_back(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     runs = (await fed.source.row(namespace_id)).version_id
     refused = [await fed.source.version(TOO_MANY + number) for number in range(2)]
     fed.plane.go_on.clear()
@@ -153,7 +155,7 @@ async def test_a_namespace_that_is_too_large_to_be_sent_is_refused_alone(
 ) -> None:
     monkeypatch.setattr(planes, "_ITEM_BYTES_MAX", 20_000)
     large, others = await fed.source.namespace("large"), [await fed.source.namespace("small")]
-    await fed.feeder.settled(large)
+    await fed.settled(large)
     before = (await fed.source.row(large)).version_id
     too_large = await fed.source.version(bulk=24_000)
     await fed.source.set_version(large, too_large)
@@ -179,9 +181,45 @@ async def all_but_one_are_fed(fed: Fed, names: list[str], broken: str) -> None:
         if name != broken:
             await fed.agrees(name, within_s=20)
     assert fed.plane.holds(broken) is None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.waiting > 1:
             await asyncio.sleep(0.005)
+
+
+async def test_one_slow_namespace_does_not_hold_up_the_others(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version is to be taken back, and its record is somebody else's for as long as that one likes."""
+    met, taken = fed.feeder.going.met, fed.plane.taken
+    taken_before: list[int] = []
+
+    def noted(error: Exception, **about: object) -> None:
+        taken_before.append(len(taken))
+        met(error, **about)
+
+    monkeypatch.setattr(fed.feeder.going, "met", noted)
+    slow = await fed.source.namespace("slow")
+    names = [await fed.source.namespace(f"n{number}") for number in range(20)]
+    await asyncio.gather(*map(fed.settled, [slow, *names]))
+    await fed.is_idle()
+    refused = await fed.source.version(TOO_MANY)
+    await fed.source.set_version(slow, refused)
+    for name in names:
+        await fed.source.touch(name, 7)
+    taken.clear()
+    async with fed.source.database.write() as tx:
+        await namespaces.lock(tx, slow)
+        waiting = asyncio.create_task(code_of(fed, slow, refused))
+        async with asyncio.timeout(PATIENCE_S):
+            while slow not in fed.feeder.problems():
+                await asyncio.sleep(0.005)
+        await asyncio.gather(*map(fed.settled, names))
+        assert {name for name, _ in taken} == set(names)
+        assert (waiting.done(), fed.feeder.waiting) == (False, 1)
+        # A server gives up who waits for a record, after 10 s. That is not what the others came after.
+        assert 0 not in taken_before
+    assert await waiting == "VALIDATION_FAILED"
+    await fed.agrees(slow, within_s=20)
 
 
 async def test_a_namespace_on_which_the_data_plane_breaks_keeps_no_other_waiting(fed: Fed) -> None:
@@ -243,7 +281,7 @@ async def test_a_change_of_which_nobody_told_arrives(
 
 async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     await fed.source.touch(namespace_id, 7)
     trace = Trace("1" * 32, perf_counter())
     let_go: list[float] = []
@@ -254,7 +292,7 @@ async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
 
     async def change() -> None:
         current.set(trace)
-        await fed.feeder.settled(namespace_id)
+        await fed.settled(namespace_id)
 
     fed.plane.go_on.clear()
     changing = asyncio.create_task(change())
@@ -267,7 +305,7 @@ async def test_a_ray_has_the_wait_as_long_as_it_was(fed: Fed) -> None:
 
 async def test_a_ray_has_the_wait_also_when_it_was_in_vain(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     trace, wait_s = Trace("1" * 32, perf_counter()), 0.05
 
     async def change() -> None:

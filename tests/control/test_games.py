@@ -11,6 +11,7 @@ import pytest
 from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, WATCH, shape
 from tests.control.world import Records
 from tests.household import Developer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -289,7 +290,7 @@ async def test_a_watch_of_a_game_is_answered_by_its_change(developer: Developer)
     await developer.version(other_id, {})
     assert await is_held(blocked)
     await developer.version(game_id, {}, name="1.2.3")
-    after = await asyncio.wait_for(blocked, 5)
+    after = await asyncio.wait_for(blocked, PATIENCE_S)
     assert [one["display_name"] for one in after["game"]["versions"]] == ["1.2.3", "0.0.1"]
     assert after["watch"]["index"] != index
 
@@ -299,7 +300,7 @@ async def test_a_watch_with_an_older_index_is_answered_at_once(developer: Develo
     index = (await developer.good("get_game", game_id=game_id))["watch"]["index"]
     await developer.version(game_id, {})
     fields = {"game_id": game_id, "watch_index": index}
-    answer = await asyncio.wait_for(developer.good("get_game", **fields), 5)
+    answer = await asyncio.wait_for(developer.good("get_game", **fields), PATIENCE_S)
     assert len(answer["game"]["versions"]) == 2
 
 
@@ -309,7 +310,9 @@ async def test_an_index_of_another_run_is_answered_at_once(
 ) -> None:
     game_id = await developer.game()
     for slug, fields in (("get_game", {"game_id": game_id}), ("get_games", {})):
-        answer = await asyncio.wait_for(developer.good(slug, **fields, watch_index=index), 5)
+        answer = await asyncio.wait_for(
+            developer.good(slug, **fields, watch_index=index), PATIENCE_S
+        )
         assert answer["watch"]["index"] != index
 
 
@@ -326,4 +329,4 @@ async def test_a_watch_of_the_list_is_answered_by_new_games_and_groups(
             made = await me.game(developer_group_id=group_id)
         else:
             made = (await me.good("create_group", display_name="Another"))["group_id"]
-        assert made in str(await asyncio.wait_for(blocked, 5))
+        assert made in str(await asyncio.wait_for(blocked, PATIENCE_S))

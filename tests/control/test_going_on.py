@@ -14,6 +14,7 @@ from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict
 from tests.household import Developer, House, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +43,7 @@ class Work:
     async def done(self) -> Work:
         """Runs until every step was made, and the pause after the last one began."""
         running = asyncio.create_task(self.going.for_ever(self.step, every_s=60.0))
-        await asyncio.wait_for(self.is_over.wait(), 5)
+        await asyncio.wait_for(self.is_over.wait(), PATIENCE_S)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -102,7 +103,17 @@ async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
     house = House(tmp_path / "house")
     try:
         await asyncio.to_thread(house.start)
-        works = ("answers", "counts", "database", "devices", "facts", "feeder", "rays", "uploads")
+        works = (
+            "answers",
+            "counts",
+            "database",
+            "devices",
+            "facts",
+            "feeder",
+            "rays",
+            "tokens",
+            "uploads",
+        )
         before = await counted(house)
         assert before == dict.fromkeys(works, 0.0)
         path = house.data_dir / "control" / "records.db"

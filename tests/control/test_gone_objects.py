@@ -16,6 +16,7 @@ from tests.control.files import png, put, put_all, tar
 from tests.control.test_sites import of
 from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,9 @@ def house(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) 
 
 @pytest.fixture
 async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}") as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{house.said['cdn']}", timeout=PATIENCE_S
+    ) as client:
         yield client
 
 

@@ -7,6 +7,13 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.access import Reach
+from pyservice.control.changes import Changes
+from pyservice.control.groups import Groups
+from pyservice.control.links import Links
+from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape
 from tests.control.test_games import (
     BAD_DISPLAY_NAMES,
@@ -14,8 +21,9 @@ from tests.control.test_games import (
     new_developer,
     unique,
 )
-from tests.control.world import PAID_TS, Records
+from tests.control.world import IDS, PAID_TS, Records
 from tests.household import Developer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +54,21 @@ async def test_the_token_reaches_a_new_group_at_once(developer: Developer) -> No
     game_id = await developer.game(developer_group_id=made["group_id"])
     game = (await developer.good("get_game", game_id=game_id))["game"]
     assert game["developer_group_id"] == made["group_id"]
+
+
+async def test_who_left_while_the_token_was_believed_is_told_to_be_no_member(
+    records: Records,
+) -> None:
+    """What was found of a token a moment ago lets in; who is a member is read anew."""
+    database = records.database
+    links = Links("http://cdn.invalid", None, "http://hub.invalid", None, lambda upload: upload)
+    groups = Groups(database, Changes(database), IDS, Topics(), links, lambda: None)
+    _, (group_id,) = await records.identity("Ours")
+    leaver_id, _ = await records.identity()
+    scope = Reach(leaver_id, IDS.new(), None, None, (group_id,))
+    caller = Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
+    told = (await groups.get(groups_pb2.GetGroupRequest(group_id=group_id), caller)).group
+    assert (told.is_current_identity_member, told.member_count) == (False, 1)
 
 
 @pytest.mark.parametrize(("text", "word"), BAD_DISPLAY_NAMES)
@@ -91,5 +114,5 @@ async def test_a_watch_of_billing_waits_and_one_of_another_run_does_not(
     assert not done
     blocked.cancel()
     fields["watch_index"] = "0" * 16 + ".1"
-    answer = await asyncio.wait_for(developer.good("get_billing", **fields), 5)
+    answer = await asyncio.wait_for(developer.good("get_billing", **fields), PATIENCE_S)
     assert shape(answer["watch"]["index"]) == TEXT

@@ -33,6 +33,7 @@ from pyservice.watch import Topics
 from tests.control.test_lobbies import Arena
 from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -279,7 +280,7 @@ async def test_a_data_plane_that_is_away_is_asked_again_and_doubted(
     plane.alive = {lobby}
     plane.tell(lobby, made=pb.LobbyMade(about=about()))
     running = asyncio.create_task(history.run())
-    await asyncio.wait_for(doubted.wait(), 5)
+    await asyncio.wait_for(doubted.wait(), PATIENCE_S)
     plane.is_away = False
 
     async def is_there() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from secrets import token_bytes
@@ -167,17 +168,29 @@ async def test_a_key_without_form_is_refused_and_changes_nothing(
     owner: Developer, key: str
 ) -> None:
     fields = new_game(owner)
-    encoded = key.encode()
     answer = await owner.door.request(  # type: ignore[union-attr]
         "POST",
-        "/cloud/games/validate",
-        b'{"display_name": "x"}',
+        "/cloud/games",
+        json.dumps(fields).encode(),
         token=owner.token,
-        headers={"idempotency-key": encoded},  # type: ignore[dict-item]
+        headers={"idempotency-key": key.encode()},  # type: ignore[dict-item]
     )
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] == "HEADER_INVALID"
     assert await games_named(owner, fields["display_name"]) == []
+    # It is the key alone that was in the way.
+    made = await owner.good("create_game", a_key().ljust(255, "x"), **fields)
+    assert await games_named(owner, fields["display_name"]) == [made["game_id"]]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a b"])
+async def test_at_either_door_a_key_without_form_makes_nothing(
+    developer: Developer, key: str
+) -> None:
+    """Those that clients of the gRPC door can send."""
+    fields = new_game(developer)
+    assert await developer.code("create_game", key, **fields) == "HEADER_INVALID"
+    assert await games_named(developer, fields["display_name"]) == []
 
 
 # The key under which messages are remembered -------------------------------------------------------

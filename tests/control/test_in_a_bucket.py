@@ -21,6 +21,7 @@ from tests.control.test_sites import of
 from tests.control.test_uploads import Desk
 from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
+from tests.patience import PATIENCE_S
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -276,7 +277,7 @@ async def test_what_is_never_completed_leaves_the_bucket_after_a_day(
     await migrate(database, is_allowed=True)
     desk = await Desk(database, tmp_path / "unused", bucket).open()
     made = [await desk.prepare() for _ in range(3)]
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for one in made[:2]:
             url = one.image_presigned_request.url
             assert (await client.put(url, content=tar())).status_code == 200

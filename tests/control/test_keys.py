@@ -20,6 +20,7 @@ from tests.commands import told
 from tests.control.files import png, put, tar
 from tests.databases import KINDS, Databases
 from tests.household import Developer, House
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +64,7 @@ async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_re
     assert told_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
     after = (await at_home.good("get_game", **place))["game"]["logo_url"]
     assert after != shown
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for url in (shown, after):
             assert (await client.get(url)).content == picture
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
@@ -74,7 +75,7 @@ async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_re
     again = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
     assert again["cloud_token"] == device["cloud_token"]
     assert await at_home.good("create_version", key, **version) == first
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         assert (await client.get(shown)).content == picture
 
 

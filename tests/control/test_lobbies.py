@@ -12,6 +12,7 @@ from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer
 from tests.control.world import Records
 from tests.household import ARENA_MODES, Answer, Developer, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -234,7 +235,7 @@ async def test_the_number_of_players_is_true_and_wakes_who_waits_for_it(
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         await arena.say(slug, lobby, player_token=token)
-        games, game = await asyncio.wait_for(waiting, 1)
+        games, game = await asyncio.wait_for(waiting, PATIENCE_S)
         assert games["games"][0]["total_player_count"] == count
         assert game["game"]["total_player_count"] == count
 

@@ -13,6 +13,7 @@ from pyservice.control.changes import now_ms
 from pyservice.storage import groups
 from tests.control.world import Records
 from tests.household import Developer, House, HttpDoor, eventually
+from tests.patience import PATIENCE_S
 from tests.small_service import HttpConnection, Response, code_of
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ async def developer(house: House) -> AsyncIterator[Developer]:
 
 async def held(house: House) -> int:
     """`hosting_watches_held`, by a scrape."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         text = (await client.get(f"http://{house.said['metrics']}/metrics")).text
     (line,) = [one for one in text.splitlines() if one.startswith("hosting_watches_held ")]
     return int(float(line.split()[1]))

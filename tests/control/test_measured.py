@@ -5,42 +5,19 @@ both planes (decisions 9).
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.control.files import png, put
-from tests.databases import KINDS, Databases
 from tests.household import Developer, House, eventually
-from tests.service import document
+from tests.stranger import CLAIMED
+from tests.stranger import house as house
 
 pytestmark = pytest.mark.anyio
 
-CLAIMED: Final = "claimed.example.com"
-STRANGER: Final = document(access={"domains": [CLAIMED]})
-"""A namespace that the control plane does not know, with a domain that nobody else may have."""
 Figures = dict[str, float]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def house(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[House]:
-    """One that nobody else changes the figures of."""
-    folder: Path = tmp_path_factory.mktemp("measured")
-    feed_file = folder / "feed.json"
-    feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
-    made = House(folder, databases.url(request.param))
-    try:
-        yield made.start("--feed", str(feed_file))
-    finally:
-        made.close()
 
 
 async def figures(house: House) -> Figures:

@@ -22,6 +22,7 @@ from tests.control.fed import EPOCH, Fed, FedPlane, Source
 from tests.databases import KINDS, Databases
 from tests.dataplane.configurations import configuration
 from tests.household import Developer, House, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -78,14 +79,14 @@ def orphans_beside(fed: Fed, epoch: int) -> Orphans:
 
 
 async def looked(fed: Fed) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not fed.feeder.is_connected:
             await asyncio.sleep(0.005)
 
 
 async def counts(fed: Fed, number: int) -> None:
     """They are counted when what is held is compared, which is beside all else."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while fed.feeder.orphans != number:
             await asyncio.sleep(0.005)
 
@@ -97,19 +98,19 @@ async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_remove
 ) -> None:
     old = await successor.fed(EPOCH)
     left = [await old.source.namespace(name) for name in ("prod", "staging")]
-    await asyncio.gather(*map(old.feeder.settled, left))
+    await asyncio.gather(*map(old.settled, left))
     await old.end()
 
     new = await successor.fed(epoch)
     fresh = await new.source.namespace("fresh")
-    await new.feeder.settled(fresh)
+    await new.settled(fresh)
     await counts(new, 2)
     assert all(successor.plane.holds(one) is not None for one in left)
 
     # One has the name that a new one is to have; it says so to both who may do something about it.
     blocked = await new.source.namespace("prod")
     with pytest.raises(ServiceError) as caught:
-        await new.feeder.settled(blocked)
+        await new.settled(blocked)
     [problem] = caught.value.errors
     assert list(problem.path) == ["name_id", "not-unique"]
     assert "left of another database" in problem.message
@@ -142,7 +143,7 @@ async def test_what_a_lost_database_left_is_told_of_and_stays_until_it_is_remove
 async def test_what_has_a_record_or_a_file_is_not_removed(successor: Successor) -> None:
     fed = await successor.fed(EPOCH)
     mine = await fed.source.namespace("prod")
-    await fed.feeder.settled(mine)
+    await fed.settled(mine)
     of_file = configuration(game={"game_id": mine, "name_id": "other", "display_name": "O"})
     answer = await successor.plane.feed.apply(feed_pb2.ApplyRequest(configuration=of_file))
     assert answer.HasField("applied")
@@ -163,7 +164,7 @@ async def test_an_orphan_whose_record_comes_back_from_a_backup_is_fed_again(
     fed = await successor.fed(EPOCH)
     namespace_id = await fed.source.namespace("prod")
     await fed.source.touch(namespace_id, 5)
-    await fed.feeder.settled(namespace_id)
+    await fed.settled(namespace_id)
     other = await successor.fed(EPOCH + 1)
     await looked(other)
     assert len(await orphans_beside(other, EPOCH + 1).remove()) == 1
@@ -216,7 +217,7 @@ async def test_commands_list_and_remove_what_a_lost_database_left(
     await asyncio.to_thread(lonely.start)
 
     async def metric() -> str | None:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             text = (await client.get(f"http://{lonely.said['metrics']}/metrics")).text
         return text if "hosting_control_feed_orphans 2" in text else None
 

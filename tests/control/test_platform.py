@@ -19,6 +19,7 @@ from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.shapes import FLAG, NUMBER, TEXT, shape
 from tests.household import Developer, Door, House, HttpDoor, eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -179,4 +180,4 @@ async def test_a_hangup_reads_tiers_again_and_orders_them_by_size(
         return await names() == ["large", "small"]
 
     await eventually(is_read)
-    await asyncio.wait_for(door.close(), 5)
+    await asyncio.wait_for(door.close(), PATIENCE_S)

@@ -18,7 +18,7 @@ from tests.control.world import Records
 from tests.databases import KINDS, Databases
 from tests.faults.control.struck import StruckHouse
 from tests.faults.shim import compile_library
-from tests.household import Developer
+from tests.household import Developer, running
 
 pytestmark = pytest.mark.anyio
 
@@ -34,12 +34,9 @@ def moved(
 ) -> Iterator[StruckHouse]:
     """A service of its own, whose wall clock the tests move."""
     library = compile_library(tmp_path_factory.mktemp("faults"))
-    made = StruckHouse(tmp_path_factory.mktemp("moved"), library, databases.url(request.param))
-    try:
-        made.start()
+    folder = tmp_path_factory.mktemp("moved")
+    with running(StruckHouse(folder, library, databases.url(request.param))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(params=["http", "grpc"])

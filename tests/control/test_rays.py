@@ -151,7 +151,8 @@ async def test_a_slow_join_shows_door_handler_engine_journal_and_webhook(
     }
     assert WEBHOOK_MS - 1 <= lasted["webhook"] <= lasted["handler"] + 1
     assert lasted["handler"] <= lasted["http join"] + 1 <= after_ms - before_ms + 2
-    assert lasted["engine"] < WEBHOOK_MS / 2
+    # What the game's server takes is none of the engine's: it is asked first.
+    assert milliseconds(spans["engine"]["start_ts"]) >= milliseconds(spans["webhook"]["finish_ts"])
     assert {span["req_id"] for span in one["spans"]} == {one["req_id"]}
     assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
     assert {mark["ray_id"] for mark in one["marks"]} == {ray_id}
@@ -168,7 +169,8 @@ async def test_a_slow_join_shows_door_handler_engine_journal_and_webhook(
     assert WEBHOOK_MS <= webhook.ms <= handler.ms <= root.ms <= after_ms - before_ms
     inner = [span for span in seen.values() if span is not root]
     assert all(root.start_ns <= span.start_ns <= span.end_ns <= root.end_ns for span in inner)
-    assert 0 < seen["engine"].ms < WEBHOOK_MS / 2
+    assert seen["engine"].ms > 0
+    assert seen["engine"].start_ns >= webhook.end_ns
     assert seen["journal wait"].start_ns >= seen["engine"].start_ns
 
 

@@ -8,9 +8,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.changes import Changes
+from pyservice.pb.hosting.v1.devices_pb2 import GetDeviceLinkRequest, GetDeviceLinkResponse
+from pyservice.storage.database import Conflict, Transaction
 from tests.control.crowds import add_users, add_versions
 from tests.control.files import tar
 from tests.control.world import Records
@@ -110,6 +115,26 @@ async def test_a_build_that_goes_while_it_is_tagged_is_gone(
         removed, *tagged = await asyncio.gather(removal, *several)
         assert removed.code == "OK"
         assert {one.code for one in tagged} <= {"OK", "BUILD_NOT_FOUND"}
+
+
+# Whoever loses to others ------------------------------------------------------------------------------
+
+
+async def test_whoever_loses_to_others_many_times_changes_in_the_end(records: Records) -> None:
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
+    caller = Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
+    lost = 0
+
+    async def change(_: Transaction) -> GetDeviceLinkResponse:
+        nonlocal lost
+        if lost < 8:
+            lost += 1
+            raise Conflict("taken")
+        return GetDeviceLinkResponse(cloud_token="made")
+
+    request = GetDeviceLinkRequest(device_link_token="one")
+    made = await Changes(records.database).make(caller, request, GetDeviceLinkResponse, change)
+    assert (made.cloud_token, lost) == ("made", 8)
 
 
 # Users of a site ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from tests.control.files import put, put_all, without_addresses
 from tests.household import Developer, HttpDoor
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +107,7 @@ async def test_a_put_of_another_length_or_an_altered_url_is_refused(developer: D
     }
     made = await developer.good("create_site", **fields)
     (request,) = made["presigned_requests"]
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         for content in (b"ab", b"abcd"):
             wrong = await client.put(request["url"], content=content)
             assert (wrong.status_code, wrong.json()["code"]) == (400, "UPLOAD_LENGTH_MISMATCH")

@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 MIB = 1 << 20
 BODY_BYTES = 64 * MIB
-HELD_BYTES_MAX = 24 * MIB
-"""Above what it had before. What one upload and one download have in hand is a few MiB."""
+HELD_BYTES_MAX = BODY_BYTES // 2
+"""Above what it had before. What one upload and one download have in hand is a few MiB, and how many of them depends on
+what else the machine does.
+"""
 BLOCK = bytes(range(256)) * (MIB // 256)
 
 
@@ -46,49 +48,55 @@ def begin(pid: int) -> int:
     return measured(pid, "VmRSS")
 
 
-async def body() -> AsyncIterator[bytes]:
-    for _ in range(BODY_BYTES // MIB):
+async def body(length: int) -> AsyncIterator[bytes]:
+    for _ in range(length // MIB):
         yield BLOCK
 
 
-async def test_a_body_of_64_mib_is_never_held_whole(house: House) -> None:
-    door = house.door("http")
-    developer = Developer(house, door)
+async def goes_through(developer: Developer, length: int) -> None:
+    """A file of so many bytes, up and down."""
     game_id = await developer.game()
     site = await developer.good(
         "create_site",
         game_id=game_id,
         display_name="large",
-        files=[{"path": "large.bin", "content_length": BODY_BYTES}],
+        files=[{"path": "large.bin", "content_length": length}],
     )
     [request] = site["presigned_requests"]
     config = {"cdn": {"site_id": site["site_id"]}}
-    pids = {
-        name: holder_of(house.data_dir / folder)
-        for name, folder in (("data", "."), ("control", "control"))
-    }
-    before = {name: begin(pid) for name, pid in pids.items() if pid is not None}
-    assert len(before) == 2
-
-    headers = {"content-length": str(BODY_BYTES)}
+    headers = {"content-length": str(length)}
     async with httpx.AsyncClient(timeout=120) as client:
-        answer = await client.put(request["url"], content=body(), headers=headers)
+        answer = await client.put(request["url"], content=body(length), headers=headers)
         assert answer.status_code == 200, answer.text
         await developer.good("complete_upload", upload_id=site["upload_id"])
         version_id = await developer.version(game_id, config)
         place = {"game_id": game_id, "namespace_id": "prod"}
         await developer.good("set_version", **place, version_id=version_id)
         game = (await developer.good("get_game", game_id=game_id))["game"]
-        url = f"http://{house.said['cdn']}/{game['name_id']}/prod/large.bin"
+        url = f"http://{developer.house.said['cdn']}/{game['name_id']}/prod/large.bin"
         got = sha256()
         async with client.stream("GET", url) as download:
             assert download.status_code == 200
             async for block in download.aiter_raw():
                 got.update(block)
     expected = sha256()
-    async for block in body():
+    async for block in body(length):
         expected.update(block)
     assert got.digest() == expected.digest()
+
+
+async def test_a_body_of_64_mib_is_never_held_whole(house: House) -> None:
+    door = house.door("http")
+    developer = Developer(house, door)
+    # What is loaded with the first of its kind is no part of it.
+    await goes_through(developer, MIB)
+    pids = {
+        name: holder_of(house.data_dir / folder)
+        for name, folder in (("data", "."), ("control", "control"))
+    }
+    before = {name: begin(pid) for name, pid in pids.items() if pid is not None}
+    assert len(before) == 2
+    await goes_through(developer, BODY_BYTES)
     for name, pid in pids.items():
         assert pid is not None
         held = measured(pid, "VmHWM") - before[name]

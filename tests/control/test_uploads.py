@@ -38,6 +38,7 @@ from pyservice.watch import Topics
 from tests.control.files import put, tar
 from tests.databases import KINDS, Databases
 from tests.household import Developer, House
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -56,11 +57,19 @@ class Desk:
         self.blobs = Folder(folder, signer, "http://cdn.invalid", 0)
         self.objects = Objects(bucket or self.blobs, signer, "http://cdn.invalid")
         self.changes = Changes(database, lambda: self.now_ms)
+        self._begin()
+
+    def _begin(self) -> None:
         self.uploading = Uploading(
-            database, self.changes, Topics(), self.objects, lambda: self.now_ms
+            self.database, self.changes, Topics(), self.objects, lambda: self.now_ms
         )
-        self.builds = Builds(database, self.changes, IDS, self.uploading, ("archive",))
+        self.builds = Builds(self.database, self.changes, IDS, self.uploading, ("archive",))
         self.uploads = Uploads(self.uploading)
+
+    async def restart(self) -> None:
+        """Whoever goes on knows what is in the records and in the folder, and nothing else."""
+        await self.uploading.stop()
+        self._begin()
 
     async def open(self) -> Desk:
         group_id, self.game_id, identity_id = IDS.new(), IDS.new(), IDS.new()
@@ -141,15 +150,38 @@ async def test_of_completions_at_the_same_time_one_is_the_first(desk: Desk) -> N
     assert await desk.listed() == {made.build_id: True}
 
 
-async def test_a_completion_that_was_cut_off_after_the_objects_can_be_repeated(desk: Desk) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_completion_that_was_cut_off_after_the_objects_can_be_repeated(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """By a client that goes away, or by the end of the process: the objects are complete, the records do not say so."""
     made = await desk.prepare()
     desk.upload(made)
-    waiting = asyncio.create_task(desk.complete(made))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert await desk.complete(made) in ("OK", "UPLOAD_ALREADY_COMPLETE")
+    complete, is_complete, go_on = desk.objects.complete, asyncio.Event(), asyncio.Event()
+
+    async def and_wait(uploads: Any) -> None:
+        await complete(uploads)
+        is_complete.set()
+        await go_on.wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.objects, "complete", and_wait)
+        waiting = asyncio.create_task(desk.complete(made))
+        async with asyncio.timeout(PATIENCE_S):
+            await is_complete.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        if is_restarted:
+            await desk.restart()
+    kept = file_key(made.upload_id, "server.tar").rpartition("/")[2]
+    assert desk.objects_left() == [kept]
+    assert await desk.listed() == {made.build_id: False}
+    go_on.set()
+    assert await desk.complete(made) == "OK"
     assert await desk.listed() == {made.build_id: True}
+    assert desk.objects_left() == [kept]
+    assert await desk.complete(made) == "UPLOAD_ALREADY_COMPLETE"
 
 
 async def test_what_was_refused_can_be_uploaded_again(desk: Desk) -> None:

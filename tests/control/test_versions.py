@@ -114,8 +114,7 @@ async def test_a_name_against_the_rules_is_refused(owner: Developer, text: str, 
     assert (answer.code, answer.errors) == ("VALIDATION_FAILED", (("display_name", word),))
 
 
-async def test_a_build_of_another_game_is_not_found(developer: Developer) -> None:
-    """An id alone tells nothing about somebody else's uploads."""
+async def test_what_nobody_uploaded_is_not_found(developer: Developer) -> None:
     config = {"cdn": {"site_id": str(uuid4())}}
     fields: dict[str, Any] = {
         "game_id": await developer.game(),

@@ -21,6 +21,7 @@ from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
 from tests.household import ARENA_MODES, Developer, Door, House, HttpDoor, eventually
+from tests.patience import PATIENCE_S
 
 PAID_MS: Final = 1
 PAID_TS: Final = "1970-01-01T00:00:00.001Z"
@@ -164,8 +165,12 @@ class World:
         self.house = house
         self.records = records
         self.door = door
-        self._scraper = httpx.AsyncClient(verify=False)
+        self._scraper = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
         self.domain = f"{uuid4().hex}.example"
+        self.starting: Any = None
+        """As `attach` answered it: see `starts`."""
+        self.lobby_state = ""
+        """What the lobby said last, of whoever asks for it."""
 
     async def build(self) -> World:
         records, door = self.records, self.door
@@ -185,6 +190,7 @@ class World:
         )
         self.version_id = game["game"]["versions"][0]["version_id"]
         self.past_lobby_id = await records.past_lobby(self.namespace_id, self.version_id)
+        await self._files()
         self.ray_id = await self._ray()
         self.bearers = [
             *_nobodies(),
@@ -192,6 +198,28 @@ class World:
             *await self._of_namespaces(),
         ]
         return self
+
+    async def _files(self) -> None:
+        """A build, a site and an avatar of the game; nobody has uploaded them."""
+        file: dict[str, Any] = {"path": "a.png", "content_length": 1}
+        of_game: dict[str, Any] = {"game_id": self.game_id}
+        of_build = {**of_game, "display_name": "x", "image_file": file}
+        self.build_id = (await self.owner.good("create_game_build", **of_build))["build_id"]
+        of_site = {**of_game, "display_name": "x", "files": [file]}
+        self.site_id = (await self.owner.good("create_site", **of_site))["site_id"]
+        self.avatar_id = (await self.owner.good("prepare_avatar", **of_game, **file))["upload_id"]
+
+    async def starts(self) -> None:
+        """A lobby of the namespace is starting, and is `starting` from now on."""
+        fields = {
+            "game_id": self.game_id,
+            "namespace_id": "prod",
+            "game_mode": "arena",
+            "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
+        }
+        attached = await self.door.call("attach", fields, token=self.environment_token)
+        assert attached.code == "OK", attached
+        self.starting = attached.body
 
     async def _ray(self) -> str:
         """Of a kept request about the game."""

@@ -18,6 +18,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID
+from tests.patience import PATIENCE_S
 
 RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
 
@@ -85,7 +86,7 @@ class Source:
             return self.static.problems
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not is_so():
                 await asyncio.sleep(0.001)
 

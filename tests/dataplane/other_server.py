@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
+from tests.patience import PATIENCE_S
+
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -78,7 +80,7 @@ def hold(server: OtherServer) -> asyncio.Event:
 
 async def until_asked(server: OtherServer) -> None:
     """Returns when it has been asked."""
-    await asyncio.wait_for(server.arrived.wait(), 5)
+    await asyncio.wait_for(server.arrived.wait(), PATIENCE_S)
 
 
 async def _fine(_: web.Request) -> web.StreamResponse:

@@ -17,6 +17,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal
 from tests.dataplane.other_server import OtherServer, other_server, raw_server
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -286,7 +287,7 @@ async def test_duplicates_in_flight_share_one_captcha(
         return asyncio.create_task(scene.join(made.lobby_id, caller, captcha=proof()))
 
     first, second = ask(), ask()
-    await asyncio.wait_for(provider.arrived.wait(), 5)
+    await asyncio.wait_for(provider.arrived.wait(), PATIENCE_S)
     # The client of the first lost its patience, and asks again.
     first.cancel()
     third = ask()

@@ -22,6 +22,7 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.rpc import InternalClient, InternalServer
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID
 from tests.dataplane.scene import Scene
+from tests.patience import FreeTime
 from tests.service import Service
 
 pytestmark = pytest.mark.anyio
@@ -160,16 +161,17 @@ async def test_what_is_acknowledged_is_told_no_more(scene: Scene, reader: Reader
 async def test_a_fact_ends_the_waiting_and_silence_does_so_in_time(
     scene: Scene, reader: Reader
 ) -> None:
-    began_s = time.monotonic()
+    began = FreeTime()
     assert await reader.store(wait_ms=60) == []
-    assert 0.06 <= time.monotonic() - began_s < 5
+    assert began.wall_s >= 0.06
+    assert began.is_within(2.5)
     waiting = asyncio.create_task(reader.store(wait_ms=20_000))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    began_s = time.monotonic()
+    began = FreeTime()
     await scene.attach(is_ready=False)
     assert await waiting == ["made"]
-    assert time.monotonic() - began_s < 5, "not the end of the waiting time"
+    assert began.is_within(2.5), "not the end of the waiting time"
 
 
 async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> None:
@@ -191,7 +193,7 @@ async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> Non
     tasks = [asyncio.create_task(read_on()), asyncio.create_task(count_on())]
     began_s = time.monotonic()
     changes = 0
-    while time.monotonic() - began_s < 0.6 or min(answers.values()) < 3:
+    while time.monotonic() - began_s < 0.6 or min(answers.values()) < 3 or changes < 20:
         await scene.connected(lobby_id, token)
         await scene.disconnected(lobby_id, token, hold_ms=60_000)
         token = (await scene.join(lobby_id, rejoin_token=token)).player.token
@@ -201,7 +203,6 @@ async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> Non
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert changes > 20
     assert 2 <= answers["counts"] <= took_s / 0.2 + 2
     assert 3 <= answers["facts"] <= took_s / 0.05 + 2
 
@@ -280,10 +281,10 @@ async def test_counts_tell_what_changed_and_who_changed_nothing_wakes_nobody(
     waiting = asyncio.create_task(reader.counts(first.generation, wait_ms=20_000))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    began_s = time.monotonic()
+    began = FreeTime()
     await scene.connected(lobby_id, token)
     second = await waiting
-    assert time.monotonic() - began_s < 1, "counts are at most one second old"
+    assert began.is_within(1), "counts are at most one second old"
     assert not second.is_all
     assert second.generation > first.generation
     one_player = pb.NamespaceCounts(namespace_id=NAMESPACE_ID, player_count=1, lobby_count=1)

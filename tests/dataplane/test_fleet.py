@@ -26,6 +26,7 @@ from tests.dataplane.configurations import (
     version,
 )
 from tests.dataplane.scene import MODES, PORTS, Scene
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -334,7 +335,7 @@ async def test_a_lobby_that_reads_a_state_has_spoken(scene: Scene) -> None:
         assert lobby is not None
         return lobby.is_open
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while is_open():
             await asyncio.sleep(0.01)
     request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)

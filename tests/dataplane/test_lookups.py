@@ -15,6 +15,7 @@ from pyservice.dataplane.lookups import Lookups
 from pyservice.dataplane.outbound import Outbound
 from pyservice.hosts import anywhere
 from tests.dataplane.other_server import other_server
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +43,7 @@ def holes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holes]:
 
 
 async def until_none(lookups: Lookups) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(lookups):
             await asyncio.sleep(0.002)
 

@@ -18,6 +18,7 @@ from aiohttp import web
 from pyservice.dataplane.outbound import Outbound, Unanswered
 from pyservice.hosts import AllowedAddresses, anywhere
 from tests.dataplane.other_server import OtherServer, other_server, raw_server
+from tests.patience import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 
@@ -221,9 +222,9 @@ async def test_a_lookup_that_hangs_costs_the_time_and_no_more(
         return real(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=100)
+    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=1_500)
     try:
-        assert await _reason(outbound, server.url(host="slow.example")) == "no answer within 0.1 s"
+        assert await _reason(outbound, server.url(host="slow.example")) == "no answer within 1.5 s"
         assert (await _post(outbound, server.url(host="localhost"))).status == 200
     finally:
         free.set()
@@ -276,9 +277,9 @@ async def test_an_answer_that_drips_is_given_up_in_time(server: OtherServer) -> 
 
     server.reply = reply
     outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=200)
-    started = asyncio.get_running_loop().time()
+    started = FreeTime()
     assert await _reason(outbound, server.url(), 1 << 20) == "no answer within 0.2 s"
-    assert asyncio.get_running_loop().time() - started < 2
+    assert started.is_within(1)
     await outbound.close()
 
 
@@ -316,8 +317,9 @@ async def test_a_compressed_bomb_stays_compressed(server: OtherServer, outbound:
 
 
 async def _until_busy(server: OtherServer, count: int) -> None:
-    async with asyncio.timeout(20):
-        while server.now < count:
+    """So many have been there at a time: those who gave up meanwhile are none."""
+    async with asyncio.timeout(PATIENCE_S):
+        while server.most < count:
             await asyncio.sleep(0.01)
 
 
@@ -329,7 +331,7 @@ async def test_64_at_once_per_host_and_waiting_counts_to_the_time(server: OtherS
         return web.Response()
 
     server.reply = reply
-    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=3_000)
+    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=5_000)
     asked = [
         asyncio.create_task(_post(outbound, server.url(), tenant=tenant))
         for tenant in (b"one", b"two")
@@ -341,7 +343,7 @@ async def test_64_at_once_per_host_and_waiting_counts_to_the_time(server: OtherS
         assert (await _post(outbound, beside.url(host="localhost"))).status == 200
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert server.most == 64
-    assert all(str(answer) == "no answer within 3 s" for answer in answers)
+    assert all(str(answer) == "no answer within 5 s" for answer in answers)
     free.set()
     assert (await _post(outbound, server.url())).status == 200
     await outbound.close()
@@ -354,11 +356,11 @@ async def test_who_goes_away_closes_the_connection(server: OtherServer, outbound
 
     server.reply = reply
     asking = asyncio.create_task(_post(outbound, server.url()))
-    await asyncio.wait_for(server.arrived.wait(), 5)
+    await asyncio.wait_for(server.arrived.wait(), PATIENCE_S)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not server.gone:
             await asyncio.sleep(0.01)
 

@@ -21,6 +21,7 @@ from tests.dataplane.configurations import OTHER_NAMESPACE_ID, configuration, ve
 from tests.dataplane.gated_scene import GatedScene, gated_scene
 from tests.dataplane.other_server import OtherServer, hold, other_server
 from tests.dataplane.scene import MODES, PORTS
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +102,7 @@ async def good_joins(scene: GatedScene, count: int) -> None:
         scene.ask(duel_join=game.url())
         for _ in range(count):
             made = await scene.attach()
-            await asyncio.wait_for(scene.join(made.lobby_id), 20)
+            await asyncio.wait_for(scene.join(made.lobby_id), PATIENCE_S)
         assert len(game.seen) == count
 
 
@@ -113,7 +114,7 @@ async def test_a_slow_verification_keeps_no_other_game_waiting(scene: GatedScene
         await slow.attach()
         joins = [asyncio.create_task(slow.join()) for _ in range(JOINS)]
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while server.now < AT_ONE_HOST or sum(join.done() for join in joins) < 48:
                     await asyncio.sleep(0.01)
             await good_joins(scene, 20)
@@ -149,14 +150,14 @@ async def test_names_that_nobody_answers_for_keep_no_other_game_waiting(
             slow.ask(f"http://n{number}.hole.example/")
             joins.append(asyncio.create_task(slow.join()))
             await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(join.done() for join in joins) < 72:
                 await asyncio.sleep(0.01)
         assert len(asked) == 8
         async with other_server() as game:
             scene.ask(duel_join=game.url(host="good.example"))
             made = await scene.attach()
-            await asyncio.wait_for(scene.join(made.lobby_id), 20)
+            await asyncio.wait_for(scene.join(made.lobby_id), PATIENCE_S)
             assert len(game.seen) == 1
     finally:
         answered.set()
@@ -179,7 +180,7 @@ async def test_a_slow_captcha_provider_is_asked_for_every_game_in_turn(engine: E
                 asyncio.create_task(scene.find("duel", scene.client(n % 250), captcha=proof))
                 for n in range(100)
             ]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while provider.now < AT_ONE_HOST:
                     await asyncio.sleep(0.01)
             provider.answers(200, b'{"success": true}')
@@ -195,7 +196,7 @@ async def test_a_slow_captcha_provider_is_asked_for_every_game_in_turn(engine: E
             caller = Caller(TokenKind.PUBLIC, namespace, b"", namespace, call)
             with pytest.raises(ServiceError, match="NO_AVAILABLE_LOBBIES"):
                 # Human, and nothing to find.
-                await asyncio.wait_for(scene.find("duel", caller, captcha=proof), 20)
+                await asyncio.wait_for(scene.find("duel", caller, captcha=proof), PATIENCE_S)
             assert (namespace, call.address) in scene.standings.passed
             assert provider.now == AT_ONE_HOST
             free.set()
@@ -239,12 +240,12 @@ async def test_a_tenant_whose_servers_are_slow_leaves_the_others_their_connectio
     ]
     try:
         # What is more than may wait is refused before anything is answered.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(task.done() for task in slow) < 600 - 512:
                 await asyncio.sleep(0.01)
         refused = {str(task.exception()) for task in slow if task.done()}
         assert refused == {"too many requests of this tenant wait already"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while server.now < 128:
                 await asyncio.sleep(0.01)
         async with other_server() as good:

@@ -14,6 +14,7 @@ import pytest
 from pyservice.dataplane import waiting
 from pyservice.dataplane.waiting import Waiting
 from pyservice.errors import ServiceError
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +86,7 @@ async def _turns() -> None:
 async def test_what_is_durable_already_is_not_waited_for(scene: Scene) -> None:
     await scene.waiting.settled(0, None)
     scene.journal.advance(3)
-    await asyncio.wait_for(scene.settle(3), 5)
+    await asyncio.wait_for(scene.settle(3), PATIENCE_S)
     await scene.waiting.settled(3, None)
 
 
@@ -93,11 +94,11 @@ async def test_each_waits_for_its_own_number_in_any_order(scene: Scene) -> None:
     tasks = {lsn: scene.settle(lsn) for lsn in (5, 2, 4, 3)}
     await _turns()
     scene.journal.advance(3)
-    await asyncio.wait_for(asyncio.gather(tasks[2], tasks[3]), 5)
+    await asyncio.wait_for(asyncio.gather(tasks[2], tasks[3]), PATIENCE_S)
     assert not tasks[4].done()
     assert not tasks[5].done()
     scene.journal.advance(5)
-    await asyncio.wait_for(asyncio.gather(*tasks.values()), 5)
+    await asyncio.wait_for(asyncio.gather(*tasks.values()), PATIENCE_S)
 
 
 async def test_a_deadline_ends_the_waiting_and_the_others_go_on(scene: Scene) -> None:
@@ -108,7 +109,7 @@ async def test_a_deadline_ends_the_waiting_and_the_others_go_on(scene: Scene) ->
     assert caught.value.code == "DEADLINE_EXCEEDED"
     assert not patient.done()
     scene.journal.advance(1)
-    await asyncio.wait_for(patient, 5)
+    await asyncio.wait_for(patient, PATIENCE_S)
 
 
 async def test_who_went_away_is_forgotten_while_the_disk_stalls(
@@ -124,7 +125,7 @@ async def test_who_went_away_is_forgotten_while_the_disk_stalls(
         await asyncio.gather(going, return_exceptions=True)
     assert len(scene.waiting._settling) <= 2 * 8
     scene.journal.advance(1)
-    await asyncio.wait_for(asyncio.gather(*staying), 5)
+    await asyncio.wait_for(asyncio.gather(*staying), PATIENCE_S)
     assert not scene.waiting._settling
 
 
@@ -134,7 +135,7 @@ async def test_progress_is_told_to_all_who_watch_and_silence_after_a_while(scene
     watching.pop().cancel()
     await _turns()
     scene.journal.advance(1)
-    await asyncio.wait_for(asyncio.gather(*watching), 5)
+    await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
     await scene.waiting.progressed(0.01)
     assert not scene.waiting._watching
 
@@ -145,7 +146,7 @@ async def test_a_hold_that_ends_is_told_to_all_who_share_it_and_not_released(
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()
     scene.journal.advance(1, Ended(7, "placed"), Ended(9, "nobody waits"))
-    told = await asyncio.wait_for(asyncio.gather(*tasks[:2]), 5)
+    told = await asyncio.wait_for(asyncio.gather(*tasks[:2]), PATIENCE_S)
     assert [one.outcome for one in told] == ["placed", "placed"]
     assert not tasks[2].done()
     assert scene.journal.released == []

@@ -16,6 +16,7 @@ from pyservice.doors.limits import Limits, Rate
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import configure_logging
 from pyservice.observability.metrics import RequestMetrics
+from tests.patience import PATIENCE_S
 from tests.small_service import (
     CONNECTED,
     DOORS,
@@ -272,7 +273,7 @@ async def test_a_client_that_leaves_frees_what_its_request_holds(
     call = asyncio.create_task(door.call("JoinLobby", JOIN))
     await service.waiting.wait()
     call.cancel()
-    await asyncio.wait_for(service.left.wait(), 5)
+    await asyncio.wait_for(service.left.wait(), PATIENCE_S)
     counted = metrics.grpc if not isinstance(door, HttpDoor) else metrics.http
     while not counted.meters["join"].codes.get("CANCELLED"):
         await asyncio.sleep(0)
@@ -288,7 +289,7 @@ async def test_a_stopping_door_answers_what_is_in_flight(kind: str, service: Sma
         await asyncio.sleep(0)
         service.may_join.set()
         assert (await call).code == "OK"
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)

@@ -19,6 +19,7 @@ import pytest
 from websockets.sync.client import connect as websocket
 
 from tests.e2e.conftest import ROOT, Run, StartRun
+from tests.patience import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium")
 needs_curl = pytest.mark.skipif(
@@ -54,7 +55,7 @@ def play_bots(run: Run, count: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def metric(run: Run, name: str, *labels: str) -> float:
-    with urllib.request.urlopen(run.metrics_url, timeout=10) as response:
+    with urllib.request.urlopen(run.metrics_url, timeout=PATIENCE_S) as response:
         lines = response.read().decode().splitlines()
     return sum(
         float(line.rsplit(" ", 1)[1])
@@ -112,7 +113,7 @@ def test_closing_a_socket_frees_its_slot_for_a_find_that_was_full_before(
     host = run.page.split("/")[2]
     code, token = find(run)
     with websocket(f"ws://{host}/play?token={token}") as player:
-        assert json.loads(player.recv(timeout=10))["type"] == "welcome"
+        assert json.loads(player.recv(timeout=PATIENCE_S))["type"] == "welcome"
         while code == "OK":
             code, _ = find(run)
         assert code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"

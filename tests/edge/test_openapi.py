@@ -101,6 +101,14 @@ def test_a_status_lists_exactly_its_codes(document: dict[str, Any]) -> None:
         }
 
 
+def test_what_changes_nothing_never_waits_for_room_on_the_disk() -> None:
+    told = {slug for slug, method in BY_SLUG.items() if "STORAGE_FULL" in by_status(method)[503]}
+    validations = {slug for slug in BY_SLUG if slug.startswith("validate_")}
+    assert len(validations) == 4
+    reads = {slug for slug, method in BY_SLUG.items() if method.http_method == "GET"}
+    assert told == BY_SLUG.keys() - validations - reads
+
+
 def test_tokens_are_told_as_security(document: dict[str, Any]) -> None:
     found = operations(document)
     assert found["attach"]["security"] == [{"env": []}, {"cloud": []}]

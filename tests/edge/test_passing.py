@@ -17,6 +17,7 @@ from pyservice.edge.passing import Passing
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
 from tests.edge.connections import anyio_backend as anyio_backend
+from tests.patience import PATIENCE_S
 from tests.small_service import (
     CONNECTED,
     GOOD,
@@ -263,7 +264,7 @@ async def test_a_client_that_goes_away_is_told_to_the_other_side(doors: Doors) -
     connection.say("POST", "/cloud/groups", NAME, CLOUD)
     await doors.control.begun.wait()
     await connection.close()
-    await asyncio.wait_for(doors.control.left.wait(), 5)
+    await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
     await until(lambda: doors.metrics.http.in_flight == 0)
     assert doors.metrics.http.meters["create_group"].codes["CANCELLED"] == 1
 
@@ -347,11 +348,11 @@ async def test_a_back_end_that_asks_much_at_once_waits_and_is_answered(tmp_path:
 
 
 async def test_who_gets_no_answer_in_time_is_told_so(tmp_path: Path) -> None:
-    async with open_doors(tmp_path, answer_timeout_ms=100) as doors:
+    async with open_doors(tmp_path, answer_timeout_ms=1_000) as doors:
         doors.control.is_slow = True
         response = await ask(doors, "POST", "/cloud/groups", NAME)
         assert (response.status, code_of(response)) == (504, "DEADLINE_EXCEEDED")
-        await asyncio.wait_for(doors.control.left.wait(), 5)
+        await asyncio.wait_for(doors.control.left.wait(), PATIENCE_S)
 
 
 async def test_requests_under_way_when_the_door_stops_are_answered(doors: Doors) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
-from google.protobuf.message import Message
 
-from pyservice.calls import Caller, Park
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge import crowds, woken
-from pyservice.pb.hosting.v1 import groups_pb2
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
+from tests.patience import PATIENCE_S
+from tests.slow_records import SlowRecords
 from tests.small_service import CONNECTED, HttpConnection, Response, code_of
 from tests.two_doors import (
     BILLING,
@@ -38,28 +36,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 UNLIMITED = Limits(control=Rate(0, 1))
-
-
-@dataclass
-class SlowRecords(SmallControl):
-    """Reads for one of `slow`, tokens and groups, end when they may."""
-
-    slow: set[str] = field(default_factory=set)
-    may_end: asyncio.Event = field(default_factory=asyncio.Event)
-    reading: int = 0
-    """Slow reads that were begun and have not ended."""
-
-    async def get_billing(
-        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
-    ) -> Message | Park:
-        answer = await super().get_billing(message, caller)
-        if not self.slow.isdisjoint((message.group_id, caller.identity.decode())):
-            self.reading += 1
-            try:
-                await self.may_end.wait()
-            finally:
-                self.reading -= 1
-        return answer
 
 
 @pytest.fixture
@@ -91,7 +67,7 @@ def change_both(control: SmallControl) -> None:
 
 
 async def read_soon(connection: HttpConnection) -> Response:
-    return await asyncio.wait_for(connection.read(), 10)
+    return await asyncio.wait_for(connection.read(), PATIENCE_S)
 
 
 async def test_who_wakes_with_a_slow_one_is_answered_before_it(
@@ -141,7 +117,7 @@ async def test_slow_ones_in_each_of_many_portions_delay_nobody_else(
     control.slow |= {str(number) for number in slow}
     control.pay(GROUP, "now")
     others = [one for number, one in enumerate(watching, 1) if number not in slow]
-    answers = await asyncio.wait_for(asyncio.gather(*(one.read() for one in others)), 20)
+    answers = await asyncio.wait_for(asyncio.gather(*(one.read() for one in others)), PATIENCE_S)
     assert {answer.status for answer in answers} == {200}
     assert control.reading == len(slow)
     control.may_end.set()
@@ -189,7 +165,7 @@ async def test_when_the_control_plane_ends_meanwhile_who_was_answered_was_and_th
 async def test_who_is_too_slow_is_told_so_and_the_others_were_answered(
     tmp_path: Path, control: SlowRecords
 ) -> None:
-    async with open_doors(tmp_path, control, answer_timeout_ms=500) as doors:
+    async with open_doors(tmp_path, control, answer_timeout_ms=2_000) as doors:
         slow, other = await watch_both(doors)
         control.slow.add(GROUP)
         change_both(control)

@@ -1,5 +1,5 @@
-"""A request that names two hosts is refused at both HTTP doors: who stands in front may have gone by the other one
-(RFC 9112, 3.2).
+"""A request that names two hosts is refused at both HTTP doors: who stands in front may have gone by the other one. So
+is one of HTTP/1.1 that names none (RFC 9112, 3.2).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def connection(
         await opened.close()
 
 
-def posted(*lines: bytes) -> bytes:
-    head = b"POST %b HTTP/1.1\r\n%b" % (CONNECTED_PATH, TOKEN + LENGTH)
+def posted(*lines: bytes, version: bytes = b"1.1") -> bytes:
+    head = b"POST %b HTTP/%b\r\n%b" % (CONNECTED_PATH, version, TOKEN + LENGTH)
     return head + b"".join(line + b"\r\n" for line in lines) + b"\r\n" + BODY
 
 
@@ -63,6 +63,27 @@ async def test_a_request_with_two_hosts_is_refused_and_never_carried_out(
     assert (response.status, code_of(response)) == (400, "HEADER_INVALID")
     assert "one Host" in response.json["detail"]
     assert service.calls == []
+
+
+async def test_a_request_without_a_host_is_refused_and_never_carried_out(
+    connection: HttpConnection, service: SmallService
+) -> None:
+    connection.writer.write(posted(b"X-Host: a.example"))
+    response = await connection.read()
+    assert (response.status, code_of(response)) == (400, "HEADER_INVALID")
+    assert "Send a Host header" in response.json["detail"]
+    assert service.calls == []
+
+
+@pytest.mark.parametrize(
+    ("version", "lines"), [(b"1.0", ()), (b"1.0", (b"Host: a.example",)), (b"1.1", (b"Host:",))]
+)
+async def test_an_old_client_may_name_no_host_and_a_new_one_an_empty_one(
+    connection: HttpConnection, service: SmallService, version: bytes, lines: tuple[bytes, ...]
+) -> None:
+    connection.writer.write(posted(*lines, version=version))
+    assert (await connection.read()).status == 200
+    assert len(service.calls) == 1
 
 
 async def test_other_headers_may_come_twice(

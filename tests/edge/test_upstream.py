@@ -19,8 +19,9 @@ from pyservice.edge.upstream import NoAnswer, Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
 from tests.edge.connections import anyio_backend as anyio_backend
+from tests.patience import PATIENCE_S
 from tests.small_service import HttpConnection, HttpDoor, Response, code_of, open_http
-from tests.two_doors import BILLING, CLOUD, VALIDATE, SmallControl
+from tests.two_doors import BILLING, CLOUD, VALIDATE, SmallControl, until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +33,12 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def broken(folder: Path, serve: Serve) -> AsyncIterator[HttpDoor]:
-    """A public door in front of a server that does what `serve` does with each connection."""
+async def broken(
+    folder: Path, serve: Serve, upstreams: list[Upstream] | None = None
+) -> AsyncIterator[HttpDoor]:
+    """A public door in front of a server that does what `serve` does with each connection. `upstreams` gets what the
+    door has of it.
+    """
     path = folder / "broken.sock"
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +50,9 @@ async def broken(folder: Path, serve: Serve) -> AsyncIterator[HttpDoor]:
                 await writer.wait_closed()
 
     server = await asyncio.start_unix_server(handle, path)
-    passing = Passing(path, Waiters(), answer_timeout_ms=2_000)
+    passing = Passing(path, Waiters(), answer_timeout_ms=int(1_000 * PATIENCE_S))
+    if upstreams is not None:
+        upstreams.append(passing._upstream)
     passed = tuple(SmallControl().operations())
     app = create_app({}, DoorSettings(), RequestMetrics(), Limits(), passing=passing, passed=passed)
     async with open_http(app) as door:
@@ -174,10 +181,11 @@ async def test_an_idle_connection_that_the_other_side_closed_costs_no_request(
         writer.write(OK)
         await writer.drain()
 
-    async with broken(tmp_path, serve) as door:
+    upstreams: list[Upstream] = []
+    async with broken(tmp_path, serve, upstreams) as door:
         for _ in range(10):
             assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
-            await asyncio.sleep(0.01)
+            await until(lambda: not upstreams[0]._all)
     assert len(served) == 10
 
 
@@ -201,7 +209,7 @@ async def test_connections_are_used_again(tmp_path: Path) -> None:
 async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connection(
     tmp_path: Path,
 ) -> None:
-    connections = []
+    connections, is_over = [], asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
@@ -209,11 +217,12 @@ async def test_a_server_that_says_it_closes_is_not_asked_again_on_that_connectio
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         await writer.drain()
         # It closes late: what is sent meanwhile would be lost.
-        await asyncio.sleep(0.2)
+        await is_over.wait()
 
     async with broken(tmp_path, serve) as door:
         for _ in range(3):
             assert (await say_to(door, "POST", VALIDATE, NAME)).body == b"{}"
+        is_over.set()
     assert len(connections) == 3
 
 
@@ -233,7 +242,7 @@ async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: 
     def answer() -> None:
         served[0].sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
 
-    upstream = Upstream(path, answer_timeout_ms=2_000)
+    upstream = Upstream(path, answer_timeout_ms=int(1_000 * PATIENCE_S))
     accepted = asyncio.create_task(asyncio.to_thread(serve))
     leaving = asyncio.create_task(upstream.ask(HEAD, b"", is_safe=True))
     await accepted
@@ -257,7 +266,7 @@ async def test_who_goes_away_as_the_answer_comes_takes_nobody_with_it(tmp_path: 
         await leaving
     # It asks on the connection that was kept, or on a new one; it is answered, or told.
     serving = asyncio.create_task(asyncio.to_thread(_answer_next, listener, served))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await staying).body == b"hi"
         await serving
     upstream.close()
@@ -281,11 +290,11 @@ async def test_what_was_begun_is_given_as_it_comes_and_not_asked_for_again(tmp_p
         writer.close()
 
     server = await asyncio.start_unix_server(serve, path)
-    upstream = Upstream(path, answer_timeout_ms=10_000)
+    upstream = Upstream(path, answer_timeout_ms=int(1_000 * PATIENCE_S))
     taken: asyncio.Queue[bytes] = asyncio.Queue()
     for is_whole in (True, False):
         asking = asyncio.create_task(upstream.ask(HEAD, b"", is_safe=True, take=taken.put_nowait))
-        assert await asyncio.wait_for(taken.get(), 5) == b"first "
+        assert await asyncio.wait_for(taken.get(), PATIENCE_S) == b"first "
         assert not asking.done()
         go_on.set()
         if is_whole:
@@ -310,7 +319,7 @@ async def test_what_is_refused_is_given_to_nobody_in_parts(tmp_path: Path) -> No
         writer.close()
 
     server = await asyncio.start_unix_server(serve, path)
-    upstream = Upstream(path, answer_timeout_ms=10_000)
+    upstream = Upstream(path, answer_timeout_ms=int(1_000 * PATIENCE_S))
     taken: list[bytes] = []
     reply = await upstream.ask(HEAD, b"", is_safe=True, take=taken.append)
     assert (reply.status, reply.body, taken) == (503, b"{}", [])

@@ -17,6 +17,7 @@ from pyservice.edge.upstream import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
 from tests.edge.watches import TRACE, Behind, message, read_index, watch_many
+from tests.patience import PATIENCE_S
 from tests.small_service import CONNECTED, GOOD, HttpConnection, Response, code_of
 from tests.two_doors import BILLING, CLOUD, GROUP, Doors, SmallControl, open_doors, until
 
@@ -84,7 +85,7 @@ async def test_a_player_who_comes_among_them_is_answered_before_most_of_them(doo
     await until(lambda: len(order) > 0)
     player.say("POST", "/matchmaker/players/connected", b'{"player_token":"t"}', GOOD)
     assert (await note("player", player)).status == 200
-    responses = await asyncio.wait_for(asyncio.gather(*reading), 20)
+    responses = await asyncio.wait_for(asyncio.gather(*reading), PATIENCE_S)
     assert {response.status for response in responses} == {200}
     assert order.index("player") < MANY // 2
     for connection in (*watching, player):
@@ -112,7 +113,7 @@ async def test_who_cannot_be_answered_is_told_and_the_others_are_answered(doors:
     watching = await watch_many(doors, await read_index(doors), 70, tokens=True)
     doors.control.revoked |= {"1", "33", "70"}
     doors.control.pay(GROUP, "now")
-    responses = [await asyncio.wait_for(one.read(), 20) for one in watching]
+    responses = [await asyncio.wait_for(one.read(), PATIENCE_S) for one in watching]
     refused = {number for number, one in enumerate(responses, 1) if one.status == 401}
     assert refused == {1, 33, 70}
     assert {code_of(responses[number - 1]) for number in refused} == {"TOKEN_REVOKED"}

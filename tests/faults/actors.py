@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.faults.doors import Answer, Door, Fields
 from tests.faults.plane import GAME, NAMESPACE, Plane
+from tests.patience import PATIENCE_S
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ def attach_fields(mode: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-async def until(holds: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+async def until(holds: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Waits for a condition. `holds` may be a coroutine function."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -53,6 +53,12 @@ class Way:
         for writer in list(self._open):
             writer.transport.abort()
 
+    def shut(self) -> None:
+        """Cuts off everybody, and lets nobody in until it is opened again."""
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+
     def lose(self) -> None:
         """Those who are connected hear that they are cut off when they next say something, as of a server that was
         started again while the way to it was away.

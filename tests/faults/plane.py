@@ -28,6 +28,7 @@ import grpc
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from tests.faults.doors import GrpcDoor, HttpDoor
 from tests.faults.shim import Shim
+from tests.patience import PATIENCE_S
 
 GAME: Final = "faults"
 NAMESPACE: Final = "prod"
@@ -262,7 +263,7 @@ class Plane:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=20) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.patience import PATIENCE_S
+
 KINDS: Final = ("pwrite", "fdatasync", "fsync", "rename", "fallocate")
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
 _RULES, _STEPS, _NAME = 16, 65536, 64
@@ -238,7 +240,7 @@ class Shim:
         return Rule(raw)
 
 
-def _wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def _wait_until(holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > end:

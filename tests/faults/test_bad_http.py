@@ -16,8 +16,9 @@ from tests.faults.bad_rows import problems
 from tests.faults.doors import Response
 from tests.faults.stage import SLOW_CLIENT_MS, Stage, check_problem
 from tests.faults.stillness import nothing_changes
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 JOIN = "/matchmaker/lobbies/join"
 ATTACH = "/cloud/games/faults/namespaces/prod/lobbies/attach"
@@ -270,7 +271,7 @@ async def test_what_is_not_http_is_refused_and_the_connection_ends(
     try:
         async with nothing_changes(stage.plane, stage.doors.http):
             writer.write(request_bytes)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 answer = await reader.read()
     finally:
         writer.transport.abort()

@@ -16,7 +16,7 @@ from tests.faults.plane import GAME
 from tests.faults.stage import Stage, check_problem
 from tests.faults.stillness import nothing_changes
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("row", BOTH_DOORS, ids=lambda row: row.name)

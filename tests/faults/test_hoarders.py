@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.faults.plane import Plane
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -74,7 +75,7 @@ async def test_hoarders_of_bodies_hold_no_more_than_the_budget(make_plane: MakeP
     assert served > 0
     assert BUDGET // 2 < held <= BUDGET * 3 // 2
     assert peak_bytes(plane) - before < GROWTH_MAX
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while await plane.metric("hosting_request_bodies_bytes", door="http"):
             await asyncio.sleep(0.05)
     assert (await door.call("regions", {}, token=token)).code == "OK"

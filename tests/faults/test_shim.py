@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.shim import Shim
+from tests.patience import PATIENCE_S
 
 DAY_S = 86_400
 
@@ -79,7 +80,7 @@ def test_a_stalled_sync_goes_on_when_it_is_released(shim: Shim) -> None:
     assert [step.kind for step in shim.steps()] == ["pwrite", "fdatasync"]
     assert process.poll() is None
     rule.release()
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert output.splitlines() == [f"durable {number}" for number in range(4)]
 
 
@@ -157,4 +158,4 @@ def test_the_wall_clock_can_step_while_a_process_runs(shim: Shim) -> None:
         assert float(process.stdout.readline()) - before == pytest.approx(DAY_S, abs=20)
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)

@@ -16,6 +16,7 @@ from tests.faults.actors import LobbyActor, Scene, attach_fields, until
 from tests.faults.conftest import MakePlane, OpenDoors
 from tests.faults.doors import Answer, Door, Doors, GrpcDoor, Lost
 from tests.faults.plane import GAME, Plane
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -197,22 +198,26 @@ async def read_everything(plane: Plane, doors: Doors, client_token: str) -> None
     """What waits for nothing is answered now."""
     for door in doors:
         for operation in ("list", "regions", "statistics"):
-            answer = await door.call(operation, token=client_token, timeout_s=10)
+            answer = await door.call(operation, token=client_token, timeout_s=PATIENCE_S)
             assert answer.code == "OK", answer
-        listed = await door.call("list", {"include_state": True}, token=client_token, timeout_s=10)
+        listed = await door.call(
+            "list", {"include_state": True}, token=client_token, timeout_s=PATIENCE_S
+        )
         assert listed.body["lobbies"]
-        missing = await door.call("find", {"game_modes": ["crowd"]}, timeout_s=10)
+        missing = await door.call("find", {"game_modes": ["crowd"]}, timeout_s=PATIENCE_S)
         assert missing.code == "TOKEN_MISSING"
-        invalid = await door.call("ready", token="lobby_" + "A" * 40, timeout_s=10)
+        invalid = await door.call("ready", token="lobby_" + "A" * 40, timeout_s=PATIENCE_S)
         assert invalid.code == "TOKEN_INVALID"
-        unknown = await door.call("find", {"game_modes": ["?"]}, token=client_token, timeout_s=10)
+        unknown = await door.call(
+            "find", {"game_modes": ["?"]}, token=client_token, timeout_s=PATIENCE_S
+        )
         assert unknown.code == "BODY_INVALID"
         nowhere = await door.call(
-            "find", {"game_modes": ["nothing"]}, token=client_token, timeout_s=10
+            "find", {"game_modes": ["nothing"]}, token=client_token, timeout_s=PATIENCE_S
         )
         assert nowhere.code == "MATCHMAKER_GAME_MODE_NOT_FOUND"
     assert isinstance(doors.grpc, GrpcDoor)
-    assert await doors.grpc.is_serving(timeout_s=10)
+    assert await doors.grpc.is_serving(timeout_s=PATIENCE_S)
     for path in ("/livez", "/metrics"):
         status, text = await plane.look(path)
         assert status == 200, text

@@ -16,7 +16,7 @@ from tests.faults.actors import Scene, until
 from tests.faults.conftest import MakePlane, OpenDoors
 from tests.faults.plane import Plane
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 def pyservice(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

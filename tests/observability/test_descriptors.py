@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from pyservice.observability import descriptors
 from pyservice.observability.descriptors import reserve_of
 
 _LOW = """
@@ -50,4 +53,11 @@ def test_a_process_takes_its_hard_limit_and_knows_when_little_is_left_of_it() ->
 def test_what_clients_leave_to_the_rest_is_a_part_of_a_small_limit_and_enough_of_a_large_one() -> (
     None
 ):
-    assert [reserve_of(most) for most in (256, 1024, 20_000)] == [64, 256, 1024]
+    assert [reserve_of(most) for most in (256, 1024, 20_000)] == [64, 256, 2048]
+
+
+def test_connections_of_clients_and_what_each_has_open_are_all_but_the_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(descriptors, "limit", lambda: 1024)
+    assert [descriptors.connections_most(), descriptors.connections_most(2)] == [768, 384]

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Mapping
 from typing import Final, Self
 
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+from tests.patience import PATIENCE_S
+
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _FRAME_MAX: Final = 16_384
@@ -15,6 +16,10 @@ _FRAME_MAX: Final = 16_384
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0)
+"""A client's first words."""
 
 
 def _field(name: str, value: str) -> bytes:
@@ -44,7 +49,7 @@ class RawCalls:
     async def open(cls, host: str, port: int, client: str = "127.0.0.1") -> Self:
         """From this address."""
         streams = await asyncio.open_connection(host, port, local_addr=(client, 0))
-        streams[1].write(_PREFACE + _frame(_SETTINGS, 0, 0))
+        streams[1].write(PREFACE)
         return cls(*streams)
 
     async def close(self) -> None:
@@ -87,10 +92,17 @@ class RawCalls:
 
     async def wait_ended(self, number: int) -> None:
         """Until the server has ended so many calls."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.ended) < number:
                 self._changed.clear()
                 await self._changed.wait()
+
+    async def wait_gone(self) -> None:
+        """Until the server has closed the connection."""
+        await asyncio.wait({self._listening})
+        assert isinstance(
+            self._listening.exception(), (asyncio.IncompleteReadError, ConnectionError)
+        )
 
     async def _listen(self) -> None:
         while True:

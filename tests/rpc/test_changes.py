@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,12 @@ from pyservice.rpc import (
     ChangesPoll,
     InternalClient,
     InternalServer,
+    Unreachable,
     next_changes,
 )
 from pyservice.watch import ParkedTask, Topics, Waiters, park
+from tests.patience import PATIENCE_S
+from tests.two_doors import until
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +37,8 @@ class Plane:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "internal.sock"
         self.topics = Topics()
+        self.failures = 0
+        """How often it was asked while it was away."""
         self._server: InternalServer | None = None
 
     async def start(self) -> None:
@@ -44,10 +50,29 @@ class Plane:
             await self._server.stop(0.0)
             self._server = None
 
+    async def is_asked(self) -> None:
+        """Returns when somebody waits for its next change."""
+        await until(lambda: bool(self.topics._news))
+
     def waits(self, waiters: Waiters, topic: str) -> asyncio.Task[bool]:
         """Somebody who read just now and waits for the next change of a topic."""
         parked = park(topic, sequence=self.topics.sequence, run=self.topics.run)
         return asyncio.create_task(waiters.wait(ParkedTask(), parked))
+
+
+class Client(InternalClient):
+    """Counts the outages that it meets."""
+
+    def __init__(self, plane: Plane) -> None:
+        super().__init__(plane.path)
+        self._plane = plane
+
+    async def call(self, *words: Any, **more: Any) -> Any:
+        try:
+            return await super().call(*words, **more)
+        except Unreachable:
+            self._plane.failures += 1
+            raise
 
 
 @pytest.fixture
@@ -60,7 +85,7 @@ async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
 @asynccontextmanager
 async def polling(plane: Plane) -> AsyncIterator[Waiters]:
     waiters = Waiters()
-    async with InternalClient(plane.path) as client:
+    async with Client(plane) as client:
         task = asyncio.create_task(ChangesPoll(client, waiters).run())
         yield waiters
         task.cancel()
@@ -72,13 +97,13 @@ async def test_news_reach_whom_they_concern(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
-        await asyncio.sleep(0.05)
+        await plane.is_asked()
         plane.topics.bump("a")
-        over = await asyncio.wait_for(concerned, 5)
+        over = await asyncio.wait_for(concerned, PATIENCE_S)
         assert not over
         assert not other.done()
         plane.topics.bump("b")
-        await asyncio.wait_for(other, 5)
+        await asyncio.wait_for(other, PATIENCE_S)
 
 
 async def test_what_changed_before_anybody_asked_is_told(plane: Plane) -> None:
@@ -86,7 +111,7 @@ async def test_what_changed_before_anybody_asked_is_told(plane: Plane) -> None:
     async with polling(plane) as waiters:
         waiting = plane.waits(waiters, "a")
         plane.topics.bump("a")
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_after_a_time_without_anybody_news_go_on(plane: Plane) -> None:
@@ -96,7 +121,7 @@ async def test_after_a_time_without_anybody_news_go_on(plane: Plane) -> None:
             waiting = plane.waits(waiters, "a")
             await asyncio.sleep(0.01 * number)
             plane.topics.bump("a")
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, PATIENCE_S)
             # Nobody is told of these, and nobody has to be.
             for _ in range(100):
                 plane.topics.bump("a", "b")
@@ -106,12 +131,12 @@ async def test_an_outage_loses_nothing_and_wakes_nobody_else(plane: Plane) -> No
     await plane.start()
     async with polling(plane) as waiters:
         concerned, other = plane.waits(waiters, "a"), plane.waits(waiters, "b")
-        await asyncio.sleep(0.05)
+        await plane.is_asked()
         await plane.stop()
         plane.topics.bump("a")
-        await asyncio.sleep(0.05)
+        await until(lambda: plane.failures > 0)
         await plane.start()
-        await asyncio.wait_for(concerned, 10)
+        await asyncio.wait_for(concerned, PATIENCE_S)
         assert not other.done()
         other.cancel()
 
@@ -120,19 +145,19 @@ async def test_another_run_wakes_everybody(plane: Plane) -> None:
     await plane.start()
     async with polling(plane) as waiters:
         waiting = [plane.waits(waiters, topic) for topic in "abc"]
-        await asyncio.sleep(0.05)
+        await plane.is_asked()
         await plane.stop()
         plane.topics = Topics()
         await plane.start()
         for task in waiting:
-            over = await asyncio.wait_for(task, 10)
+            over = await asyncio.wait_for(task, PATIENCE_S)
             assert not over
 
 
 async def test_a_plane_that_is_not_there_yet_is_waited_for(plane: Plane) -> None:
     async with polling(plane) as waiters:
         waiting = plane.waits(waiters, "a")
-        await asyncio.sleep(0.1)
+        await until(lambda: plane.failures > 0)
         await plane.start()
         plane.topics.bump("a")
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE_S)

@@ -19,6 +19,7 @@ from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
 from pyservice.watch import Waiters
+from tests.patience import PATIENCE_S
 from tests.two_doors import GROUP, GROUPS, SmallControl, open_doors, until
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +80,7 @@ def billing(
     )
     request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index)
     filling = [("x-filling", "x" * (filling_bytes // entries))] * entries
-    return method(request, metadata=(CLOUD, *filling), timeout=20)
+    return method(request, metadata=(CLOUD, *filling), timeout=PATIENCE_S)
 
 
 def _is_parked(waiters: Waiters, number: int) -> bool:

@@ -19,6 +19,7 @@ from pyservice.doors.limits import Limits, Rate
 from pyservice.observability.metrics import CANCELLED, RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
+from tests.patience import PATIENCE_S
 from tests.small_service import CONNECTED, LOBBY_ID, MATCHMAKER, GrpcDoor, SmallService, open_door
 
 pytestmark = pytest.mark.anyio
@@ -207,7 +208,7 @@ async def test_an_operation_past_its_deadline_is_given_up(
     data = pb.JoinLobbyRequest(lobby_id=LOBBY_ID).SerializeToString()
     failure = await failure_of(door, "JoinLobby", data, timeout=1.0)
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(service.left.wait(), 5)
+    await asyncio.wait_for(service.left.wait(), PATIENCE_S)
     codes = metrics.grpc.meters["join"].codes
     while sum(codes.values()) == 0:
         await asyncio.sleep(0)
@@ -269,7 +270,7 @@ async def test_a_watch_sees_every_change_and_the_end(door: GrpcDoor) -> None:
         await watch.read()
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     # A watch keeps nobody from stopping.
-    await asyncio.wait_for(stopping, 10)
+    await asyncio.wait_for(stopping, PATIENCE_S)
 
 
 # Reflection

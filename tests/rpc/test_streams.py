@@ -16,6 +16,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.rpc import RpcServer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -140,7 +141,7 @@ async def test_a_client_that_goes_away_ends_what_waits_for_it(
     while len(counter.asked) < 2:
         await asyncio.sleep(0)
     stream.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not counter.left:
             await asyncio.sleep(0.001)
 

@@ -13,6 +13,7 @@ from pyservice.storage.objects import Blobs, Objects, Part, Prepared
 from pyservice.storage.s3_objects import Bucket, BucketSettings
 from pyservice.storage.signatures import UrlSigner
 from tests.cdn.listener import KEY, running_listener
+from tests.patience import PATIENCE_S
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
 
@@ -41,7 +42,10 @@ class Place:
 
 @contextlib.asynccontextmanager
 async def folder_place(folder: Path) -> AsyncIterator[Place]:
-    async with running_listener(folder) as listener, httpx.AsyncClient() as client:
+    async with (
+        running_listener(folder) as listener,
+        httpx.AsyncClient(timeout=PATIENCE_S) as client,
+    ):
         yield Place(listener.objects, listener.blobs, client)
 
 
@@ -57,7 +61,7 @@ async def bucket_place(server: S3Server, prefix: str) -> AsyncIterator[Place]:
         )
     )
     objects = Objects(bucket, UrlSigner(KEY), "http://127.0.0.1:1")
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         yield Place(objects, bucket, client)
 
 

@@ -13,6 +13,8 @@ from typing import Final
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 BINARY: Final = Path(__file__).resolve().parents[2] / "build" / "s3" / "bin" / "s3s-fs"
 ACCESS_KEY: Final = "test-access"
 SECRET_KEY: Final = "test-secret"
@@ -76,7 +78,7 @@ def _spawn(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
     """Whether it listens; False when it has ended or says nothing for long."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return process.poll() is None

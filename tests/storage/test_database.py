@@ -29,6 +29,7 @@ from pyservice.storage.migrations import migrate
 from tests.databases import KINDS, Databases, Server
 from tests.databases import one_server as one_server
 from tests.databases import server as server
+from tests.patience import PATIENCE_S
 from tests.storage.notes import NOTES, at_once, both, count_up, in_use, number, prepare
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 async def _at_rest(database: Database) -> None:
     """What somebody was in the middle of goes on to its end without him; then no connection is held."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while in_use(database):
             await asyncio.sleep(0)
 
@@ -74,15 +75,17 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
 # What was promised of connections ----------------------------------------------------------------
 
 
-async def test_every_connection_to_sqlite_syncs_each_commit(on_sqlite: Database) -> None:
+async def test_every_connection_to_sqlite_syncs_each_commit_and_overwrites_what_it_deletes(
+    on_sqlite: Database,
+) -> None:
     async def ask(tx: Transaction) -> tuple[Any, ...]:
-        names = ("journal_mode", "synchronous", "foreign_keys")
+        names = ("journal_mode", "synchronous", "foreign_keys", "secure_delete")
         found = [await tx.first(text(f"PRAGMA {name}")) for name in names]
         return tuple(row[0] for row in found if row is not None)
 
     answers = await at_once(on_sqlite, "read", 40, ask)
     answers += await at_once(on_sqlite, "write", 1, ask)
-    assert set(answers) == {("wal", 2, 1)}
+    assert set(answers) == {("wal", 2, 1, 1)}
 
 
 @pytest.mark.parametrize("how", ["read", "write"])
@@ -225,7 +228,7 @@ async def test_writers_of_one_row_go_one_after_the_other(database: Database) -> 
 async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
     async with database.write() as writing:
         await count_up(writing)
-        async with asyncio.timeout(2), database.read() as tx:
+        async with asyncio.timeout(PATIENCE_S), database.read() as tx:
             assert await number(tx) == 0
 
 
@@ -343,7 +346,7 @@ async def test_a_cancelled_write_is_whole_or_not_at_all_and_leaves_no_lock_and_n
         task.cancel()
         await asyncio.wait({task})
         await _at_rest(database)
-    async with asyncio.timeout(5), database.write() as tx:
+    async with asyncio.timeout(PATIENCE_S), database.write() as tx:
         a, b = await both(tx)
         await count_up(tx, "a")
     assert a == b

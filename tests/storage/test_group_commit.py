@@ -11,9 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from pyservice.errors import ServiceError
+from pyservice.storage import sqlite
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.sqlite_connections import Connections
 from pyservice.storage.transactions import Transaction
+from tests.patience import PATIENCE_S
 from tests.storage.notes import both, count_up, number, prepare
 
 pytestmark = pytest.mark.anyio
@@ -169,8 +171,10 @@ async def test_a_reader_whose_transaction_ended_reads_no_other_state(
 
 
 async def test_who_waits_for_another_process_keeps_nobody_else_waiting(
-    database: SqliteDatabase, tmp_path: Path
+    database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Longer than anybody here has patience.
+    monkeypatch.setattr(sqlite, "_LOCKED_TIMEOUT_S", 2 * PATIENCE_S)
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -180,7 +184,7 @@ async def test_who_waits_for_another_process_keeps_nobody_else_waiting(
 
     writing = [asyncio.create_task(write()) for _ in range(3)]
     turns = 0
-    async with asyncio.timeout(9):
+    async with asyncio.timeout(PATIENCE_S):
         while turns < 100:
             async with database.read() as tx:
                 assert await both(tx) == (0, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.storage.incoming import Incoming
+from tests.patience import PATIENCE_S
 from tests.storage.places import folder_place
 
 pytestmark = pytest.mark.anyio
@@ -29,12 +30,12 @@ async def test_what_comes_after_a_failure_leaves_no_file(
     upload = Incoming(folder / "a", 8, threads, lambda path: None, lambda size: nullcontext())
     first, second = asyncio.Event(), asyncio.Event()
     upload.take(memoryview(b"1234"), first.set)  # the folder is not there: it cannot be written
-    await asyncio.wait_for(first.wait(), 5)
+    await asyncio.wait_for(first.wait(), PATIENCE_S)
     with pytest.raises(FileNotFoundError):
         await upload.commit()
     folder.mkdir()
     upload.take(memoryview(b"5678"), second.set)
-    await asyncio.wait_for(second.wait(), 5)
+    await asyncio.wait_for(second.wait(), PATIENCE_S)
     await upload.abort()
     assert list(folder.iterdir()) == []
 

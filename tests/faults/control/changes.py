@@ -25,6 +25,8 @@ class Change:
     """What is asked for. `fields` makes a request that changes something, given what was seen before."""
 
     name: str
+    operation: str
+    """Its slug; of a command the method that it calls."""
     ask: Ask
     """Of fields and a key."""
     fields: Callable[[Scene, Fields], Fields]
@@ -55,7 +57,7 @@ def _asked(slug: str, fields: Callable[[Scene, Fields], Fields], **more: Any) ->
     async def ask(scene: Scene, wanted: Fields, key: str) -> Answer:
         return await scene.developer.call(slug, key, **wanted)
 
-    return Change(more.pop("name", slug), ask, fields, **more)
+    return Change(more.pop("name", slug), slug, ask, fields, **more)
 
 
 def _commanded(
@@ -66,7 +68,7 @@ def _commanded(
     async def ask(scene: Scene, wanted: Fields, _: str) -> Answer:
         return await scene.command(method, **wanted)
 
-    return Change(name, ask, fields, **more)
+    return Change(name, method, ask, fields, **more)
 
 
 # Games and their namespaces -----------------------------------------------------------------------
@@ -187,12 +189,17 @@ def _new_build(scene: Scene, _: Fields) -> Fields:
     return {**scene.game, "display_name": uuid4().hex, "image_file": image}
 
 
+def _new_environment_build(scene: Scene, _: Fields) -> Fields:
+    image = {"path": "server.tar", "content_length": len(BUILD)}
+    return {**scene.environment, "name": uuid4().hex, "image_file": image}
+
+
 def _new_site(scene: Scene, _: Fields) -> Fields:
     files = [{"path": "index.html", "content_length": len(PAGE)}]
     return {**scene.game, "display_name": uuid4().hex, "files": files}
 
 
-def _new_avatar(scene: Scene, _: Fields) -> Fields:
+def _new_picture(scene: Scene, _: Fields) -> Fields:
     return {**scene.game, "path": "a.png", "content_length": len(png())}
 
 
@@ -206,6 +213,10 @@ def _the_picture(scene: Scene, _: Fields) -> Fields:
 
 def _the_build(scene: Scene, _: Fields) -> Fields:
     return {**scene.game, "build_id": scene.build_id}
+
+
+def _the_environment_build(scene: Scene, _: Fields) -> Fields:
+    return {**scene.environment, "build_id": scene.build_id}
 
 
 def _tags(scene: Scene, _: Fields) -> Fields:
@@ -223,8 +234,10 @@ def _completed(kind: str) -> Change:
 
 OF_FILES: Final = (
     _asked("create_game_build", _new_build),
+    _asked("prepare_build", _new_environment_build),
+    _asked("complete_build", _the_environment_build, steps=KEPT, prepare=Scene.new_build),
     _asked("create_site", _new_site),
-    _asked("prepare_avatar", _new_avatar),
+    *(_asked(f"prepare_{kind}", _new_picture) for kind in ("avatar", "banner", "logo")),
     *(
         _asked("complete_upload", _the_upload, steps=KEPT, prepare=prepare, name=name)
         for name, prepare in (
@@ -262,6 +275,10 @@ def _the_link(scene: Scene, _: Fields) -> Fields:
 
 def _the_person(scene: Scene, _: Fields) -> Fields:
     return {**scene.group, "identity_id": scene.people[-1].identity_id}
+
+
+def _other_bio(scene: Scene, _: Fields) -> Fields:
+    return {**scene.group, "bio": uuid4().hex}
 
 
 def _paid(scene: Scene, _: Fields) -> Fields:
@@ -304,6 +321,7 @@ OF_PEOPLE: Final = (
 COMMANDS: Final = (
     _commanded("identity create", "CreateIdentity", _named, is_repeatable=False),
     _commanded("group create", "AdminCreateGroup", _named, is_repeatable=False),
+    _commanded("group update", "UpdateGroup", _other_bio, in_records=ONE_PAGE),
     _commanded("group add-member", "AddMember", _the_person, prepare=Scene.new_person),
     _commanded("group remove-member", "RemoveMember", _the_person, prepare=Scene.new_member),
     _commanded("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),

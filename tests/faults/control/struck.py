@@ -30,11 +30,12 @@ from pyservice.storage.tables import metadata
 from tests.control.world import MOVING
 from tests.faults.shim import Rule, Shim
 from tests.household import Answer, Door, House
+from tests.patience import PATIENCE_S, FreeTime
 
 _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 AGREE_S: Final = 1.0
-UP_S: Final = 30.0
+UP_S: Final = 60.0
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 Told = TypeVar("Told")
 Rows = dict[str, frozenset[tuple[Any, ...]]]
@@ -173,7 +174,7 @@ async def struck(house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Tol
         rule = house.arm(step)
         try:
             answer = await ask()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while not rule.struck:
                     await asyncio.sleep(0.005)
         except TimeoutError:
@@ -231,9 +232,9 @@ class Witness:
         within a second of both being up.
         """
         await self.both_up()
-        began_s = time.monotonic()
+        began = FreeTime()
         while found := await self._differences():
-            assert time.monotonic() - began_s < AGREE_S, (found, self._house.log())
+            assert began.is_within(AGREE_S), (found, self._house.log())
             await asyncio.sleep(0.01)
 
     async def records(self) -> Rows:

@@ -17,6 +17,7 @@ from pyservice.storage.database import Database, open_database
 from tests.databases import Databases
 from tests.faults.cut import Way, way_to
 from tests.household import Developer, House
+from tests.patience import PATIENCE_S
 from tests.storage.notes import (
     at_once,
     both,
@@ -170,7 +171,7 @@ async def test_a_statement_that_nobody_waits_for_ends_on_the_server_too(
         return bool(row[0])
 
     task = asyncio.create_task(wait_long())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not await is_asleep():
             await asyncio.sleep(0.01)
         task.cancel()
@@ -179,7 +180,7 @@ async def test_a_statement_that_nobody_waits_for_ends_on_the_server_too(
         while await is_asleep():
             await asyncio.sleep(0.01)
     # The row that it had changed is nobody's any more.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await write_once(database)
     async with database.read() as tx:
         assert await number(tx) == 1

@@ -24,14 +24,13 @@ from tests.databases import KINDS, Databases
 from tests.faults.control.struck import LOG, StruckHouse
 from tests.faults.cut import way_to
 from tests.household import Developer, Door, GrpcDoor, eventually
+from tests.patience import PATIENCE_S, FreeTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
-WAKES_S: Final = 10.0
-"""A watch that nobody wakes answers after 40 s."""
 READS: Final = 5
 ATTEMPTS: Final = 4
-MADE_S: Final = 2.0
+MADE_S: Final = 1.0
 _ADMIN: Final = "hosting.internal.v1.ControlAdmin"
 
 
@@ -202,14 +201,14 @@ async def wakes(scene: Scene, watched: Watched) -> None:
         await scene.ask_and_go(watched)
         if await is_made(watched):
             break
-    after = await asyncio.wait_for(waiting, WAKES_S)
+    after = await asyncio.wait_for(waiting, PATIENCE_S)
     assert watched.is_there(after), after
 
 
 async def is_made(watched: Watched) -> bool:
     """Not where something else of the plane was on its way to the disk, and the caller went before he was heard."""
-    end_s = asyncio.get_running_loop().time() + MADE_S
-    while asyncio.get_running_loop().time() < end_s:
+    began = FreeTime()
+    while began.is_within(MADE_S):
         if watched.is_there(await watched.read()):
             return True
     return False

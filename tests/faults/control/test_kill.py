@@ -15,6 +15,8 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2
+from tests.control.authorization_rows import ROWS
 from tests.control.files import without_addresses
 from tests.databases import KINDS, Databases
 from tests.faults.control.changes import (
@@ -29,6 +31,7 @@ from tests.faults.control.changes import (
 from tests.faults.control.scene import Fields, Scene
 from tests.faults.control.struck import (
     FED,
+    KEPT,
     MOMENTS,
     RECORDS,
     Rows,
@@ -42,6 +45,21 @@ from tests.household import Answer
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 NOT_MADE: Final = "No token was made"
+ELSEWHERE: Final = {"RemoveOrphans": "test_killed_orphans", "RotateControlKeys": "test_killed_keys"}
+"""Commands that change no record, and where planes are killed while they ask."""
+
+
+def test_whatever_changes_something_is_killed_in_the_middle() -> None:
+    """Operations that change records, as each is found to in the authorization table, and commands of the control
+    plane. A new one has to be among the changes.
+    """
+    operations = {row.slug for row in ROWS if row.changes}
+    service = control_admin_pb2.DESCRIPTOR.services_by_name["ControlAdmin"]
+    commands = {one.name for one in service.methods if not one.name.startswith("List")}
+    assert ELSEWHERE.keys() <= commands
+    assert {change.operation for change in CHANGES} == operations | commands - ELSEWHERE.keys()
+    for method, module in ELSEWHERE.items():
+        assert method in Path(__file__).with_name(f"{module}.py").read_text()
 
 
 class Asking:
@@ -194,11 +212,13 @@ FEW: Final = {
         ("revoke_namespace_token", FED[5]),
         ("set_version", FED[3]),
         ("set_cdn_auth", RECORDS[2]),
+        ("complete a build", KEPT[3]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),
         ("set_domain_public_auth", FED[4]),
         ("remove_domain", FED[3]),
+        ("complete_build", KEPT[1]),
     ),
 }
 

@@ -6,12 +6,9 @@ A stopped data plane answers nobody, so the control plane is asked at its own do
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,27 +18,25 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.databases import KINDS, Databases
-from tests.dataplane.configurations import document
 from tests.household import (
     ARENA_MODES,
     HARMLESS,
-    Answer,
     Developer,
     Door,
     GrpcDoor,
     House,
     HttpDoor,
 )
+from tests.patience import FreeTime, promised
+from tests.stranger import CLAIMED
+from tests.stranger import house as house
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 DOORS: Final = ("http", "grpc")
-CLAIMED: Final = "claimed.example.com"
-"""Domain of a namespace that the control plane does not know."""
-STRANGER: Final = document(access={"domains": [CLAIMED]})
-STORED_S: Final = (0.9, 3.0)
-"""A second, and what a machine with other work takes for the rest."""
+WAITED_S: Final = 1.0
+"""For the data plane, before it is said that a change is stored."""
+EFFECT_S: Final = 1.0
 Fields = dict[str, Any]
 
 
@@ -233,22 +228,6 @@ def request(scene: Scene, slug: str, fields: Fields) -> Fields:
 # The service --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def house(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    databases: Databases,
-) -> Iterator[House]:
-    folder: Path = tmp_path_factory.mktemp("stored")
-    feed_file = folder / "feed.json"
-    feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
-    made = House(folder, databases.url(request.param))
-    try:
-        yield made.start("--feed", str(feed_file))
-    finally:
-        made.close()
-
-
 @pytest.fixture(params=DOORS)
 async def scene(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Scene]:
     made = Scene(house, request.param)
@@ -269,12 +248,6 @@ def stopped_data_plane(house: House) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def timed(call: Awaitable[Answer]) -> tuple[Answer, float]:
-    began_s = time.monotonic()
-    answer = await call
-    return answer, time.monotonic() - began_s
-
-
 # A data plane that does not answer ----------------------------------------------------------------
 
 
@@ -286,14 +259,16 @@ async def test_a_change_that_the_data_plane_does_not_confirm_is_stored_and_takes
     fields, key = request(scene, slug, fields), uuid4().hex
     with stopped_data_plane(scene.house):
         for _ in range(2):
-            answer, took_s = await timed(scene.inside.call(slug, key, **fields))
+            began = FreeTime()
+            answer = await scene.inside.call(slug, key, **fields)
             assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
             # Nobody could ask for the same env_ token again.
             is_lost = slug == "create_service_token"
             said = "No token was made" if is_lost else "stored and will take effect"
             assert said in answer.detail
             assert HARMLESS in answer.detail
-            assert STORED_S[0] < took_s < STORED_S[1]
+            assert began.wall_s > 0.9 * WAITED_S
+            assert began.is_within(1.5 * WAITED_S)
             if scene.inner.name == "http":
                 assert int(answer.headers["retry-after"]) > 0
     body = await scene.developer.good(slug, key, **fields)
@@ -305,10 +280,11 @@ async def test_what_was_stored_takes_effect_though_nobody_repeats_it(scene: Scen
     fields = {**scene.place, "domain": scene.domain}
     with stopped_data_plane(scene.house):
         assert await scene.inside.code("remove_domain", **fields) == "CONTROL_PLANE_UNAVAILABLE"
-    async with asyncio.timeout(2):
-        while await scene.regions(**page) == "OK":
-            await asyncio.sleep(0.01)
-    assert await scene.regions(**page) == "TOKEN_MISSING"
+
+    async def is_there() -> bool:
+        return await scene.regions(**page) == "TOKEN_MISSING"
+
+    await promised(is_there, EFFECT_S)
 
 
 # A data plane that does not take it ---------------------------------------------------------------

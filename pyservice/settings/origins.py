@@ -1,0 +1,111 @@
+"""What developers upload is foreign code for a browser: where it would be of one origin with the API, with people's
+pages or with another developer's site (decisions 8.9). Pure: it reads settings and tells problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from pyservice.settings.model import Settings
+from pyservice.settings.sections import ListenAddress
+
+ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
+OUTSIDE: Final = (
+    "a host of its own outside of that domain, as files.example.com is beside cdn.example.com"
+)
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class _Place(NamedTuple):
+    """Where something is served, and which setting says so; `is_given` False: its default does."""
+
+    location: tuple[str, ...]
+    url: SplitResult
+    is_given: bool = True
+
+    @property
+    def host(self) -> str:
+        return (self.url.hostname or "").removesuffix(".")
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        port = self.url.port
+        return self.url.scheme, self.host, _DEFAULT_PORTS[self.url.scheme] if port is None else port
+
+    def is_below(self, domain: str | None) -> bool:
+        """Whether it is the domain, or a host of it."""
+        return domain is not None and f".{self.host}".endswith(f".{domain}")
+
+
+def shared_origins(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
+    """Location and message of each. `wrong` are sections of which the defaults stand in `settings`."""
+    domain = settings.domains.cdn
+    services, stores = list(_services(settings, wrong)), list(_stores(settings, wrong))
+    for service in services:
+        if service.is_below(domain):
+            yield (
+                list(service.location),
+                f"{service.url.hostname} is at or below domains.cdn ({domain}), where hosts are sites of games: "
+                "give it a host outside of that domain, or the sites another domain",
+            )
+    for store in stores:
+        if store.is_below(domain):
+            yield (
+                list(store.location),
+                f"{store.url.hostname} is at or below domains.cdn ({domain}), and a game of that name would share its "
+                f"origin with uploads and pictures: give it {OUTSIDE}",
+            )
+        what = "the CDN" if store.location == ("cdn_url",) else "the bucket"
+        for service in services:
+            # Two listeners that overlap are told as such.
+            if store.origin == service.origin and (store.is_given or service.is_given):
+                yield (
+                    list(store.location),
+                    f"{store.url.geturl()} is of the same origin as {'.'.join(service.location)} "
+                    f"({service.url.geturl()}), where a site could do what its visitors may: "
+                    f"give {what} another host or port",
+                )
+
+
+def _services(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
+    """The API, and people's pages."""
+    if settings.public_url is not None:
+        yield from _place(("public_url",), settings.public_url)
+    elif wrong.isdisjoint(("http", "public_url")):
+        yield from _listening(("public_url",), settings.http)
+    yield from _place(("hub_url",), settings.hub_url)
+    if settings.domains.main is not None:
+        yield from _place(("domains", "main"), f"https://{settings.domains.main}")
+
+
+def _stores(settings: Settings, wrong: Set[str]) -> Iterator[_Place]:
+    """What browsers ask for files of all games: a site in local mode, uploads, pictures."""
+    if settings.cdn_url is not None:
+        yield from _place(("cdn_url",), settings.cdn_url)
+    # Without a control plane there are no files.
+    elif settings.feed_file is None and wrong.isdisjoint(("cdn", "cdn_url", "feed_file")):
+        yield from _listening(("cdn_url",), settings.cdn)
+    if settings.s3 is not None:
+        name = "endpoint" if settings.s3.public_endpoint is None else "public_endpoint"
+        yield from _place(("s3", name), getattr(settings.s3, name))
+
+
+def _place(location: tuple[str, ...], url: str | None) -> Iterator[_Place]:
+    """Nothing: there is no URL, or none that could be asked."""
+    try:
+        parts = urlsplit(url or "")
+        _ = parts.port
+    except ValueError:
+        return
+    if parts.hostname:
+        yield _Place(location, parts)
+
+
+def _listening(location: tuple[str, ...], address: ListenAddress) -> Iterator[_Place]:
+    """What answers name when no URL is set."""
+    host = "127.0.0.1" if address.host in ANY_HOST else address.host
+    for place in _place(location, f"http://{ListenAddress(host, address.port)}"):
+        yield place._replace(is_given=False)

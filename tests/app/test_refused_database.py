@@ -1,0 +1,167 @@
+"""A start on a PostgreSQL server that has not the database, or does not let us in: it ends and says in a sentence what
+to do. Waiting would help nobody, as it does where a server is only away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import pytest
+
+from pyservice.storage.database import DatabaseUnusable, open_database
+from pyservice.storage.migrations import migrate
+from tests.commands import run
+from tests.databases import Databases, Server
+from tests.databases import one_server as one_server
+from tests.databases import server as server
+from tests.household import Developer, House
+from tests.patience import PATIENCE_S, eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+OWNER: Final = "://postgres:@"
+"""In the URLs of tests: who may do anything."""
+
+
+def name_of(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+@pytest.fixture
+def house(databases: Databases, tmp_path: Path) -> Iterator[House]:
+    """Its server has not its database."""
+    made = House(tmp_path / "house", databases.url("postgresql"))
+    databases.remove(made.database_url, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def sentences(house: House) -> set[str]:
+    """What it said in words for people."""
+    return {line for line in house.log().splitlines() if line.startswith("pyservice: ")}
+
+
+async def test_a_first_start_on_a_database_that_is_not_there_ends_and_says_how_to_make_it(
+    house: House, databases: Databases, tmp_path: Path
+) -> None:
+    process = house.spawn()
+    assert await asyncio.to_thread(process.wait, PATIENCE_S) == 1
+    assert house.database_url is not None
+    name = name_of(house.database_url)
+    assert sentences(house) == {
+        f'pyservice: the PostgreSQL server says: database "{name}" does not exist: make it (createdb {name}), '
+        "or correct database_url"
+    }
+    done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=house.database_url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f'pyservice migrate: the PostgreSQL server says: database "{name}"' in done.stderr
+    # As it says.
+    databases.server.psql(f"CREATE DATABASE {name}")
+    await asyncio.to_thread(house.start)
+    assert house.stop() == 0
+
+
+async def test_players_are_served_while_the_database_is_not_there_and_it_is_used_when_it_is_back(
+    house: House, databases: Databases, tmp_path: Path
+) -> None:
+    assert house.database_url is not None
+    name = name_of(house.database_url)
+    databases.server.psql(f"CREATE DATABASE {name}")
+    await asyncio.to_thread(house.start)
+    door = house.door("http")
+    token = house.cloud_token
+    game_id = await Developer(house, door, token).arena()
+    assert house.stop() == 0
+    databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
+    await asyncio.to_thread(house.start)
+    # The data plane has somebody to serve.
+    assert house.said["owner_group_id"] is None
+    assert any("createdb" in line for line in sentences(house))
+    databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
+
+    async def is_back() -> bool:
+        return (await door.call("get_game", {"game_id": game_id}, token=token)).code == "OK"
+
+    await eventually(is_back)
+    await door.close()
+    assert house.stop() == 0
+
+
+async def refusal(url: str, folder: Path) -> str:
+    """What is said of a database that is refused."""
+    database = open_database(url, folder)
+    with pytest.raises(DatabaseUnusable) as caught:
+        await migrate(database, is_allowed=True)
+    await database.close()
+    return str(caught.value)
+
+
+async def test_a_user_whom_the_server_does_not_know_is_told(
+    databases: Databases, tmp_path: Path
+) -> None:
+    url = str(databases.url("postgresql")).replace(OWNER, "://nobody:secret@")
+    said = await refusal(url, tmp_path)
+    assert said == (
+        'the PostgreSQL server says: role "nobody" does not exist: correct user and password in database_url, or '
+        "whom the server lets in (pg_hba.conf)"
+    )
+
+
+async def test_a_wrong_password_is_told_and_not_repeated(server: Server, tmp_path: Path) -> None:
+    role = f"role_{uuid4().hex[:12]}"
+    url, asked = server.url(), "\\t on\nSHOW hba_file;"
+    server.psql(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'right'")
+    [path] = [Path(word) for word in server.psql(asked).split() if word.endswith("pg_hba.conf")]
+    before = path.read_text()
+    path.write_text(f"local all {role} scram-sha-256\n{before}")
+    try:
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+        for password in ("wrong", ""):
+            said = await refusal(url.replace(OWNER, f"://{role}:{password}@"), tmp_path)
+            assert f'password authentication failed for user "{role}"' in said
+            assert said.endswith("or whom the server lets in (pg_hba.conf)")
+            assert "wrong" not in said
+        database = open_database(url.replace(OWNER, f"://{role}:right@"), tmp_path)
+        assert await migrate(database, is_allowed=True)
+        await database.close()
+    finally:
+        path.write_text(before)
+
+
+async def test_a_user_who_may_make_no_tables_is_told(databases: Databases, tmp_path: Path) -> None:
+    url, role = str(databases.url("postgresql")), f"role_{uuid4().hex[:12]}"
+    databases.server.psql(f"CREATE ROLE {role} LOGIN")
+    said = await refusal(url.replace(OWNER, f"://{role}:@"), tmp_path)
+    assert said == (
+        "the PostgreSQL server says: permission denied for schema public: let the user of database_url make tables "
+        "there (as owner of the database, or GRANT CREATE ON SCHEMA public)"
+    )
+
+
+async def test_a_server_that_is_away_is_waited_for(server: Server, tmp_path: Path) -> None:
+    house = House(tmp_path / "house", server.url())
+    await asyncio.to_thread(server.stop)
+    process = house.spawn()
+    try:
+
+        async def is_told() -> bool:
+            return "database away" in house.log()
+
+        await eventually(is_told)
+        assert process.poll() is None
+        await asyncio.to_thread(server.start)
+
+        async def is_ready() -> bool:
+            return house.ready_file.exists()
+
+        await eventually(is_ready)
+        assert house.stop() == 0
+    finally:
+        house.close()

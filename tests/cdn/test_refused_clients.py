@@ -1,0 +1,115 @@
+"""What becomes of a client that was refused while it still sends: it reads why, and holds the connection for no longer
+than it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from pyservice.doors import leaving
+from tests.cdn.arena import key, make_site
+from tests.cdn.listener import Listener, running_listener
+from tests.cdn.test_slow_readers import WHOLE, slow_line
+from tests.cdn.wire import Connect, Wire
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+LOOK_S = 0.1
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
+    """An impatient one."""
+    monkeypatch.setattr(leaving, "LOOK_S", LOOK_S)
+    async with running_listener(tmp_path / "objects") as found:
+        yield found
+
+
+async def refused(listener: Listener, connect: Connect) -> Wire:
+    """A client whose upload has not the length of its URL, and who goes on sending it."""
+    wire = await connect(listener.url)
+    url = await listener.objects.presign_put("up/a", 10, 60)
+    await wire.put_head(url, "Content-Length: 900000000")
+    return wire
+
+
+async def until_gone(listener: Listener) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while listener.server.clients:
+            await asyncio.sleep(0.01)
+
+
+async def test_whoever_sends_slowly_for_a_long_time_reads_why_it_was_refused(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await refused(listener, connect)
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + 8 * LOOK_S
+    while loop.time() < until_s:
+        await wire.send(b"x" * 1000)
+        await asyncio.sleep(LOOK_S / 4)  # the line
+    status, _, body = await wire.answer()
+    assert (status, orjson.loads(body)["code"]) == (400, "UPLOAD_LENGTH_MISMATCH")
+    assert await wire.is_closed()
+    await wire.close()
+    await until_gone(listener)
+
+
+async def test_whoever_never_stops_sending_is_cut_off_all_the_same(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "MOST_S", 5 * LOOK_S)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    wire = await refused(listener, connect)
+
+    async def go_on() -> None:
+        while True:
+            await wire.send(b"x" * 1000)
+            await asyncio.sleep(LOOK_S / 4)  # the line
+
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(go_on(), PATIENCE_S)
+    assert loop.time() - began_s >= 5 * LOOK_S
+    await until_gone(listener)
+
+
+async def test_whoever_neither_sends_nor_closes_is_cut_off(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await refused(listener, connect)
+    assert (await wire.answer())[0] == 400
+    await until_gone(listener)
+
+
+async def test_what_was_answered_before_is_read_to_its_end_on_a_slow_line(
+    listener: Listener,
+) -> None:
+    """It takes many times as long as the refusal of what came behind it."""
+    await listener.objects.put(key("site", "whole.bin"), WHOLE)
+    listener.sites.by_name["arena", "prod"] = make_site({"whole.bin": WHOLE})
+    loop = asyncio.get_running_loop()
+    async with slow_line(listener, "GET /arena/prod/whole.bin HTTP/1.1") as line:
+        async with asyncio.timeout(PATIENCE_S):
+            while not listener.cdn.counts.bytes:
+                await asyncio.sleep(0.01)
+        await loop.sock_sendall(line, b"no http\r\n\r\n")
+        received, began_s = b"", loop.time()
+        while piece := await asyncio.wait_for(loop.sock_recv(line, 2048), PATIENCE_S):
+            received += piece
+            await asyncio.sleep(0.01)  # the line
+    _, _, rest = received.partition(b"\r\n\r\n")
+    assert rest.startswith(WHOLE), f"cut off after {len(received)} bytes"
+    assert rest.removeprefix(WHOLE).startswith(b"HTTP/1.1 400 ")
+    assert loop.time() - began_s > 8 * LOOK_S

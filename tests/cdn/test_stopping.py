@@ -1,0 +1,107 @@
+"""Stopping the listener: what goes on has its time and its answer, and then no connection is open any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.doors import leaving
+from tests.cdn.listener import Listener, running_listener
+from tests.cdn.wire import Connect, Wire
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+EVER_S = 10_000.0
+NOTHING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"], scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
+    async with running_listener(tmp_path / "objects") as found:
+        yield found
+
+
+async def begin_upload(listener: Listener, connect: Connect, key: str = "up/a") -> Wire:
+    """Of four bytes, on a connection that is kept."""
+    wire = await connect(listener.url)
+    url = await listener.objects.presign_put(key, 4, 60)
+    await wire.put_head(url, "Content-Length: 4", "Expect: 100-continue")
+    assert (await wire.answer())[0] == 100
+    return wire
+
+
+def is_nothing_left(listener: Listener) -> bool:
+    counts = listener.server.clients, listener.server.connections, listener.uploads.now
+    return counts == (0, 0, 0) and listener.left_behind() == []
+
+
+async def test_an_upload_gets_its_answer_and_its_connection_takes_nothing_after_it(
+    listener: Listener, connect: Connect
+) -> None:
+    idle = await connect(listener.url)
+    await idle.send(NOTHING)
+    assert (await idle.answer())[0] == 404
+    wire = await begin_upload(listener, connect)
+    stopping = asyncio.ensure_future(listener.server.stop(EVER_S))
+    assert await idle.is_closed()
+    await wire.send(b"abcd")
+    status, headers, _ = await wire.answer()
+    assert (status, headers.get("connection")) == (200, "close")
+    await wire.send(NOTHING)
+    assert await wire.is_closed()
+    await wire.close()
+    await asyncio.wait_for(stopping, PATIENCE_S)
+    assert is_nothing_left(listener)
+    assert await listener.blobs.names("pending") == ["pending/up/a.0"]
+
+
+async def test_a_client_that_stays_after_its_answer_does_not_hold_up_the_stop(
+    listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "LOOK_S", 0.1)
+    wire = await begin_upload(listener, connect)
+    stopping = asyncio.ensure_future(listener.server.stop(EVER_S))
+    await wire.send(b"abcd")
+    assert (await wire.answer())[0] == 200
+    await asyncio.wait_for(stopping, PATIENCE_S)
+    assert is_nothing_left(listener)
+    assert await wire.is_closed()
+
+
+async def test_an_upload_that_does_not_end_is_cut_when_the_time_is_over(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await begin_upload(listener, connect)
+    await wire.send(b"ab")
+    began_s = asyncio.get_running_loop().time()
+    await asyncio.wait_for(listener.server.stop(grace_s=0.2), PATIENCE_S)
+    assert asyncio.get_running_loop().time() - began_s >= 0.2
+    assert is_nothing_left(listener)
+    assert await wire.is_closed()
+    assert await listener.blobs.names("pending") == []
+
+
+async def test_a_refused_client_that_goes_on_sending_is_cut_when_the_time_is_over(
+    listener: Listener, connect: Connect
+) -> None:
+    wire = await connect(listener.url)
+    url = await listener.objects.presign_put("up/a", 4, 60)
+    await wire.put_head(url, "Content-Length: 5000000")
+    assert (await wire.answer())[0] == 400
+    assert listener.server.clients == 1
+    await asyncio.wait_for(listener.server.stop(grace_s=0.0), PATIENCE_S)
+    assert is_nothing_left(listener)
+
+
+async def test_stopping_without_a_connection_takes_no_time(listener: Listener) -> None:
+    await asyncio.wait_for(listener.server.stop(EVER_S), PATIENCE_S)
+    assert is_nothing_left(listener)

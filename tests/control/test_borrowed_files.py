@@ -1,0 +1,82 @@
+"""What a version names is its own game's: a complete build and a complete site of another game are not there for it,
+whether the other game is one's own or a stranger's (decisions 2, 8.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.control.files import put_all, tar
+from tests.control.test_sites import FILES, of
+from tests.control.world import Records
+from tests.household import ARENA_MODES, Developer
+
+pytestmark = pytest.mark.anyio
+
+PORTS = ARENA_MODES["arena"]["docker"]
+
+
+async def complete_site(developer: Developer, game_id: str) -> str:
+    made = await developer.good("create_site", game_id=game_id, display_name="1", files=of(FILES))
+    await put_all(made["presigned_requests"], FILES)
+    await developer.good("complete_upload", upload_id=made["upload_id"])
+    return str(made["site_id"])
+
+
+async def complete_build(developer: Developer, game_id: str) -> str:
+    image = {"path": "a.tar", "content_length": len(tar())}
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1", "image_file": image}
+    made = await developer.good("create_game_build", **fields)
+    await put_all([made["image_presigned_request"]], {"a.tar": tar()})
+    await developer.good("complete_upload", upload_id=made["upload_id"])
+    return str(made["build_id"])
+
+
+def naming(build_id: str, site_id: str) -> dict[str, Any]:
+    """A configuration that names them wherever it can."""
+    mode = {"max_players": 4, "docker": {**PORTS, "image_id": build_id}}
+    return {
+        "cdn": {"site_id": site_id},
+        "matchmaker": {"game_modes": {"arena": mode}, "docker": {"image_id": build_id}},
+    }
+
+
+NOT_FOUND = {
+    ("config", "cdn", "site_id", "not-found"),
+    ("config", "matchmaker", "docker", "image_id", "not-found"),
+    ("config", "matchmaker", "game_modes", "arena", "docker", "image_id", "not-found"),
+}
+
+
+@pytest.fixture(params=["one's own other game", "a stranger's game"])
+async def lender(request: pytest.FixtureRequest, developer: Developer, records: Records) -> Any:
+    """Who has complete files, and the id of the game that they are of."""
+    if request.param == "one's own other game":
+        return developer, await developer.game()
+    identity_id, (group_id,) = await records.identity("Theirs")
+    token, _ = await records.cloud_token(identity_id)
+    stranger = Developer(developer.house, developer.door, token)
+    return stranger, await stranger.game(developer_group_id=group_id)
+
+
+async def test_complete_files_of_another_game_are_not_found_and_nothing_is_changed(
+    developer: Developer, lender: tuple[Developer, str], records: Records
+) -> None:
+    other, other_game_id = lender
+    game_id = await developer.game()
+    config = naming(
+        await complete_build(other, other_game_id), await complete_site(other, other_game_id)
+    )
+    before = await records.tables()
+
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1.0.0", "config": config}
+    told = await developer.good("validate_version", **fields)
+    assert {tuple(one["path"]) for one in told["errors"]} == NOT_FOUND
+    refused = await developer.call("create_version", **fields)
+    assert (refused.code, set(refused.errors)) == ("VALIDATION_FAILED", NOT_FOUND)
+
+    assert await records.tables() == before
+    # The files are as good as any: their own game takes them.
+    await other.good("create_version", **{**fields, "game_id": other_game_id})

@@ -1,0 +1,149 @@
+"""A service with a domain for sites, as a whole: each namespace has hosts of its own, where browsers find its page, and
+whose pages come in without a token (decisions 3, 8.4, 8.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.control.files import put_all
+from tests.databases import KINDS, Databases
+from tests.household import ARENA_MODES, Developer, House, eventually
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+DOMAIN: Final = "sites.example.com"
+FILES_URL: Final = "https://files.example.com"
+PAGES: Final = {"prod": b"<h1>The game</h1>", "staging": b"<h1>The next game</h1>"}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
+    settings: dict[str, Any] = {"domains": {"cdn": DOMAIN}, "cdn_url": FILES_URL}
+    folder = tmp_path_factory.mktemp("domain")
+    made = House(folder, databases.url(request.param), **settings)
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    """At the listener that the proxy of the domain passes on to."""
+    address = f"http://{house.said['cdn']}"
+    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client:
+        yield client
+
+
+async def show(developer: Developer, game_id: str, namespace: str) -> None:
+    """The namespace runs a version with the mode `arena` and a page of its own."""
+    content = {"index.html": PAGES[namespace]}
+    files = [{"path": path, "content_length": len(file)} for path, file in content.items()]
+    made = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
+    requests = made["presigned_requests"]
+    for request in requests:
+        assert request["url"].startswith(f"{FILES_URL}/")
+        # What a proxy of that host does.
+        here = f"http://{developer.house.said['cdn']}"
+        request["url"] = here + request["url"].removeprefix(FILES_URL)
+    await put_all(requests, content)
+    await developer.good("complete_upload", upload_id=made["upload_id"])
+    config = {"cdn": {"site_id": made["site_id"]}, "matchmaker": {"game_modes": ARENA_MODES}}
+    version_id = await developer.version(game_id, config)
+    place = {"game_id": game_id, "namespace_id": namespace}
+    await developer.good("set_version", **place, version_id=version_id)
+
+
+async def lobby_of(developer: Developer, game_id: str, namespace: str) -> str:
+    """Id of a lobby of the namespace that is ready."""
+    token = await developer.service_token(game_id, namespace)
+    fields: dict[str, Any] = {
+        "game_id": game_id,
+        "namespace_id": namespace,
+        "game_mode": "arena",
+        "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
+    }
+    attached = await developer.door.call("attach", fields, token=token)
+    assert attached.code == "OK", attached
+    ready = await developer.door.call("ready", {}, token=attached.body["lobby_token"])
+    assert ready.code == "OK", ready
+    return str(attached.body["lobby_id"])
+
+
+def hosts_of(name: str, namespace: str) -> list[str]:
+    own = f"{name}--{namespace}.{DOMAIN}"
+    return [f"{name}.{DOMAIN}", own] if namespace == "prod" else [own]
+
+
+async def summary(developer: Developer, game_id: str) -> Any:
+    """As the list of games has it."""
+    games = (await developer.good("get_games"))["games"]
+    (found,) = [one for one in games if one["game_id"] == game_id]
+    return found
+
+
+async def test_the_hosts_of_a_namespace_show_its_page_which_finds_its_lobbies_without_a_token(
+    developer: Developer, browser: httpx.AsyncClient
+) -> None:
+    game_id = await developer.game()
+    game = await summary(developer, game_id)
+    name = game["name_id"]
+    assert game["url"] == f"https://{name}.{DOMAIN}"
+    for namespace, page in PAGES.items():
+        await show(developer, game_id, namespace)
+        lobby_id = await lobby_of(developer, game_id, namespace)
+        for host in hosts_of(name, namespace):
+
+            async def is_shown(host: str = host, page: bytes = page) -> bool:
+                return (await browser.get("/", headers={"host": host})).content == page
+
+            await eventually(is_shown)
+            for origin in (f"https://{host}", f"https://{host}:8443"):
+                found = await developer.door.call("find", {"game_modes": ["arena"]}, origin=origin)
+                assert found.code == "OK", (origin, found)
+                assert found.body["lobby"]["lobby_id"] == lobby_id, origin
+
+
+async def test_hosts_of_nobody_show_nothing_and_let_nobody_in(
+    developer: Developer, browser: httpx.AsyncClient
+) -> None:
+    game_id = await developer.game()
+    name = (await summary(developer, game_id))["name_id"]
+    await show(developer, game_id, "prod")
+    for host in (
+        *(DOMAIN, f"{name}--none.{DOMAIN}", f"x.{name}.{DOMAIN}", f"{name}.example.com"),
+        *(f"{name}--staging.{DOMAIN}", "files.example.com"),
+    ):
+        for path in ("/", f"/{name}/prod/"):
+            assert (await browser.get(path, headers={"host": host})).status_code == 404, host
+        if host != f"{name}--staging.{DOMAIN}":
+            answer = await developer.door.call("list", {}, origin=f"https://{host}")
+            assert answer.code == "TOKEN_MISSING", host
+
+
+async def test_a_game_that_has_no_version_yet_lets_its_pages_in_all_the_same(
+    developer: Developer,
+) -> None:
+    """Which hosts are a namespace's is known from its making."""
+    game_id = await developer.game()
+    name = (await summary(developer, game_id))["name_id"]
+    place = {"game_id": game_id, "display_name": "Next", "name_id": "next"}
+    versions = (await developer.good("list_versions", game_id=game_id))["versions"]
+    await developer.good("create_namespace", **place, version_id=versions[0]["version_id"])
+    for host in (*hosts_of(name, "prod"), *hosts_of(name, "staging"), *hosts_of(name, "next")):
+
+        async def is_let_in(host: str = host) -> bool:
+            answer = await developer.door.call("list", {}, origin=f"https://{host}")
+            return answer.code == "OK"
+
+        await eventually(is_let_in)

@@ -1,0 +1,128 @@
+"""Two writers that are in each other's way: a server gives one of them up, and whoever asked for that one's change
+notices nothing of it, whether an operation made it, a command, or the service for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select, text
+
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.database_watch import DatabaseWatch
+from pyservice.control.devices import Devices, LinkKeys
+from pyservice.control.keys import ControlKeys
+from pyservice.control.links import Links
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import devices_pb2 as pb
+from pyservice.storage import devices as links
+from pyservice.storage import groups, numbers
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import device_links, identities, members
+from pyservice.watch import Topics
+from tests.commands import said
+from tests.control.world import Records
+from tests.databases import Databases
+from tests.household import Developer
+from tests.patience import eventually
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+_WAITING = text(
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
+async def until_one_waits(database: Database) -> None:
+    """Returns when somebody waits for what another one has locked. In a file they take turns instead."""
+
+    async def is_waiting() -> bool:
+        async with database.look() as tx:
+            found = await tx.first(_WAITING)
+        return found is not None and found[0] > 0
+
+    if database.name == "postgresql":
+        await eventually(is_waiting)
+
+
+@pytest.fixture
+async def on_server(databases: Databases, tmp_path: Path) -> AsyncIterator[Database]:
+    made = open_database(databases.url("postgresql"), tmp_path)
+    await migrate(made, is_allowed=True)
+    yield made
+    await made.close()
+
+
+async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_dropping_old_ones(
+    on_server: Database, tmp_path: Path
+) -> None:
+    database = on_server
+    old = [f"01920000-0000-7000-8000-{number:012}" for number in range(20)]
+    async with database.write() as tx:
+        for number, device_link_id in enumerate(old):
+            await links.add(tx, device_link_id, number, number, 1)
+    made = Devices(
+        database,
+        Changes(database),
+        RecordIds(),
+        Topics(),
+        LinkKeys(ControlKeys.load_or_create(tmp_path)),
+        Links("http://127.0.0.1:1", None, "https://hub.example", None, str),
+    )
+    call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
+    caller = Caller(TokenKind.TOKENLESS, b"", b"", call.address, call)
+    wanted = select(device_links).with_for_update()
+    async with database.write() as tx:
+        await tx.run(wanted.where(device_links.c.device_link_id == old[-1]))
+        asking = asyncio.create_task(made.prepare(pb.PrepareDeviceLinkRequest(), caller))
+        await until_one_waits(database)
+        # It has locked the others: now each waits for the other, and who began to wait first is given up.
+        await tx.run(wanted.where(device_links.c.device_link_id == old[0]))
+    answer = await asking
+    async with database.read() as tx:
+        kept = {row.device_link_id for row in await tx.all(select(device_links))}
+    assert kept == {answer.device_link_id}
+
+
+async def test_a_member_who_is_added_is_one_whatever_others_do_meanwhile(
+    owner: Developer, records: Records
+) -> None:
+    database, data_dir = records.database, owner.house.data_dir
+    _, [group_id] = await records.identity("Riders")
+    person = await said(data_dir, "identity", "create", "--display-name", "Somebody")
+    values = {"group_id": group_id, "identity_id": person, "create_ms": now_ms()}
+    words = ("group", "add-member", "--group", group_id, "--identity", person)
+    adding: list[asyncio.Task[str]] = []
+
+    async def add_and_take_back() -> None:
+        async with database.write() as tx:
+            mine = select(identities).where(identities.c.identity_id == person)
+            await tx.run(mine.with_for_update())
+            adding.append(asyncio.create_task(said(data_dir, *words)))
+            await until_one_waits(database)
+            await tx.run(insert(members), values)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await add_and_take_back()
+    assert await adding[0] == ""
+    async with database.read() as tx:
+        assert await groups.is_member(tx, group_id, person)
+
+
+async def test_of_two_services_that_see_for_the_first_time_whether_they_can_write_neither_is_wrong(
+    on_server: Database,
+) -> None:
+    watch = DatabaseWatch(on_server)
+    async with on_server.write() as tx:
+        await numbers.add(tx, numbers.WRITTEN_MS, 1)
+        looking = asyncio.create_task(watch.look())
+        await until_one_waits(on_server)
+    await looking
+    assert watch.problem == ""

@@ -1,0 +1,147 @@
+"""Contents are compared namespace by namespace: one whose records cannot be read keeps none of the others from it, is
+told to the operator once, and is looked at again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import update
+
+from pyservice.control import feed_contents
+from pyservice.control.feed_contents import Contents, Message
+from pyservice.control.feeding import Wish
+from pyservice.control.going_on import GoingOn
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.storage.tables import versions
+from tests.control.fed import Fed
+from tests.control.test_feeder import fed as fed
+from tests.control.test_feeder import plane as plane
+from tests.control.test_feeder import source as source
+from tests.patience import PATIENCE_S, FreeTime
+
+pytestmark = pytest.mark.anyio
+
+NEW_LIMIT = 77
+SAID = "not fed"
+
+
+async def all_fed(fed: Fed, count: int) -> list[str]:
+    """Namespaces that the data plane holds as the records have them, in the order in which they are compared."""
+    names = [await fed.source.namespace(f"n{number}") for number in range(count)]
+    await asyncio.gather(*(fed.feeder.settled(one, wait_s=PATIENCE_S) for one in names))
+    await fed.is_idle()
+    return names
+
+
+async def configuration(fed: Fed, namespace_id: str, config: bytes | None = None) -> bytes:
+    """What is stored of the version that it runs; `config` takes its place."""
+    version_id = (await fed.source.row(namespace_id)).version_id
+    is_it = versions.c.version_id == version_id
+    async with fed.source.database.write() as tx:
+        row = await tx.first(versions.select().where(is_it))
+        assert row is not None
+        if config is not None:
+            await tx.run(update(versions).where(is_it).values(config=config))
+    return bytes(row.config)
+
+
+async def fork(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
+    """The records know another change under the revision that the data plane holds, as those of a backup may."""
+    revision = (await fed.source.row(namespace_id)).revision
+    await fed.source.set_revision(namespace_id, revision - 1)
+    await fed.source.touch(namespace_id, limit)
+
+
+async def is_fed(fed: Fed, namespace_id: str, limit: int = NEW_LIMIT) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (held := fed.plane.holds(namespace_id)) is None or (
+            held.matchmaker.lobby_count_max != limit
+        ):
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("count", [1, 40], ids=["one", "more than are compared at once"])
+async def test_namespaces_that_cannot_be_read_keep_no_other_from_being_compared(
+    fed: Fed, count: int
+) -> None:
+    names = await all_fed(fed, count + 20)
+    broken, others = names[:count], names[count:]
+    await fed.end()
+    for one in broken:
+        await configuration(fed, one, b"\xff\xff\xff")
+    for one in (others[0], others[-1]):
+        await fork(fed, one)
+    await fed.run_anew()
+    for one in (others[0], others[-1]):
+        await is_fed(fed, one)
+
+
+async def test_what_cannot_be_read_is_told_once_and_not_at_each_comparison(
+    fed: Fed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, other, last = await all_fed(fed, 3)
+    await fed.end()
+    await configuration(fed, broken, b"\xff\xff\xff")
+    await fork(fed, last)
+    capsys.readouterr()
+    await fed.run_anew()
+    await is_fed(fed, last)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count(f"namespace_ids=['{broken}']") == 1
+    assert fed.feeder.going.unforeseen == 1
+    for limit in (5, 6):
+        await fork(fed, other, limit)
+        fed.feeder.look_again()
+        await is_fed(fed, other, limit)
+    said = capsys.readouterr()
+    assert broken not in said.out + said.err
+    assert fed.feeder.going.unforeseen == 1
+
+
+async def test_what_can_be_read_again_is_compared_though_nobody_asks_for_it(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_contents, "_AGAIN_S", 0.05)
+    broken, other = await all_fed(fed, 2)
+    await fed.end()
+    stored = await configuration(fed, broken, b"\xff\xff\xff")
+    for one in (broken, other):
+        await fork(fed, one)
+    await fed.run_anew()
+    await is_fed(fed, other)
+    async with asyncio.timeout(PATIENCE_S):
+        while not fed.feeder.going.unforeseen:
+            await asyncio.sleep(0.005)
+    await configuration(fed, broken, stored)
+    await is_fed(fed, broken)
+
+
+async def test_a_database_that_was_away_is_not_made_up_for_by_a_longer_rest() -> None:
+    """The rest between two looks is as long as the look took, several times; waiting for a database is no look."""
+    pause_s, tried, left = 1.5, 0, asyncio.Event()
+
+    async def compose(wishes: Sequence[Wish]) -> list[Message | None]:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
+        if wishes[-1].namespace_id == "last":
+            left.set()
+        return [None for _ in wishes]
+
+    going = GoingOn("feeder", SAID, pauses_s=(pause_s, pause_s))
+    contents = Contents(compose, lambda namespace_id: None, going)
+    names = [f"n{number}" for number in range(20)]
+    contents.compare(feed_pb2.HeldConfiguration(namespace_id=one) for one in [*names, "last"])
+    began = FreeTime()
+    running = asyncio.create_task(contents.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await left.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert tried > 2
+    assert began.passed_s < 3 * pause_s

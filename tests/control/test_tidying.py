@@ -1,0 +1,131 @@
+"""What is left behind of uploads is removed, each for itself: one that cannot be removed, or records that cannot be
+read, keep nothing else that was left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.control.uploading import LEFT_AFTER_MS
+from pyservice.storage import uploads
+from pyservice.storage.objects import file_key
+from tests.control.test_uploads import Desk
+from tests.control.test_uploads import desk as desk
+from tests.patience import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.anyio
+
+NO_KEY = "0 cannot be a part of any key"
+"""Of an upload whose objects cannot be asked for; ids are gone through in their order, and it is the first."""
+
+
+async def broken_upload(desk: Desk) -> None:
+    async with desk.database.write() as tx:
+        await uploads.add(tx, NO_KEY, desk.game_id, "build", "broken", (), desk.now_ms)
+
+
+async def left_behind(desk: Desk) -> list[str]:
+    async with desk.database.read() as tx:
+        return await uploads.left_behind(tx, desk.now_ms, "", 1_000)
+
+
+def pending_of_nobody(folder: Path) -> Path:
+    """What was uploaded two days ago, and no record has."""
+    path = folder / "pending" / f"{file_key('nobody', 'server.tar')}.0"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left")
+    then_s = path.stat().st_mtime - 2 * LEFT_AFTER_MS / 1000
+    os.utime(path, (then_s, then_s))
+    return path
+
+
+@contextlib.asynccontextmanager
+async def tidied(desk: Desk) -> AsyncIterator[None]:
+    """As the service does it, within the block."""
+    task = asyncio.create_task(desk.uploading.keep_tidy())
+    try:
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_upload_that_cannot_be_removed_keeps_no_other_from_it(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await broken_upload(desk)
+    made = [await desk.prepare() for _ in range(105)]
+    desk.upload(made[0])
+    desk.upload(made[-1])
+    desk.now_ms += LEFT_AFTER_MS + 1
+    assert await desk.uploading.tidy() == 105
+    assert desk.objects_left() == []
+    assert await left_behind(desk) == [NO_KEY]
+    # It is told, counted, and tried again with the next ones.
+    said = capsys.readouterr()
+    assert f"upload_id='{NO_KEY}'" in said.out + said.err
+    assert desk.uploading.going.unforeseen == 1
+    assert await desk.uploading.tidy() == 0
+    assert desk.uploading.going.unforeseen == 2
+
+
+async def test_nor_from_being_swept_what_no_record_has(desk: Desk) -> None:
+    await broken_upload(desk)
+    path = pending_of_nobody(desk.folder)
+    desk.now_ms += LEFT_AFTER_MS + 1
+
+    async def is_swept() -> bool:
+        return not path.exists()
+
+    async with tidied(desk):
+        await eventually(is_swept)
+
+
+async def test_records_that_cannot_be_read_do_not_keep_anything_from_being_swept(
+    desk: Desk,
+) -> None:
+    made = await desk.prepare()
+    desk.now_ms += LEFT_AFTER_MS + 1
+    path = pending_of_nobody(desk.folder)
+
+    async def run(statement: str) -> None:
+        await desk.database.run_sync(lambda connection: connection.exec_driver_sql(statement))
+
+    async def is_swept() -> bool:
+        return not path.exists()
+
+    await run("ALTER TABLE uploads RENAME TO uploads_away")
+    async with tidied(desk):
+        await eventually(is_swept)
+    await run("ALTER TABLE uploads_away RENAME TO uploads")
+    assert await left_behind(desk) == [made.upload_id]
+
+
+async def test_objects_that_cannot_be_swept_keep_no_upload_from_being_removed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.prepare()
+    desk.now_ms += LEFT_AFTER_MS + 1
+    met = asyncio.Event()
+
+    async def names(folder: str) -> list[str]:
+        if folder == "pending":
+            met.set()
+            raise PermissionError(folder)
+        return []
+
+    monkeypatch.setattr(desk.blobs, "names", names)
+
+    async def is_removed() -> bool:
+        return not await left_behind(desk)
+
+    async with tidied(desk):
+        await eventually(is_removed)
+        await asyncio.wait_for(met.wait(), PATIENCE_S)

@@ -1,0 +1,336 @@
+"""A token of which nobody was told is taken back, whatever came between its commit and its answer: records that cannot
+be read, a data plane that says nothing, a caller who goes, an answer to the commit that is lost; and whatever is in
+the way of taking it back, as long as that is over soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import Connection
+
+from pyservice.app.planes import DataPlaneClient
+from pyservice.app.tasks import Tasks
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control import untold
+from pyservice.control.access import Reach
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.tokens import Tokens
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import tokens_pb2 as pb
+from pyservice.storage import games, groups
+from pyservice.storage import tokens as rows
+from pyservice.storage.database import Transaction, open_database
+from tests.control.fed import Fed, FedPlane, Source
+from tests.databases import KINDS, Databases
+from tests.faults.cut import Way, way_to
+from tests.patience import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.anyio
+
+IDS: Final = RecordIds()
+KINDS_OF_TOKENS: Final = ("env", "pub", "dev", "cloud")
+NOT_YET: Final = "a token that nobody was told of is not taken back yet"
+LOCK: Final = {
+    "sqlite": (
+        "CREATE TRIGGER busy_{table} BEFORE DELETE ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'somebody else was faster'); END",
+    ),
+    "postgresql": (
+        "CREATE OR REPLACE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE EXCEPTION 'somebody else was faster' USING ERRCODE = '40001'; END$$",
+        "CREATE TRIGGER busy_{table} BEFORE DELETE ON {table} EXECUTE FUNCTION busy()",
+    ),
+}
+UNLOCK: Final = {
+    "sqlite": "DROP TRIGGER busy_{table}",
+    "postgresql": "DROP TRIGGER busy_{table} ON {table}",
+}
+
+
+class Moment:
+    """Right after the next commit, before anybody is told of it: then comes what a test has in store."""
+
+    def __init__(self, database: Any) -> None:
+        self._write = database.write
+        self.act: Callable[[], Awaitable[None]] | None = None
+        database.write = self._watched
+
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[Transaction]:
+        async with self._write() as tx:
+            yield tx
+        act, self.act = self.act, None
+        if act is not None:
+            await act()
+
+
+class Desk:
+    """Tokens of one namespace, without doors. The plane that is fed signs none: who gets so far is told nothing."""
+
+    def __init__(self, fed: Fed, folder: Path, way: Way | None) -> None:
+        self.fed = fed
+        self.database = fed.source.database
+        self.after_commit = Moment(self.database)
+        self._folder = folder
+        self.way = way
+        self.tasks = Tasks()
+        self.tokens = Tokens(
+            self.database,
+            Changes(self.database),
+            IDS,
+            fed.feeder,
+            DataPlaneClient(fed._client),
+            lambda: None,
+            self.tasks.finish,
+        )
+
+    async def open(self) -> Desk:
+        self.namespace_id = await self.fed.source.namespace()
+        await self.fed.feeder.settled(self.namespace_id, wait_s=PATIENCE_S)
+        self.identity_id = IDS.new()
+        async with self.database.write() as tx:
+            await groups.add_identity(tx, self.identity_id, "Somebody", now_ms())
+            game = await games.find(tx, self.fed.source.game_id)
+        assert game is not None
+        self.group_id = str(game.group_id)
+        return self
+
+    def caller(self, key: str | None = None) -> Caller:
+        call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key=key)
+        reach = Reach(self.identity_id, "token", None, None, (self.group_id,))
+        return Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
+
+    async def ask(self, kind: str, key: str | None = None) -> Any:
+        game_id, namespace_id = self.fed.source.game_id, self.namespace_id
+        caller = self.caller(key)
+        if kind == "env":
+            return await self.tokens.make_environment_token(self.namespace_id)
+        if kind == "pub":
+            public = pb.CreatePublicTokenRequest(game_id=game_id, namespace_id=namespace_id)
+            return await self.tokens.create_public(public, caller)
+        if kind == "dev":
+            development = pb.CreateDevelopmentTokenRequest(
+                game_id=game_id, namespace_id=namespace_id, hostname="localhost"
+            )
+            return await self.tokens.create_development(development, caller)
+        game = pb.CreateGameTokenRequest(game_id=game_id)
+        return await self.tokens.create_of_game(game, caller)
+
+    async def made(self) -> list[str]:
+        """Ids of the tokens that are there."""
+        async with self.fed.source.database.read() as tx:
+            found = [
+                *await rows.of_namespace(tx, self.namespace_id),
+                *await rows.of_group(tx, self.group_id, self.identity_id),
+            ]
+        return [row.token_id for row in found]
+
+    async def there_is_none(self) -> None:
+        async def is_empty() -> bool:
+            return not await self.made()
+
+        await eventually(is_empty)
+
+    async def run(self, *statements: str) -> None:
+        def work(connection: Connection) -> None:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+        await self.database.run_sync(work)
+
+    @contextlib.asynccontextmanager
+    async def no_removal(self) -> AsyncIterator[None]:
+        """Within the block the database gives up whoever removes a token, as one of two writers in each other's way."""
+        tables = ("namespace_tokens", "cloud_tokens")
+        name = self.database.name
+        for table in tables:
+            await self.run(*(one.format(table=table) for one in LOCK[name]))
+        yield
+        for table in tables:
+            await self.run(UNLOCK[name].format(table=table))
+
+    async def go_away(self) -> None:
+        """The database, until `come_back`."""
+        if self.way is None:
+            (self._folder / "records.db").rename(self._folder / "away")
+        else:
+            self.way.shut()
+
+    async def come_back(self) -> None:
+        if self.way is None:
+            (self._folder / "away").rename(self._folder / "records.db")
+        else:
+            await self.way.open()
+
+
+@pytest.fixture(params=KINDS)
+async def desk(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    url = databases.url(request.param)
+    async with contextlib.AsyncExitStack() as stack:
+        way = None if url is None else await stack.enter_async_context(way_to(url))
+        source = Source(open_database(None if way is None else way.url, tmp_path))
+        stack.push_async_callback(source.database.close)
+        await source.prepare()
+        # A socket's path is short.
+        plane = FedPlane(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        await plane.start()
+        stack.push_async_callback(plane.stop)
+        fed = Fed(source, plane)
+        stack.push_async_callback(fed.close)
+        fed.run()
+        await fed.is_connected()
+        made = await Desk(fed, tmp_path, way).open()
+        yield made
+        await made.tasks.stop()
+
+
+async def outcome(asking: Awaitable[Any]) -> str:
+    """OK, the code of what it raises, or what else that is."""
+    try:
+        await asking
+    except ServiceError as error:
+        return error.code
+    except Exception as error:  # noqa: BLE001 — it is told to the test
+        return type(error).__name__
+    return "OK"
+
+
+# Untold -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pub", "dev"])
+async def test_records_that_cannot_be_read_after_the_commit_leave_no_token(
+    desk: Desk, kind: str
+) -> None:
+    async def lose() -> None:
+        assert len(await desk.made()) == 1
+        await desk.run("ALTER TABLE games RENAME TO games_away")
+
+    desk.after_commit.act = lose
+    assert await outcome(desk.ask(kind)) != "OK"
+    assert await desk.made() == []
+    await desk.run("ALTER TABLE games_away RENAME TO games")
+    # Under a key a repetition is told the same one.
+    desk.after_commit.act = lose
+    assert await outcome(desk.ask(kind, "key")) != "OK"
+    assert len(await desk.made()) == 1
+    await desk.run("ALTER TABLE games_away RENAME TO games")
+
+
+@pytest.mark.parametrize("kind", ["pub", "dev"])
+async def test_a_token_that_is_not_signed_is_taken_back(desk: Desk, kind: str) -> None:
+    assert await outcome(desk.ask(kind)) != "OK"
+    assert await desk.made() == []
+
+
+async def test_a_commit_whose_answer_is_lost_leaves_no_token(desk: Desk) -> None:
+    way = desk.way
+    if way is None:
+        pytest.skip("a file is not told of its commit over any way")
+    for kind in KINDS_OF_TOKENS:
+        way.cut_at = b"COMMIT\0"
+        assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+        way.cut_at = None
+        await desk.there_is_none()
+    assert way.cuts >= len(KINDS_OF_TOKENS)
+
+
+@pytest.mark.parametrize("kind", ["env", "cloud"])
+async def test_a_writer_that_is_given_up_while_it_makes_a_token_tries_again(
+    desk: Desk, kind: str
+) -> None:
+    if desk.way is None:
+        pytest.skip("writers of a file take turns")
+    table = "cloud_tokens" if kind == "cloud" else "namespace_tokens"
+    await desk.run(
+        "CREATE SEQUENCE conflicts",
+        "CREATE FUNCTION once() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+        "IF nextval('conflicts') = 1 THEN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END IF; "
+        "RETURN NEW; END$$",
+        f"CREATE TRIGGER once BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION once()",
+    )
+    made = await desk.ask(kind)
+    assert await desk.made() == [made.token_id]
+
+
+# Taken back ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["env", "pub", "dev"])
+async def test_a_writer_that_is_given_up_while_it_takes_a_token_back_tries_again(
+    desk: Desk, kind: str
+) -> None:
+    desk.fed.plane.go_on.clear()
+    async with desk.no_removal():
+        assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+        assert len(await desk.made()) == 1
+    await desk.there_is_none()
+    desk.fed.plane.go_on.set()
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TOKENS)
+async def test_nor_does_it_give_up_when_the_caller_has_gone(
+    desk: Desk, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    committed, gone = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        committed.set()
+        await gone.wait()
+
+    desk.after_commit.act = wait
+    async with desk.no_removal():
+        asking = asyncio.ensure_future(desk.ask(kind))
+        await asyncio.wait_for(committed.wait(), PATIENCE_S)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        gone.set()
+
+        async def is_tried() -> bool:
+            return NOT_YET in capsys.readouterr().out
+
+        await eventually(is_tried)
+        assert len(await desk.made()) == 1
+    await desk.there_is_none()
+
+
+@pytest.mark.parametrize("kind", ["pub", "dev"])
+async def test_a_database_that_went_away_after_the_commit_loses_the_token_when_it_is_back(
+    desk: Desk, kind: str
+) -> None:
+    desk.after_commit.act = desk.go_away
+    assert await outcome(desk.ask(kind)) == "CONTROL_PLANE_UNAVAILABLE"
+    await desk.come_back()
+    assert len(await desk.made()) <= 1
+    await desk.there_is_none()
+
+
+@pytest.mark.parametrize("tried_s", [0.3, 3_600.0], ids=["too long", "until the plane stops"])
+async def test_of_one_that_stays_away_the_token_that_stays_is_told(
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tried_s: float,
+) -> None:
+    monkeypatch.setattr(untold, "_TRIED_S", tried_s)
+    desk.after_commit.act = desk.go_away
+    assert await outcome(desk.ask("dev")) == "CONTROL_PLANE_UNAVAILABLE"
+    async with asyncio.timeout(PATIENCE_S):
+        await desk.tasks.stop()
+    await desk.come_back()
+    [token_id] = await desk.made()
+    said = capsys.readouterr()
+    assert f"a token that nobody was told of stays token_ids=['{token_id}']" in " ".join(
+        (said.out + said.err).split()
+    )

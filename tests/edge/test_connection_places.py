@@ -1,0 +1,120 @@
+"""How many connections the HTTP door takes, and how many of one client address."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from pyservice.doors import DoorSettings
+from tests.edge.connections import anyio_backend as anyio_backend
+from tests.edge.connections import service as service
+from tests.patience import PATIENCE_S
+from tests.small_service import GOOD, HttpConnection, HttpDoor, SmallService, open_door
+
+pytestmark = pytest.mark.anyio
+
+MOST = 8
+HERE, ELSEWHERE, NOBODY, PROXY = "127.0.7.1", "127.0.7.2", "127.0.7.3", "127.0.7.9"
+SETTINGS = DoorSettings(connections_max=MOST, trusted_proxies=(PROXY,))
+INTRODUCED = DoorSettings(connections_max=MOST, trusted_proxies=(PROXY,), proxy_protocol=True)
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+Connect = Callable[..., Awaitable[HttpConnection]]
+
+
+@pytest.fixture
+def settings() -> DoorSettings:
+    return SETTINGS
+
+
+@pytest.fixture
+async def connect(service: SmallService, settings: DoorSettings) -> AsyncIterator[Connect]:
+    """Opens a connection to the door from an address; what it says first is its proxy header."""
+    async with AsyncExitStack() as stack:
+        door = await stack.enter_async_context(open_door("http", service, settings))
+        assert isinstance(door, HttpDoor)
+
+        async def connect(client: str, header: bytes = b"") -> HttpConnection:
+            streams = await asyncio.open_connection(*door.address, local_addr=(client, 0))
+            connection = HttpConnection(*streams)
+            stack.push_async_callback(connection.close)
+            connection.writer.write(header)
+            return connection
+
+        yield connect
+
+
+async def is_served(connection: HttpConnection) -> bool:
+    try:
+        answer = connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
+        return (await asyncio.wait_for(answer, PATIENCE_S)).status == 200
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
+
+
+async def fill(
+    connect: Connect, count: int, client: str, header: bytes = b""
+) -> list[HttpConnection]:
+    connections = [await connect(client, header) for _ in range(count)]
+    for connection in connections:
+        assert await is_served(connection)
+    return connections
+
+
+async def has_place(connect: Connect, client: str, header: bytes = b"") -> bool:
+    return await is_served(await connect(client, header))
+
+
+async def until_there_is_a_place(connect: Connect, client: str, header: bytes = b"") -> None:
+    """After one was closed, of which the door hears soon."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await has_place(connect, client, header):
+            await asyncio.sleep(0.01)
+
+
+async def test_one_address_has_at_most_half_of_the_connections(connect: Connect) -> None:
+    mine = await fill(connect, MOST // 2, HERE)
+    for _ in range(3):
+        # Who is sent away takes nobody's place with him.
+        assert not await has_place(connect, HERE)
+    await fill(connect, MOST // 2, ELSEWHERE)
+    assert not await has_place(connect, NOBODY)
+    assert [await is_served(connection) for connection in mine] == [True] * len(mine)
+    await mine.pop().close()
+    await until_there_is_a_place(connect, HERE)
+    assert not await has_place(connect, NOBODY)
+
+
+async def test_a_trusted_proxy_stands_for_many(connect: Connect) -> None:
+    await fill(connect, MOST, PROXY)
+    assert not await has_place(connect, PROXY)
+
+
+def introducing(client: str, command: int = 0x21) -> bytes:
+    """A header of PROXY protocol v2."""
+    source = bytes(map(int, client.split(".")))
+    return SIGNATURE + struct.pack("!BBH", command, 0x11, 12) + source + source + bytes(4)
+
+
+@pytest.mark.parametrize("settings", [INTRODUCED])
+async def test_whom_a_proxy_introduces_has_a_share_of_his_own(connect: Connect) -> None:
+    one, other = introducing("192.0.2.1"), introducing("192.0.2.2")
+    first = await fill(connect, MOST // 2, PROXY, one)
+    assert not await has_place(connect, PROXY, one)
+    await fill(connect, MOST // 2 - 1, PROXY, other)
+    await first.pop().close()
+    await until_there_is_a_place(connect, PROXY, one)
+    # Until it says for whom it is, a proxy's connection is nobody's.
+    silent = await connect(PROXY)
+    assert not await has_place(connect, PROXY, other)
+    silent.writer.write(other)
+    assert await is_served(silent)
+
+
+@pytest.mark.parametrize("settings", [INTRODUCED])
+async def test_a_proxy_that_speaks_for_itself_has_no_share(connect: Connect) -> None:
+    await fill(connect, MOST, PROXY, introducing("192.0.2.1", command=0x20))
+    assert not await has_place(connect, PROXY, introducing("192.0.2.1", command=0x20))

@@ -1,0 +1,103 @@
+"""Creations answer when they are durable: with a data plane that answers nobody, every change is made and answered but
+those that wait for it (`test_stored_changes`). The changes are the authorization table's: one that is new is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from pyservice.storage.database import open_database
+from tests.control.authorization import OK, Scope
+from tests.control.authorization_rows import ROWS
+from tests.control.world import Records, World
+from tests.databases import KINDS, Databases
+from tests.faults.control.test_stored_changes import (
+    CHANGES,
+    DOORS,
+    inner_door,
+    stopped_data_plane,
+)
+from tests.household import House, eventually
+from tests.patience import FreeTime
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+CHANGING: Final = {row.slug: row for row in ROWS if row.changes}
+"""Rows of operations that change records, which is tried there with every one of them."""
+ANSWERED_S: Final = 0.4
+"""Less than the second for which the others wait."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+async def world(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> AsyncIterator[World]:
+    folder = tmp_path_factory.mktemp("house")
+    house = House(folder, databases.url(request.param), rays={"per_second": 10_000})
+    try:
+        house.start()
+        database = open_database(house.database_url, house.data_dir / "control")
+        door = house.door("http")
+        made = World(house, Records(database), door)
+        yield await made.build()
+        await made.close()
+        await door.close()
+        await database.close()
+    finally:
+        house.close()
+
+
+def test_what_waits_for_the_data_plane_is_what_is_said_to() -> None:
+    """Decisions 8.2: version, limits, public authentication and domains of a namespace, and its tokens."""
+    assert set(CHANGES) <= CHANGING.keys()
+    assert len(CHANGES) == 9
+
+
+async def waits_of(world: World, ray_id: str) -> list[str]:
+    """What a change that was asked for at the inner door waited for, as its ray tells it."""
+
+    async def kept() -> list[Any]:
+        told = await world.owner.good("get_ray_perf", ray_id=ray_id)
+        lists: list[Any] = told["perf_lists"]
+        return lists
+
+    (one,) = await eventually(kept)
+    return [span["label"] for span in one["spans"] if "wait" in span["label"]]
+
+
+@pytest.mark.parametrize("name", DOORS)
+async def test_with_a_data_plane_that_answers_nobody_every_other_change_is_made_at_once(
+    world: World, name: str
+) -> None:
+    door = inner_door(world.house, name)
+    unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
+    asked = [(row, await row.fields(world)) for row in unwaited]
+    told, rays, slow, idle = {}, {}, [], []
+    with stopped_data_plane(world.house):
+        for row, fields in asked:
+            rays[row.slug] = ray_id = uuid4().hex
+            trace = f"00-{ray_id}-{ray_id[:16]}-01"
+            before, began = await world.records.tables(), FreeTime()
+            answer = await door.call(row.slug, fields, token=world.owner.token, traceparent=trace)
+            told[row.slug] = answer.code
+            if not began.is_within(ANSWERED_S):
+                slow.append(row.slug)
+            after = await world.records.tables()
+            if {one for one in before if before[one] != after[one]} != row.changes:
+                idle.append(row.slug)
+    await door.close()
+    assert told == dict.fromkeys(told, OK)
+    assert (slow, idle) == ([], [])
+    # Nor for less than the whole second. What has no token is nobody's ray.
+    waited = {
+        row.slug: await waits_of(world, rays[row.slug])
+        for row in unwaited
+        if row.scope is not Scope.ANYBODY
+    }
+    assert waited == {key: [] for key in waited}

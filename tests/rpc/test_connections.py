@@ -1,0 +1,148 @@
+"""How many connections the gRPC door takes, and how long one may do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import grpc
+import pytest
+
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.rpc import RpcServer
+from tests.patience import PATIENCE_S
+from tests.rpc.raw_http2 import RawCalls
+from tests.small_service import CONNECTED, JOIN, GrpcDoor, SmallService
+
+pytestmark = pytest.mark.anyio
+
+MOST = 4
+WATCH_PATH = "/grpc.health.v1.Health/Watch"
+HASTY = DoorSettings(receive_timeout_ms=300, keep_alive_timeout_ms=300)
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production."""
+    return "asyncio", {"use_uvloop": True}
+
+
+class Line:
+    """A connection on which nobody speaks HTTP/2, or nothing more than its first words."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def is_refused(self) -> bool:
+        """The door's first words come at once, or the end does."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self._reader.read(9) == b""
+            except ConnectionError:
+                return True
+
+    async def wait_closed(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self._reader.read(1024):
+                pass
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+@asynccontextmanager
+async def opened(
+    settings: DoorSettings, service: SmallService | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[RpcServer, int]]:
+    operations = (service or SmallService()).operations()
+    server = RpcServer(operations, settings, RequestMetrics(), Limits(), f"{host}:0")
+    port = await server.start()
+    try:
+        yield server, port
+    finally:
+        await server.stop(0.0)
+
+
+@asynccontextmanager
+async def client_of(server: RpcServer, port: int) -> AsyncIterator[GrpcDoor]:
+    """On a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        yield GrpcDoor(channel, server, port)
+
+
+async def connect(stack: AsyncExitStack, port: int, host: str = "127.0.0.1") -> Line:
+    line = Line(*await asyncio.open_connection(host, port))
+    stack.callback(line.close)
+    return line
+
+
+async def test_more_connections_than_there_are_places_for_are_closed_at_once() -> None:
+    async with (
+        opened(DoorSettings(rpc_connections_max=MOST)) as (server, port),
+        AsyncExitStack() as stack,
+    ):
+        first = await stack.enter_async_context(client_of(server, port))
+        assert (await first.call("PlayerConnected", CONNECTED)).code == "OK"
+        lines = [await connect(stack, port) for _ in range(2 * MOST)]
+        refused = [await line.is_refused() for line in lines]
+        assert refused.count(False) == MOST - 1
+        # Who has a place keeps it, and who leaves gives it to somebody else.
+        assert (await first.call("PlayerConnected", CONNECTED)).code == "OK"
+        lines[refused.index(False)].close()
+        async with asyncio.timeout(PATIENCE_S):
+            while await (await connect(stack, port)).is_refused():
+                await asyncio.sleep(0.01)
+        assert await (await connect(stack, port)).is_refused()
+
+
+async def test_addresses_of_a_name_have_no_more_places_together_than_one() -> None:
+    settings = DoorSettings(rpc_connections_max=MOST)
+    async with opened(settings, host="localhost") as (_, port), AsyncExitStack() as stack:
+        lines = []
+        for host in ("127.0.0.1", "::1") * (2 * MOST):
+            # Not every machine has both.
+            with suppress(OSError):
+                lines.append(await connect(stack, port, host))
+        assert len(lines) >= 2 * MOST
+        refused = [await line.is_refused() for line in lines]
+        assert 0 < refused.count(False) <= MOST
+
+
+async def test_who_never_speaks_http_2_is_closed_after_the_time_of_a_slow_client() -> None:
+    async with opened(HASTY) as (server, port), AsyncExitStack() as stack:
+        silent = await connect(stack, port)
+        assert not await silent.is_refused()
+        await silent.wait_closed()
+        client = await stack.enter_async_context(client_of(server, port))
+        assert (await client.call("PlayerConnected", CONNECTED)).code == "OK"
+
+
+async def test_a_connection_without_a_call_is_closed_and_its_client_goes_on_with_another() -> None:
+    async with opened(HASTY) as (server, port), client_of(server, port) as client:
+        for _ in range(3):
+            assert (await client.call("PlayerConnected", CONNECTED)).code == "OK"
+            async with asyncio.timeout(PATIENCE_S):
+                state = client.channel.get_state()
+                while state != grpc.ChannelConnectivity.IDLE:
+                    await client.channel.wait_for_state_change(state)
+                    state = client.channel.get_state()
+
+
+async def test_a_connection_with_a_call_is_kept_however_long_it_takes() -> None:
+    service = SmallService()
+    async with opened(HASTY, service) as (server, port), AsyncExitStack() as stack:
+        client = await stack.enter_async_context(client_of(server, port))
+        joining = asyncio.create_task(client.call("JoinLobby", JOIN))
+        await service.waiting.wait()
+        idle = await RawCalls.open("127.0.0.1", port)
+        stack.push_async_callback(idle.close)
+        await asyncio.wait_for(
+            idle.wait_gone(), PATIENCE_S
+        )  # so the time of an idle one has passed
+        service.may_join.set()
+        assert (await asyncio.wait_for(joining, PATIENCE_S)).code == "OK"

@@ -1,0 +1,163 @@
+"""Watches over gRPC that wake together while the records answer some of them late: the others do not wait for these."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pyservice.doors import DoorSettings
+from pyservice.doors.limits import Limits, Rate
+from pyservice.pb.hosting.v1 import groups_pb2
+from pyservice.rpc.status import read_error
+from tests.patience import PATIENCE_S
+from tests.slow_records import SlowRecords
+from tests.small_service import CONNECTED
+from tests.two_doors import GROUP, GROUPS, Doors, open_doors, until
+
+pytestmark = pytest.mark.anyio
+
+UNLIMITED = Limits(control=Rate(0, 1))
+PROXY = DoorSettings(trusted_proxies=("127.0.0.0/8",))
+AT_ONCE = 32
+"""Calls that wake and are quick: so many are with the other side at one time."""
+OF_TOKEN = 64
+"""Of one token no more, however slow they are."""
+Answered = asyncio.Task[groups_pb2.GetGroupBillingResponse]
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop that serves in production."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def control() -> SlowRecords:
+    return SlowRecords()
+
+
+@pytest.fixture
+async def doors(tmp_path: Path, control: SlowRecords) -> AsyncIterator[Doors]:
+    async with open_doors(tmp_path, control, limits=UNLIMITED, settings=PROXY) as opened:
+        yield opened
+
+
+async def ask(
+    doors: Doors, token: str, index: str = "", address: str = "192.0.2.1"
+) -> groups_pb2.GetGroupBillingResponse:
+    method = doors.grpc.channel.unary_unary(
+        f"/{GROUPS}/GetGroupBilling",
+        request_serializer=groups_pb2.GetGroupBillingRequest.SerializeToString,
+        response_deserializer=groups_pb2.GetGroupBillingResponse.FromString,
+    )
+    request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=index or None)
+    metadata = (("authorization", f"Bearer {token}"), ("x-forwarded-for", address))
+    answer: groups_pb2.GetGroupBillingResponse = await method(request, metadata=metadata)
+    return answer
+
+
+async def watch(doors: Doors, tokens: list[str]) -> list[Answered]:
+    """Parked calls, one of each token, in this order."""
+    index = (await ask(doors, "cloud_anybody")).watch.index
+    parked = len(doors.waiters)
+    watching = []
+    for number, token in enumerate(tokens, 1):
+        watching.append(asyncio.create_task(ask(doors, token, index)))
+        # One after the other: they wake in the order in which they were parked.
+        await until(partial(_are_parked, doors, parked + number))
+    return watching
+
+
+def _are_parked(doors: Doors, number: int) -> bool:
+    return len(doors.waiters) == number
+
+
+async def read_soon(watching: list[Answered]) -> None:
+    """Each is answered, and told what changed."""
+    answers = await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
+    assert {answer.group.payment_succeeded_ts for answer in answers} == {"now"}
+
+
+async def test_who_wakes_behind_many_slow_ones_is_answered_before_them(
+    doors: Doors, control: SlowRecords
+) -> None:
+    slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]
+    watching = await watch(doors, [*slow, *(f"cloud_quick{number}" for number in range(AT_ONCE))])
+    control.slow |= set(slow)
+    control.pay(GROUP, "now")
+    await read_soon(watching[len(slow) :])
+    assert not any(call.done() for call in watching[: len(slow)])
+    control.may_end.set()
+    await read_soon(watching)
+    await until(lambda: doors.metrics.grpc.in_flight == 0)
+    assert doors.metrics.grpc.meters["get_billing"].codes["OK"] == len(watching) + 1
+
+
+async def test_of_one_token_so_many_are_asked_for_at_once_and_another_ones_do_not_wait_for_its_rest(
+    doors: Doors, control: SlowRecords
+) -> None:
+    watching = await watch(doors, ["cloud_slow"] * (2 * OF_TOKEN) + ["cloud_quick"] * AT_ONCE)
+    control.slow.add("cloud_slow")
+    slow = watching[: 2 * OF_TOKEN]
+    control.pay(GROUP, "now")
+    await read_soon(watching[len(slow) :])
+    await until(lambda: control.reading == OF_TOKEN)
+    # Who leaves while its read is slow, or before it is asked for, is let go, and another one has its place.
+    reads = control.reads
+    for call in (slow[-1], slow[0]):
+        call.cancel()
+    await until(lambda: doors.metrics.grpc.in_flight == len(slow) - 2)
+    await until(lambda: (control.reads, control.reading) == (reads + 1, OF_TOKEN))
+    control.may_end.set()
+    await read_soon(slow[1:-1])
+    await until(lambda: doors.metrics.grpc.in_flight == 0)
+
+
+async def test_all_that_wake_together_are_answered_however_many_they_are(
+    doors: Doors, control: SlowRecords
+) -> None:
+    watching = await watch(doors, [f"cloud_t{number % 7}" for number in range(500)])
+    control.pay(GROUP, "now")
+    await read_soon(watching)
+
+
+async def test_when_the_control_plane_ends_meanwhile_the_slow_ones_are_told_and_nobody_keeps_a_turn(
+    doors: Doors, control: SlowRecords
+) -> None:
+    slow = [f"cloud_slow{number}" for number in range(3 * AT_ONCE)]
+    watching = await watch(doors, slow)
+    control.slow |= set(slow)
+    control.pay(GROUP, "now")
+    await until(lambda: control.reading == len(slow))
+    await doors.behind.stop()
+    for call in watching:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await asyncio.wait_for(call, PATIENCE_S)
+        error = read_error(raised.value)
+        assert error is not None
+        assert error.code in ("CONTROL_PLANE_UNAVAILABLE", "SHUTTING_DOWN")
+    again = SlowRecords()
+    await doors.behind.start(again)
+    assert (await doors.grpc.call("PlayerConnected", CONNECTED)).code == "OK"
+    await until(partial(_are_parked, doors, 0))
+    watching = await watch_anew(doors)
+    again.pay(GROUP, "now")
+    await read_soon(watching)
+
+
+async def watch_anew(doors: Doors) -> list[Answered]:
+    """Once the other side is there again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await ask(doors, "cloud_anybody")
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.02)
+            else:
+                break
+    return await watch(doors, [f"cloud_new{number}" for number in range(3 * AT_ONCE)])

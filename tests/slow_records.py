@@ -1,0 +1,34 @@
+"""A small control plane some of whose reads take as long as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller, Park
+from pyservice.pb.hosting.v1 import groups_pb2
+from tests.two_doors import SmallControl
+
+
+@dataclass
+class SlowRecords(SmallControl):
+    """Reads for one of `slow`, tokens and groups, end when they may."""
+
+    slow: set[str] = field(default_factory=set)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    reading: int = 0
+    """Slow reads that were begun and have not ended."""
+
+    async def get_billing(
+        self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
+    ) -> Message | Park:
+        answer = await super().get_billing(message, caller)
+        if not self.slow.isdisjoint((message.group_id, caller.identity.decode())):
+            self.reading += 1
+            try:
+                await self.may_end.wait()
+            finally:
+                self.reading -= 1
+        return answer

@@ -1,0 +1,126 @@
+"""What was deleted is nowhere in the file of the records, whichever SQLite the machine has: many builds leave it there
+until they need the room.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import bindparam, update
+
+from pyservice.storage import devices, numbers
+from pyservice.storage.database import Database, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import device_links
+
+pytestmark = pytest.mark.anyio
+
+KEYS: Final = tuple(b"%064d" % number for number in range(1_000))
+"""So many that most pages of theirs are free afterwards."""
+
+LOG_BYTES: Final = 16 << 20
+_HAS_SECRET: Final = (
+    update(device_links)
+    .where(device_links.c.device_link_id == bindparam("link"))
+    .values(token_secret=bindparam("secret"))
+)
+
+
+@pytest.fixture
+async def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """Of a build of SQLite that deletes nothing unless it is asked to. Some do it unasked."""
+    connect = sqlite3.connect
+
+    def leaves_it(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        made: sqlite3.Connection = connect(*arguments, **options)
+        made.execute("PRAGMA secure_delete=OFF")
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", leaves_it)
+    made = open_database(None, tmp_path)
+    await migrate(made, is_allowed=True)
+    yield made
+    await made.close()
+
+
+def written_back(folder: Path) -> int:
+    """Everything of the log is in the file, and the log is empty; how many pages of the file are free."""
+    other = sqlite3.connect(folder / "records.db", isolation_level=None)
+    try:
+        busy, _, _ = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert busy == 0
+        (free,) = other.execute("PRAGMA freelist_count").fetchone()
+        return int(free)
+    finally:
+        other.close()
+
+
+def left(folder: Path, markers: list[bytes]) -> int:
+    """How many of these can be read in the files."""
+    content = b"".join(path.read_bytes() for path in sorted(folder.glob("records.db*")))
+    return sum(marker in content for marker in markers)
+
+
+async def remember(database: Database, answers: list[bytes]) -> None:
+    async with database.write() as tx:
+        for key, answer in zip(KEYS, answers, strict=True):
+            await numbers.remember(tx, key, token_bytes(32), answer, 1)
+
+
+async def test_deleted_rows_are_overwritten_also_in_pages_that_nobody_needs_any_more(
+    database: Database, tmp_path: Path
+) -> None:
+    answers = [token_bytes(200) for _ in KEYS]
+    await remember(database, answers)
+    written_back(tmp_path)
+    assert left(tmp_path, answers) == len(answers)
+    assert await numbers.forget_before(database, 2) == len(answers)
+    assert written_back(tmp_path) > 10
+    assert left(tmp_path, answers) == 0
+
+
+async def test_secrets_that_are_taken_out_of_their_rows_are_overwritten(
+    database: Database, tmp_path: Path
+) -> None:
+    secrets = [token_bytes(32) for _ in range(100)]
+    async with database.write() as tx:
+        for number, secret in enumerate(secrets):
+            link = f"01920000-0000-7000-8000-{number:012}"
+            await devices.add(tx, link, 1, 2, 1)
+            await tx.run(_HAS_SECRET, {"link": link, "secret": secret})
+    written_back(tmp_path)
+    assert left(tmp_path, secrets) == len(secrets)
+    assert await devices.forget_secrets(database, 3) == len(secrets)
+    written_back(tmp_path)
+    assert left(tmp_path, secrets) == 0
+
+
+async def test_the_log_has_what_was_deleted_until_it_is_written_back_and_a_stop_does_that(
+    database: Database, tmp_path: Path
+) -> None:
+    answers = [token_bytes(200) for _ in KEYS]
+    await remember(database, answers)
+    await numbers.forget_before(database, 2)
+    assert left(tmp_path, answers) == len(answers)
+    await database.close()
+    assert [path.name for path in tmp_path.glob("records.db*")] == ["records.db"]
+    assert left(tmp_path, answers) == 0
+
+
+async def test_a_log_that_once_became_long_is_cut_so_that_all_of_it_is_written_over(
+    database: Database, tmp_path: Path
+) -> None:
+    log = tmp_path / "records.db-wal"
+    async with database.write() as tx:
+        for key in KEYS:
+            await numbers.remember(tx, key, b"", bytes(40_000), 1)
+    assert log.stat().st_size > 2 * LOG_BYTES
+    # The first commit found it long and wrote it back, the next one begins it anew.
+    async with database.write() as tx:
+        await numbers.put(tx, numbers.WRITTEN_MS, 1)
+    assert log.stat().st_size <= LOG_BYTES

@@ -1,0 +1,33 @@
+"""A service beside whose control plane a file feeds a namespace that it does not know, with a domain that nobody else
+may have: what claims that is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.databases import KINDS, Databases
+from tests.household import House, running
+from tests.service import document
+
+CLAIMED: Final = "claimed.example.com"
+STRANGER: Final = document(access={"domains": [CLAIMED]})
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
+    """One that nobody else changes the figures of."""
+    folder: Path = tmp_path_factory.mktemp("house")
+    feed_file = folder / "feed.json"
+    feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
+    with running(House(folder, databases.url(request.param)), "--feed", str(feed_file)) as made:
+        yield made

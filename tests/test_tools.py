@@ -1,0 +1,107 @@
+"""Who lacks a tool is told which, and how this machine installs it; only what is asked for has to be there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OF_SYSTEM = ("env", "bash", "dirname", "awk", "sort", "cc", "git")
+
+
+class Machine:
+    """What `scripts/check-tools` finds in a PATH of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in OF_SYSTEM:
+            found = shutil.which(name)
+            assert found is not None, name
+            (folder / name).symlink_to(found)
+
+    def add(self, name: str, script: str) -> None:
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def check(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.run("scripts/check-tools", *words)
+
+    def run(self, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", script, *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={"PATH": str(self.folder), "PYTHON": sys.executable},
+            check=False,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """It has the Rust of a distribution, without rustfmt and clippy."""
+    made = Machine(tmp_path)
+    made.add("rustc", "echo 'rustc 1.85.0 (stable)'")
+    made.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
+    return made
+
+
+def test_who_only_builds_needs_neither_rustfmt_nor_clippy(machine: Machine) -> None:
+    told = machine.check()
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
+def test_who_lints_is_told_of_both_and_how_a_distribution_installs_them(machine: Machine) -> None:
+    told = machine.check("lint")
+    assert told.returncode == 1
+    assert told.stderr.splitlines() == [
+        "missing: rustfmt",
+        "  install: apt-get install rustfmt",
+        "missing: clippy",
+        "  install: apt-get install rust-clippy",
+    ]
+
+
+def test_where_rustup_is_it_installs_them(machine: Machine) -> None:
+    machine.add("rustup", "exit 0")
+    told = machine.check("lint")
+    assert told.returncode == 1
+    assert [line for line in told.stderr.splitlines() if "install:" in line] == [
+        "  install: rustup component add rustfmt",
+        "  install: rustup component add clippy",
+    ]
+
+
+def test_who_has_both_may_lint(machine: Machine) -> None:
+    machine.add("cargo", "exit 0")
+    told = machine.check("lint")
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_an_older_rust_is_updated_by_who_installed_it(machine: Machine) -> None:
+    machine.add("rustc", "echo 'rustc 1.84.1'")
+    told = machine.check()
+    assert told.returncode == 1
+    assert told.stderr.splitlines() == [
+        "missing: Rust 1.85 or newer (found: 1.84.1)",
+        "  install: see https://rustup.rs, or apt-get install cargo where it is new enough",
+    ]
+    machine.add("rustup", "exit 0")
+    assert "install: rustup update stable" in machine.check().stderr
+
+
+def test_lint_asks_for_its_tools_before_it_begins(machine: Machine) -> None:
+    """A linter that is not there would be told as a fault of the code."""
+    told = machine.run("scripts/lint")
+    assert told.returncode == 1
+    assert told.stdout == ""
+    assert [line for line in told.stderr.splitlines() if "install:" not in line] == [
+        "missing: rustfmt",
+        "missing: clippy",
+    ]
