@@ -70,7 +70,8 @@ class ControlFiles:
         )
         uploads = None
         if self._folder is not None:
-            uploads = Uploads(self._folder, self._signer, self.objects.counts, rays)
+            domain = settings.domains.cdn
+            uploads = Uploads(self._folder, self._signer, self.objects.counts, domain, rays)
         self._server = CdnServer(self._cdn, listener, uploads, settings.trusted_proxies)
         await self._server.start()
 

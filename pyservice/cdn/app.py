@@ -21,7 +21,7 @@ from pyservice.cdn.content_types import content_type_of, is_html
 from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
 from pyservice.cdn.files import File, Files
 from pyservice.cdn.signed import SignedObjects
-from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address
+from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address, is_of_sites
 from pyservice.doors.addresses import Network, TrustedProxies
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -55,6 +55,10 @@ class _Asked(NamedTuple):
     query: bytes
     headers: Mapping[bytes, bytes]
     trace: Trace
+
+    @property
+    def host(self) -> str:
+        return self.headers.get(b"host", b"").decode("latin-1")
 
 
 class Cdn:
@@ -108,7 +112,7 @@ class Cdn:
             code = CANCELLED
             raise
         finally:
-            operation = "object" if path.startswith(PREFIX) else "site"
+            operation = "object" if self._is_of_object(asked) else "site"
             self._rays.end(trace, DOOR, operation, code, perf_counter())
 
     async def _answer_or_problem(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
@@ -125,13 +129,12 @@ class Cdn:
             return problem(ServiceError("INTERNAL"), ray_id)
 
     async def _answer(self, asked: _Asked, scope: MutableMapping[str, Any]) -> Answer:
-        if asked.path.startswith(PREFIX):
+        if self._is_of_object(asked):
             return await self._signed.answer(*asked)
         if asked.method not in ("GET", "HEAD"):
             return page(405, _ALLOW)
-        host = asked.headers.get(b"host", b"").decode("latin-1")
         try:
-            where = address(host, asked.path, self._domain)
+            where = address(asked.host, asked.path, self._domain)
         except BadPath:
             return page(400)
         if where is None:
@@ -161,6 +164,10 @@ class Cdn:
             if not is_let_in:
                 return page(401, _CHALLENGE)
         return await self._show(site, where.prefix, where.path, asked)
+
+    def _is_of_object(self, asked: _Asked) -> bool:
+        """Whether it may be a signed URL: at a host of sites there are none."""
+        return asked.path.startswith(PREFIX) and not is_of_sites(asked.host, self._domain)
 
     def _client(self, scope: MutableMapping[str, Any]) -> bytes:
         """What clients are told apart by."""

@@ -1,18 +1,18 @@
-"""Who is at the other end of connections of the listener, how many there are, and how many of one address.
+"""Who is at the other end of connections of the listener, and the end of all of them.
 
-Owns the counts, and the end of all of them. What a connection says is `connection`'s.
+Owns the transports; their places are counted by `doors.connections`, what a connection says is `connection`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 from pyservice.doors import addresses
 from pyservice.doors.addresses import Address, TrustedProxies
+from pyservice.doors.connections import Connections
 from pyservice.observability import descriptors
 
 CONNECTIONS_MAX: Final = 8192
@@ -30,53 +30,44 @@ class Clients:
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
-        self._most = most
-        self._of_address = max(1, most // 2)
-        self._sources: dict[asyncio.Transport, bytes | None] = {}
-        self._counts: Counter[bytes] = Counter()
+        self._places = Connections(most)
+        self._transports: set[asyncio.Transport] = set()
         self._are_gone = asyncio.Event()
         self.are_leaving = False
         """Nobody comes any more, and no connection is kept for another request."""
 
     def __len__(self) -> int:
         """How many there are, those included on which an upload comes or a refusal is being read."""
-        return len(self._sources)
+        return len(self._transports)
 
     def enter(self, transport: asyncio.Transport) -> bool:
         """Whether it may stay; one that is there already may."""
-        if transport in self._sources:
+        if transport in self._transports:
             return True
         if self.are_leaving:
             return False
         peer = _peer(transport.get_extra_info("peername"))
-        source = None if self._proxies.trusts(peer) else addresses.pack(peer)
-        if len(self._sources) >= self._most:
+        client = None if self._proxies.trusts(peer) else addresses.pack(peer)
+        if not self._places.enter(transport, client):
             return False
-        if source is not None:
-            if self._counts[source] >= self._of_address:
-                return False
-            self._counts[source] += 1
-        self._sources[transport] = source
+        self._transports.add(transport)
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
         """It is closed; one that never entered has no effect."""
-        source = self._sources.pop(transport, None)
-        if source is not None:
-            self._counts[source] -= 1
-            if not self._counts[source]:
-                del self._counts[source]
-        if not self._sources:
+        self._places.leave(transport)
+        self._transports.discard(transport)
+        if not self._transports:
             self._are_gone.set()
 
     def cut(self) -> None:
         """Ends all connections, whatever is said on them."""
-        for transport in list(self._sources):
+        for transport in list(self._transports):
             transport.abort()
 
     async def gone(self, timeout_s: float) -> None:
         """Waits for so long at most until none is open."""
-        if self._sources:
+        if self._transports:
             self._are_gone.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._are_gone.wait(), timeout_s)

@@ -176,7 +176,10 @@ class CdnConnection(HttpToolsProtocol):
     # Uploads
 
     def _is_upload(self) -> bool:
-        return self.url.startswith(_PREFIX) and self.parser.get_method() == b"PUT"
+        if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"PUT":
+            return False
+        host = next((value for name, value in self.headers if name == b"host"), b"")
+        return self._uploads is None or self._uploads.takes(host.decode("latin-1"))
 
     def _begin_or_refuse(self, trace: Trace) -> None:
         try:

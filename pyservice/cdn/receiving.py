@@ -19,6 +19,7 @@ from pyservice.cdn.answers import DOOR, RAY_ID, Answer, problem
 from pyservice.cdn.pace import Pace
 from pyservice.cdn.places import Places, Whose
 from pyservice.cdn.signed import CORS, upload_of
+from pyservice.cdn.sites import is_of_sites
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED
@@ -54,8 +55,15 @@ class Uploads:
     """What is being received now. Only with a folder: S3 receives by itself."""
 
     def __init__(
-        self, folder: Folder, signer: UrlSigner, counts: ObjectCounts, rays: Rays | None = None
+        self,
+        folder: Folder,
+        signer: UrlSigner,
+        counts: ObjectCounts,
+        domain: str | None = None,
+        rays: Rays | None = None,
     ) -> None:
+        """`domain` of sites: nothing is received at hosts of it."""
+        self._domain = domain.lower() if domain else None
         # Nobody takes them then, so none is kept.
         self._rays = rays or Rays(DOOR, queued_max=0)
         self._folder = folder
@@ -71,6 +79,10 @@ class Uploads:
     def now(self) -> int:
         """How many are being received."""
         return len(self._open)
+
+    def takes(self, host: str) -> bool:
+        """Whether a PUT at this `Host` may be an upload."""
+        return not is_of_sites(host, self._domain)
 
     def begin(
         self, path: str, query: bytes, length: int | None, client: bytes, trace: Trace

@@ -17,6 +17,7 @@ _LOCAL: Final = re.compile(rf"/({_NAME})/({_NAME})(/.*)?", re.DOTALL)
 _TRICKS: Final = re.compile(r"%2f|%5c|%00|\\", re.IGNORECASE)
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_PORT: Final = re.compile(r":\d*$")
 _PATH_MAX_BYTES: Final = 8192
 PRODUCTION: Final = "prod"
 
@@ -79,6 +80,11 @@ class BadPath(Exception):
     """A path that nobody writes by accident: 400."""
 
 
+def is_of_sites(host: str, domain: str | None) -> bool:
+    """Whether a host is the domain of sites or below it: what is there is of their owners, and none of it ours."""
+    return domain is not None and f".{_name_of(host)}".endswith(f".{domain}")
+
+
 def address(host: str, raw_path: str, domain: str | None) -> Address | None:
     """The site of a request: by Host below `domain`, or by path without one. None: there is none.
 
@@ -90,12 +96,17 @@ def address(host: str, raw_path: str, domain: str | None) -> Address | None:
         if match is None:
             return None
         return Address(match[1], match[2], f"/{match[1]}/{match[2]}", match[3] or "")
-    name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
-    label, _, rest = name.lower().removesuffix(".").partition(".")
+    label, _, rest = _name_of(host).partition(".")
     match = _LABEL.fullmatch(label)
     if match is None or rest != domain:
         return None
     return Address(match[1], match[2] or PRODUCTION, "", path)
+
+
+def _name_of(host: str) -> str:
+    """Of a `Host` header: lower case, without port and the root's dot."""
+    name = host.rpartition(":")[0] if _PORT.search(host) else host
+    return name.lower().removesuffix(".")
 
 
 def decoded(raw_path: str) -> str:

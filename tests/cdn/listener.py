@@ -80,7 +80,7 @@ async def running_listener(
     blobs = Folder(folder, signer, url, reserve_bytes)
     objects = Objects(blobs, signer, url)
     rays = Rays("cdn", per_second=10_000)
-    uploads = Uploads(blobs, signer, objects.counts, rays)
+    uploads = Uploads(blobs, signer, objects.counts, domain, rays)
     sites = GivenSites()
     cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials, rays)
     server = CdnServer(cdn, bound, uploads, trusted_proxies)

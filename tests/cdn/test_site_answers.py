@@ -375,6 +375,31 @@ async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path)
         assert (await client.get("/arena/prod/", headers={"host": "x"})).status_code == 404
 
 
+async def test_signed_urls_are_answered_at_no_host_of_a_site(tmp_path: Path) -> None:
+    async with (
+        running_listener(tmp_path, domain="CDN.test") as listener,
+        httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
+    ):
+        await listener.objects.put(key("picture", "0"), b"picture")
+        kept = listener.objects.presign_get(key("picture", "0"), None).removeprefix(listener.url)
+        name = httpx.URL(kept).path.removeprefix("/")
+        listener.sites.by_name["arena", "prod"] = make_site({name: b"of a site"})
+        await listener.objects.put(key("site", name), b"of a site")
+        for host in ("arena.cdn.test", "ARENA.cdn.test:80", "arena.cdn.test."):
+            assert (await client.get(kept, headers={"host": host})).content == b"of a site"
+        for host in ("cdn.test", "other.cdn.test", "x.arena.cdn.test:1"):
+            assert (await client.get(kept, headers={"host": host})).status_code == 404
+        for host in ("127.0.0.1", "files.test", "cdn.test.example", "mycdn.test"):
+            assert (await client.get(kept, headers={"host": host})).content == b"picture"
+
+        put = await listener.objects.presign_put(key("new", "0"), 3, 60)
+        refused = await client.put(put, content=b"abc", headers={"host": "arena.cdn.test"})
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert listener.left_behind() == []
+        taken = await client.put(put, content=b"abc", headers={"host": "files.test"})
+        assert taken.status_code == 200, taken.text
+
+
 async def test_answers_are_counted_by_class(listener: Listener, client: httpx.AsyncClient) -> None:
     before = dict(listener.cdn.counts.answers)
     sent = listener.cdn.counts.bytes
