@@ -71,11 +71,14 @@ def test_what_has_something_to_write_waits_for_room_and_all_else_goes_on(world: 
 
     assert isinstance(service, OnDisk)
     scene = world.scene()
-    states = itertools.count()
+    numbers = itertools.count(1)
     assert scene.call("set_state", body="small").status_code == 200
     filler = service.fill()
-    _use_up(lambda: scene.call("set_state", body=f"{next(states)}{STATE}"))
+    _use_up(lambda: scene.call("set_state", body=f"{next(numbers)}{STATE}"))
+    # Where there is no room for a large change there is for a small one.
     _use_up(lambda: scene.call("create_group", fields={"display_name": "Another"}))
+    _use_up(lambda: scene.call("reserve_version_name"))
+    _use_up(lambda: scene.call("set_mm_config", fields={"max_players": next(numbers)}))
     told = {slug: ask(slug) for slug in asked}
     assert told == {slug: "STORAGE_FULL" if slug in writes else "OK" for slug in asked}
     print(f"\n{dict(Counter(told.values()))}")
