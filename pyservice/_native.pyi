@@ -12,16 +12,23 @@ from typing import Final, Self, final
 
 __all__ = [
     "SLUGS",
+    "EmptyLobby",
     "Engine",
     "Fact",
     "Facts",
+    "LeasedPort",
     "Lobby",
+    "Make",
     "OpenFailed",
     "Placed",
     "Port",
     "Refused",
     "Resolved",
+    "Route",
+    "Routes",
+    "Servers",
     "Status",
+    "SupplyGroup",
     "build_profile",
     "compact",
     "version",
@@ -54,7 +61,8 @@ class Refused(Exception):
         """LSN that must be durable before the refusal may be told."""
     @property
     def context(self) -> dict[str, str | int | tuple[int, ...]]:
-        """``reason`` (start failed), ``limit`` (party too large), ``indexes`` (bad tokens of a heartbeat list).
+        """``reason`` and, when it is known, ``exit_code`` (start failed), ``limit`` (party too large), ``indexes`` (bad
+        tokens of a heartbeat list).
 
         Indexes ascend; of more than 256 they are the first 256.
         """
@@ -104,6 +112,20 @@ class Lobby:
     @property
     def create_ts_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
+    @property
+    def is_ours(self) -> bool:
+        """The service starts it: its ports are ``leased``. Else it was attached with ``ports``."""
+    @property
+    def is_public(self) -> bool: ...
+    @property
+    def is_stopping(self) -> bool: ...
+    @property
+    def tags(self) -> dict[str, str]: ...
+    @property
+    def leased(self) -> tuple[LeasedPort, ...]: ...
+    @property
+    def lobby_config(self) -> bytes | None:
+        """JSON text that create was given."""
 
 @final
 class Placed:
@@ -131,6 +153,153 @@ class Resolved:
     def placed(self) -> Placed | None: ...
     @property
     def refusal(self) -> Refused | None: ...
+
+@final
+class Make:
+    """A lobby that the service is to start. Its ports are (name, protocol, ``number`` | ``host`` | ``range``, first,
+    last of the range or 0). Raises ValueError for words that there are not.
+    """
+
+    def __new__(
+        cls,
+        mode: str,
+        region: str,
+        ports: Sequence[tuple[str, str, str, int, int]],
+        *,
+        tags: Sequence[tuple[str, str]] | None = None,
+        max_players: tuple[int, int, int],
+        player_token_ttl_ms: int,
+        heartbeat_timeout_ms: int,
+        heartbeat_grace_ms: int,
+        is_join_enabled: bool,
+        is_public: bool = True,
+        lobby_config: bytes | None = None,
+        create_ts_ms: int,
+        lobby_count_max: int,
+    ) -> Self: ...
+
+@final
+class LeasedPort:
+    """A port that a lobby or a server has."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def protocol(self) -> str: ...
+    @property
+    def number(self) -> int:
+        """The public number; 0: it is reached by host name, or by its range."""
+    @property
+    def range(self) -> tuple[int, int] | None: ...
+    @property
+    def backend(self) -> tuple[str, int] | None:
+        """Address and port of its process, once it is there."""
+
+@final
+class Route:
+    """One way in, as edge-guard is told."""
+
+    @property
+    def owner(self) -> bytes: ...
+    @property
+    def is_server(self) -> bool: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def port(self) -> LeasedPort: ...
+
+@final
+class Routes:
+    """What is new of routes, and durable."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def is_complete(self) -> bool: ...
+    @property
+    def changed(self) -> list[Route]:
+        """Of each owner all of its ports."""
+    @property
+    def removed(self) -> list[bytes]:
+        """Owners whose routes have to go, until ``Servers.ports_returned``."""
+
+@final
+class EmptyLobby:
+    """A ready lobby that nobody is in and that is not stopping."""
+
+    @property
+    def lobby(self) -> bytes: ...
+    @property
+    def empty_ms(self) -> int:
+        """For how long."""
+    @property
+    def was_used(self) -> bool:
+        """Somebody was in it before."""
+    @property
+    def is_findable(self) -> bool:
+        """Public and open."""
+    @property
+    def is_ours(self) -> bool: ...
+
+@final
+class SupplyGroup:
+    """Lobbies of one namespace, version, mode and region."""
+
+    @property
+    def namespace(self) -> bytes: ...
+    @property
+    def version(self) -> bytes: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def starting(self) -> int:
+        """Public ones that start and that nobody waits for."""
+    @property
+    def live(self) -> int:
+        """All, without those that are stopping."""
+    @property
+    def empty(self) -> list[EmptyLobby]:
+        """Empty longest first."""
+
+@final
+class Servers:
+    """Commands around processes: lobbies of ours, ports. They return the LSN to wait for, last, and raise Refused."""
+
+    def start_idle(self, namespace: bytes, version: bytes, make: Make) -> tuple[bytes, int]:
+        """A lobby for nobody: its id."""
+    def stop(self, lobby: bytes, only_if_idle: bool) -> tuple[bool, int]:
+        """Whether it is stopping now: nobody gets in any more."""
+    def exited(self, lobby: bytes, exit_code: int | None = None) -> tuple[bool, int]:
+        """Its process is over; whether this ended the lobby."""
+    def lobby_token(self, lobby: bytes) -> str | None:
+        """``lobby_`` token of a lobby that has not ended."""
+    def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:
+        """(sequence, whether these are all, (lobby, is stopping) each, lobbies that ended); after 0: all."""
+    def take_touched(self) -> list[SupplyGroup]:
+        """Groups that changed since the last call."""
+    def supply_groups(self, namespace: bytes) -> list[SupplyGroup]: ...
+    def lease(
+        self,
+        owner: bytes,
+        namespace: bytes,
+        region: str,
+        ports: Sequence[tuple[str, str, str, int, int]],
+    ) -> tuple[tuple[LeasedPort, ...], int]:
+        """Ports of a dynamic server, as in ``Make``; the same server gets the same ones."""
+    def set_backends(self, owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
+        """Where its process listens: (port name, address, port) each."""
+    def end_lease(self, owner: bytes) -> tuple[bool, int]:
+        """The server is over; whether it had a lease until now."""
+    def replace_port(self, owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
+        """Edge-guard cannot have that number: the one that the port has now."""
+    def ports_returned(self, owner: bytes) -> tuple[bool, int]:
+        """Edge-guard has closed its sockets; whether they were waited for."""
+    def routes_since(self, after: int) -> Routes:
+        """What changed after a version; 0: all."""
+    def leased_servers(self) -> list[bytes]:
+        """Dynamic servers whose leases have not ended."""
 
 @final
 class Status:
@@ -300,8 +469,26 @@ class Engine:
         source_limit: int = 4294967295,
         idempotency: bytes | None = None,
         channels: Sequence[bytes] | None = None,
+        creation: Make | int | None = None,
     ) -> Placed:
-        """``channels``: the i-th gets the (i+1)-th token (see ``channel``)."""
+        """``channels``: the i-th gets the (i+1)-th token (see ``channel``). ``creation``: what is made when no lobby
+        fits; ``lobby_count_max`` where nothing can be made, None where nothing is to be.
+        """
+    def create(
+        self,
+        namespace: bytes,
+        version: bytes,
+        creation: Make | int,
+        *,
+        party_size: int = 1,
+        source: int = 0,
+        source_limit: int = 4294967295,
+        idempotency: bytes | None = None,
+        channels: Sequence[bytes] | None = None,
+    ) -> Placed:
+        """A lobby for this caller alone; ``creation`` as in ``find``."""
+    def servers(self) -> Servers:
+        """The commands around processes, of the same engine."""
     def join(
         self,
         namespace: bytes,

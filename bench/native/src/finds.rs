@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hosting_core::{Find, Id, Placed};
+use hosting_core::{Creation, Find, Id, Placed};
 
 use crate::chance::Chance;
 use crate::figures::Figures;
@@ -93,6 +93,7 @@ fn round(hall: &mut Hall, wish: &Wish, chance: &mut Chance) -> Result<Duration, 
         source_limit: u32::MAX,
         idempotency: None,
         channels: &[],
+        creation: Creation::Prevented,
     };
     let mut took = Duration::ZERO;
     let mut answers = Vec::with_capacity(wish.at_once);

@@ -1,11 +1,15 @@
 //! What crosses into Python: small frozen objects, the two exceptions, and the reading of ids and hashes. Every other
 //! file of this crate uses these and converts nothing itself.
 
+use std::collections::HashMap;
+
 use hosting_core as core;
 use hosting_core::{EndReason, Id, Idempotency, Refusal};
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::servers::LeasedPort;
 
 pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
 
@@ -41,13 +45,16 @@ pub fn reason_word(reason: EndReason) -> &'static str {
         EndReason::StartTimeout => "start_timeout",
         EndReason::Silent => "silent",
         EndReason::Removed => "removed",
+        EndReason::Stopped => "stopped",
     }
 }
 
 pub fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
     let context = PyDict::new(py);
     let filled = match refusal {
-        Refusal::LobbyStartFailed(reason) => context.set_item("reason", reason_word(*reason)),
+        Refusal::LobbyStartFailed(reason, exit_code) => context
+            .set_item("reason", reason_word(*reason))
+            .and_then(|()| exit_code.map_or(Ok(()), |code| context.set_item("exit_code", code))),
         Refusal::PartyTooLarge(limit) => context.set_item("limit", limit),
         Refusal::TokenInListInvalid(indexes) => {
             PyTuple::new(py, indexes.iter()).and_then(|indexes| context.set_item("indexes", indexes))
@@ -71,6 +78,29 @@ pub fn settled<T>(py: Python<'_>, answer: core::Answer<T>) -> PyResult<(T, u64)>
 pub fn id(bytes: &[u8]) -> PyResult<Id> {
     let bytes = bytes.try_into().map_err(|_| PyValueError::new_err("an id is 16 bytes"))?;
     Ok(Id(bytes))
+}
+
+/// A random v4 UUID whose leading 16 bits are the shard (decisions 1.4).
+pub fn fresh_lobby_id(shard: u16) -> PyResult<Id> {
+    let mut bytes: [u8; 16] = random_bytes()?;
+    bytes[..2].copy_from_slice(&shard.to_be_bytes());
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    Ok(Id(bytes))
+}
+
+pub fn random() -> PyResult<u64> {
+    random_bytes().map(u64::from_ne_bytes)
+}
+
+fn random_bytes<const N: usize>() -> PyResult<[u8; N]> {
+    let mut bytes = [0_u8; N];
+    // SAFETY: the pointer and length are of one live, writable array.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != N as isize {
+        return Err(PyValueError::new_err("the kernel gave no random bytes"));
+    }
+    Ok(bytes)
 }
 
 pub fn ids(list: &[Vec<u8>]) -> PyResult<Vec<Id>> {
@@ -178,6 +208,32 @@ impl Lobby {
     #[getter]
     fn create_ts_ms(&self) -> u64 {
         self.inner.create_ts_ms
+    }
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.inner.own.is_some()
+    }
+    #[getter]
+    fn is_public(&self) -> bool {
+        self.inner.publicity == core::Publicity::Public
+    }
+    #[getter]
+    fn is_stopping(&self) -> bool {
+        self.inner.is_stopping
+    }
+    #[getter]
+    fn tags(&self) -> HashMap<&str, &str> {
+        self.inner.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+    #[getter]
+    fn leased<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let ports = self.inner.own.as_ref().map(|own| &*own.ports).unwrap_or_default();
+        PyTuple::new(py, ports.iter().map(LeasedPort::of))
+    }
+    #[getter]
+    fn lobby_config<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let config = self.inner.own.as_ref().and_then(|own| own.lobby_config.as_deref());
+        config.map(|bytes| PyBytes::new(py, bytes))
     }
 }
 

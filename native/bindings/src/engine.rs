@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hosting_core::{
-    Answer, Attach, Channel, Connect, Context, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join, KeyRing,
-    Port as CorePort,
+    Answer, Attach, Channel, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id, Join,
+    KeyRing, Port as CorePort,
 };
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyValueError;
@@ -19,6 +19,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::convert::{self, Lobby, Placed, Resolved};
 use crate::facts::{self, Facts};
 use crate::metrics::Recovered;
+use crate::servers::{Creation, Servers};
 use crate::shard::Shard;
 use crate::{compaction, metrics, timer};
 
@@ -240,7 +241,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (namespace, version, modes, regions, tags, *, party_size = 1, source = 0,
-        source_limit = 4_294_967_295, idempotency = None, channels = None))]
+        source_limit = 4_294_967_295, idempotency = None, channels = None, creation = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn find(
         &self,
@@ -255,20 +256,57 @@ impl Engine {
         source_limit: u32,
         idempotency: Option<&[u8]>,
         channels: Option<Vec<Channel>>,
+        creation: Option<Creation>,
     ) -> PyResult<Placed> {
-        let find = Find {
-            namespace: convert::id(namespace)?,
-            version: convert::id(version)?,
-            modes: &strs(&modes),
-            regions: &strs(&regions),
-            tags: &tag_pairs(&tags),
-            party_size,
-            source,
-            source_limit,
-            idempotency: convert::idempotency(idempotency)?,
-            channels: channels.as_deref().unwrap_or_default(),
-        };
-        self.place(py, find.channels, |engine, context| engine.find(context, &find))
+        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
+        let (modes, regions, tags) = (strs(&modes), strs(&regions), tag_pairs(&tags));
+        let idempotency = convert::idempotency(idempotency)?;
+        let channels = channels.as_deref().unwrap_or_default();
+        Creation::with(creation.as_ref(), self.shard_number, namespace, version, |creation| {
+            let find = Find {
+                namespace,
+                version,
+                modes: &modes,
+                regions: &regions,
+                tags: &tags,
+                party_size,
+                source,
+                source_limit,
+                idempotency,
+                channels,
+                creation,
+            };
+            self.place(py, channels, |engine, context| engine.find(context, &find))
+        })?
+    }
+
+    #[pyo3(signature = (namespace, version, creation, *, party_size = 1, source = 0, source_limit = 4_294_967_295,
+        idempotency = None, channels = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
+    fn create(
+        &self,
+        py: Python<'_>,
+        namespace: &[u8],
+        version: &[u8],
+        creation: Creation,
+        party_size: u32,
+        source: u64,
+        source_limit: u32,
+        idempotency: Option<&[u8]>,
+        channels: Option<Vec<Channel>>,
+    ) -> PyResult<Placed> {
+        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
+        let idempotency = convert::idempotency(idempotency)?;
+        let channels = channels.unwrap_or_default();
+        Creation::with(Some(&creation), self.shard_number, namespace, version, |creation| {
+            let channels = channels.as_slice();
+            let create = Create { namespace, creation, party_size, source, source_limit, idempotency, channels };
+            self.place(py, channels, |engine, context| engine.create(context, &create))
+        })?
+    }
+
+    fn servers(&self) -> Servers {
+        Servers { shard: self.shard.clone(), shard_number: self.shard_number }
     }
 
     #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
@@ -430,7 +468,7 @@ impl Engine {
         let ports: Vec<CorePort> =
             ports.into_iter().map(|(name, address, port, is_tls)| CorePort { name, address, port, is_tls }).collect();
         let attach = Attach {
-            id: fresh_lobby_id(self.shard_number)?,
+            id: convert::fresh_lobby_id(self.shard_number)?,
             namespace: convert::id(namespace)?,
             version: convert::id(version)?,
             mode,
@@ -580,18 +618,4 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// A random v4 UUID whose leading 16 bits are the shard (decisions 1.4).
-fn fresh_lobby_id(shard: u16) -> PyResult<Id> {
-    let mut bytes = [0_u8; 16];
-    // SAFETY: the pointer and length are of one live, writable array.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != 16 {
-        return Err(PyValueError::new_err("the kernel gave no random bytes"));
-    }
-    bytes[..2].copy_from_slice(&shard.to_be_bytes());
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    Ok(Id(bytes))
 }

@@ -21,7 +21,8 @@ const TOKEN_OUTCOMES: [&str; 8] =
     ["issued", "connected", "invalid", "wrong_lobby", "consumed", "expired", "removed", "disconnected"];
 const END_CAUSES: [&str; 4] = ["expired", "consumed", "released", "lobby_gone"];
 /// In the order of `NamespaceCounts::lobby_ends`.
-const LOBBY_ENDS: [EndReason; 4] = [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed];
+const LOBBY_ENDS: [EndReason; 5] =
+    [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed, EndReason::Stopped];
 
 /// What opening the journal found.
 pub struct Recovered {

@@ -24,8 +24,14 @@ pub enum Refusal {
     NoAvailableLobbies,
     /// `lobby_count_max` of the namespace is reached.
     TooManyLobbies,
-    /// The lobby ended before it was ready.
-    LobbyStartFailed(EndReason),
+    /// The lobby ended before it was ready: why, and what its process exited with, when that is known.
+    LobbyStartFailed(EndReason, Option<i32>),
+    /// Too few public ports are free.
+    PortsExhausted,
+    /// Nothing can be started for this mode here and now.
+    CapacityExhausted,
+    /// No such server, or one that is over.
+    LeaseNotFound,
     /// The lobby's version has `actions.join` disabled.
     JoinDisabled,
     /// `max_players` of the namespace for this client address is reached.
@@ -62,7 +68,10 @@ impl Refusal {
             Refusal::LobbyDraining => "MATCHMAKER_LOBBY_DRAINING",
             Refusal::NoAvailableLobbies => "MATCHMAKER_NO_AVAILABLE_LOBBIES",
             Refusal::TooManyLobbies => "MATCHMAKER_TOO_MANY_LOBBIES",
-            Refusal::LobbyStartFailed(_) => "MATCHMAKER_LOBBY_START_FAILED",
+            Refusal::LobbyStartFailed(..) => "MATCHMAKER_LOBBY_START_FAILED",
+            Refusal::PortsExhausted => "PORTS_EXHAUSTED",
+            Refusal::CapacityExhausted => "CAPACITY_EXHAUSTED",
+            Refusal::LeaseNotFound => "SERVER_NOT_FOUND",
             Refusal::JoinDisabled => "MATCHMAKER_JOIN_DISABLED",
             Refusal::TooManyPlayersFromSource => "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
             Refusal::PartyTooLarge(_) | Refusal::TokenInListInvalid(_) => "BODY_INVALID",
@@ -87,6 +96,9 @@ impl Refusal {
         "MATCHMAKER_NO_AVAILABLE_LOBBIES",
         "MATCHMAKER_TOO_MANY_LOBBIES",
         "MATCHMAKER_LOBBY_START_FAILED",
+        "PORTS_EXHAUSTED",
+        "CAPACITY_EXHAUSTED",
+        "SERVER_NOT_FOUND",
         "MATCHMAKER_JOIN_DISABLED",
         "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
         "BODY_INVALID",

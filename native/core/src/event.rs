@@ -28,6 +28,12 @@
 //! | 21 | HumanPassed | source u64, at u64 |
 //! | 22 | HumanAsked | source u64 |
 //! | 23 | MockConsumed | hour u32, at u64, mac 16 |
+//! | 24 | LobbyStarts | lobby u32, lobby_config u32 + bytes: it is ours |
+//! | 25 | PortsLeased | owner, namespace (16 each), region, is_server u8, ports u16 × (name, protocol u8, kind u8, first u16, last u16) |
+//! | 26 | PortReplaced | owner 16, name, number u16, until u64 for the one before |
+//! | 27 | BackendsSet | owner 16, backends u16 × (name, address, port u16) |
+//! | 28 | LeaseEnded | owner 16: of a server; a lobby's ends with it |
+//! | 29 | PortsReturned | owner 16, until u64 |
 //!
 //! What earlier builds wrote as 2, 3, 5, 9 and 10 tells no time: it is read as `at` 0. Kind 9 is written for uses that are
 //! not connected.
@@ -35,6 +41,7 @@
 use crate::codec::{Reader, Writer};
 use crate::command::{Channel, EndReason, Id, Lsn, Ms, Port, Source};
 use crate::idempotency::Stamp;
+use crate::lease::{Lease, decode_backends, decode_lease, encode_backends, encode_lease};
 use crate::slot::End;
 pub(crate) use crate::uses::{UseList, Uses};
 
@@ -83,6 +90,12 @@ pub(crate) const KINDS: &[(u8, &str)] = &[
     (21, "HumanPassed"),
     (22, "HumanAsked"),
     (23, "MockConsumed"),
+    (24, "LobbyStarts"),
+    (25, "PortsLeased"),
+    (26, "PortReplaced"),
+    (27, "BackendsSet"),
+    (28, "LeaseEnded"),
+    (29, "PortsReturned"),
 ];
 
 /// One use of one slot of one lobby.
@@ -151,6 +164,12 @@ pub(crate) enum Event<'a> {
     HumanPassed { source: Source, at: Ms },
     HumanAsked { source: Source },
     MockConsumed { hour: u32, at: Ms, mac: [u8; 16] },
+    LobbyStarts { lobby: u32, lobby_config: &'a [u8] },
+    PortsLeased { owner: Id, lease: Box<Lease> },
+    PortReplaced { owner: Id, name: &'a str, number: u16, until: Ms },
+    BackendsSet { owner: Id, backends: Vec<(&'a str, &'a str, u16)> },
+    LeaseEnded { owner: Id },
+    PortsReturned { owner: Id, until: Ms },
 }
 
 const STAMP: u64 = 22;
@@ -173,6 +192,8 @@ pub(crate) mod cost {
     pub(crate) const HUMAN_PASSED: u64 = 17;
     pub(crate) const HUMAN_ASKED: u64 = 9;
     pub(crate) const MOCK_CONSUMED: u64 = 29;
+    pub(crate) const LEASE_ENDED: u64 = 17;
+    pub(crate) const PORTS_RETURNED: u64 = 25;
 
     pub(crate) fn state_set(len: usize) -> u64 {
         9 + len as u64
@@ -295,6 +316,37 @@ impl Event<'_> {
                 w.u64(*at);
                 w.raw(mac);
             }
+            Event::LobbyStarts { lobby, lobby_config } => {
+                w.u8(24);
+                w.u32(*lobby);
+                w.long_bytes(lobby_config);
+            }
+            Event::PortsLeased { owner, lease } => {
+                w.u8(25);
+                w.id(*owner);
+                encode_lease(&mut w, lease);
+            }
+            Event::PortReplaced { owner, name, number, until } => {
+                w.u8(26);
+                w.id(*owner);
+                w.short_bytes(name.as_bytes());
+                w.u16(*number);
+                w.u64(*until);
+            }
+            Event::BackendsSet { owner, backends } => {
+                w.u8(27);
+                w.id(*owner);
+                encode_backends(&mut w, backends.iter().copied());
+            }
+            Event::LeaseEnded { owner } => {
+                w.u8(28);
+                w.id(*owner);
+            }
+            Event::PortsReturned { owner, until } => {
+                w.u8(29);
+                w.id(*owner);
+                w.u64(*until);
+            }
         }
     }
 }
@@ -347,6 +399,12 @@ impl<'a> Event<'a> {
             21 => Event::HumanPassed { source: r.u64()?, at: r.u64()? },
             22 => Event::HumanAsked { source: r.u64()? },
             23 => Event::MockConsumed { hour: r.u32()?, at: r.u64()?, mac: r.id()?.0 },
+            24 => Event::LobbyStarts { lobby: r.u32()?, lobby_config: r.long_bytes()? },
+            25 => Event::PortsLeased { owner: r.id()?, lease: Box::new(decode_lease(r)?) },
+            26 => Event::PortReplaced { owner: r.id()?, name: r.text()?, number: r.u16()?, until: r.u64()? },
+            27 => Event::BackendsSet { owner: r.id()?, backends: decode_backends(r)? },
+            28 => Event::LeaseEnded { owner: r.id()? },
+            29 => Event::PortsReturned { owner: r.id()?, until: r.u64()? },
             kind => return Err(ApplyError::UnknownKind(kind)),
         })
     }
@@ -384,14 +442,15 @@ fn decode_end(r: &mut Reader<'_>) -> Result<End, ApplyError> {
     End::from_byte(r.u8()?).ok_or(ApplyError::Malformed("an end is 0 to 3"))
 }
 
-const REASONS: [EndReason; 4] = [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed];
+const REASONS: [EndReason; 5] =
+    [EndReason::Exited, EndReason::StartTimeout, EndReason::Silent, EndReason::Removed, EndReason::Stopped];
 
 fn reason_byte(reason: EndReason) -> u8 {
     REASONS.iter().position(|known| *known == reason).unwrap_or_default() as u8
 }
 
 pub(crate) fn decode_reason(r: &mut Reader<'_>) -> Result<EndReason, ApplyError> {
-    REASONS.get(usize::from(r.u8()?)).copied().ok_or(ApplyError::Malformed("an end reason is 0 to 3"))
+    REASONS.get(usize::from(r.u8()?)).copied().ok_or(ApplyError::Malformed("an end reason is 0 to 4"))
 }
 
 pub(crate) fn encode_reason(w: &mut Writer<'_>, reason: EndReason) {

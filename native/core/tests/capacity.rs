@@ -275,6 +275,7 @@ fn finding_costs_the_same_with_few_lobbies_and_with_many() {
                 source_limit: 1,
                 idempotency: None,
                 channels: &[],
+                creation: Creation::Prevented,
             };
             engine.find(&mut cx, &command).result.unwrap();
         }

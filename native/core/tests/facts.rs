@@ -50,7 +50,7 @@ fn the_life_of_a_lobby_is_told_in_order_with_its_times() {
     w.pass(1_000);
     w.run(|e, cx| e.stop(cx, lobby, false)).result.unwrap();
     w.pass(1_000);
-    w.run(|e, cx| e.exited(cx, lobby, -9)).result.unwrap();
+    w.run(|e, cx| e.exited(cx, lobby, Some(-9))).result.unwrap();
     let about = About {
         version: VERSION,
         mode: "arena".into(),
@@ -61,7 +61,7 @@ fn the_life_of_a_lobby_is_told_in_order_with_its_times() {
     };
     let end = Ended {
         about: about.clone(),
-        reason: EndReason::Exited,
+        reason: EndReason::Stopped,
         exit_code: Some(-9),
         attendance: Attendance::default(),
         players: [0; 3],

@@ -121,7 +121,7 @@ fn those_who_wait_are_told_at_once_why_the_lobby_ended() {
         let resolved = w.resolved();
         assert_eq!(resolved.iter().map(|r| r.hold).collect::<Vec<_>>(), [first, second], "{reason:?}");
         for one in resolved {
-            assert_eq!(one.answer.result, Err(LobbyStartFailed(reason)));
+            assert_eq!(one.answer.result, Err(LobbyStartFailed(reason, None)));
             assert_eq!(one.answer.wait, w.engine.lobby_lsn(lobby));
         }
         assert_eq!(w.engine.namespace_counts()[0].1.slots[1], 0);
@@ -322,9 +322,9 @@ fn ends_of_lobbies_are_counted_by_cause() {
     }
     w.pass(300_000);
     let counts = w.engine.namespace_counts().remove(0).1;
-    assert_eq!((counts.lobbies, counts.lobby_ends), ([0; 4], [1, 1, 2, 3]));
+    assert_eq!((counts.lobbies, counts.lobby_ends), ([0; 4], [1, 1, 2, 3, 0]));
     w.replica.recovered(w.now);
-    assert!(w.replica.namespace_counts().iter().all(|(_, counts)| counts.lobby_ends == [0; 4]), "since the start");
+    assert!(w.replica.namespace_counts().iter().all(|(_, counts)| counts.lobby_ends == [0; 5]), "since the start");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 
 use super::Engine;
 use crate::codec::Reader;
-use crate::command::{EndReason, Lsn, Ms, Source};
+use crate::command::{EndReason, Id, Lsn, Ms, Source};
 use crate::event::{ApplyError, Event, LobbyMade, Place, Uses};
-use crate::idempotency::{Entry, Purpose, Stamp};
-use crate::lobby::{Lobby, NO_ENTRY};
+use crate::idempotency::{Purpose, Stamp};
+use crate::lobby::{Lobby, NO_ENTRY, Own};
 use crate::outbox::What;
 use crate::slot::{End, LARGEST_CAPACITY, NO_SLOT, SlotState};
 use crate::symbol::tag_symbol;
@@ -114,6 +114,9 @@ impl Engine {
                 self.outbox.acknowledge(up_to);
                 return Ok(());
             }
+            Event::LobbyStarts { lobby, lobby_config } => self.change_lobby(lobby, |lobby| {
+                lobby.own = Some(Own { lobby_config: lobby_config.into() });
+            })?,
             Event::TokensSent { .. }
             | Event::HumanPassed { .. }
             | Event::HumanAsked { .. }
@@ -121,6 +124,7 @@ impl Engine {
                 let Some(number) = self.apply_record(lsn, event)? else { return Ok(()) };
                 number
             }
+            _ => return self.apply_ports(lsn, event),
         };
         self.lobbies.set_lsn(number, lsn);
         Ok(())
@@ -190,9 +194,11 @@ impl Engine {
                 self.end_use(number, at, ended_at, End::LobbyGone);
             }
         }
+        let id = lobby_id(self.lobbies.live(number));
         if self.is_live {
             self.underive_lobby(number, reason);
         }
+        self.leases.end(lsn, id)?;
         self.note_ended(lsn, number, ended_at, (reason, exit_code), players);
         key_ids.sort_unstable();
         let mut lobby = self.lobbies.end(number, ended_at, reason, lsn, key_ids.into()).ok_or(NO_LOBBY)?;
@@ -357,63 +363,15 @@ impl Engine {
     }
 
     /// Where the slot of a use is that must be going on in one of these states.
-    fn locate(&self, place: Place, states: &[SlotState]) -> Result<u32, ApplyError> {
+    pub(super) fn locate(&self, place: Place, states: &[SlotState]) -> Result<u32, ApplyError> {
         let lobby = self.lobbies.live(place.lobby).ok_or(NO_LOBBY)?;
         let at = lobby.slots.locate(u32::from(place.slot)).ok_or(NO_PLACE)?;
         let slot = self.slots.get(at);
         let is_it = slot.generation == place.generation && states.contains(&slot.state);
         if is_it { Ok(at) } else { Err(NO_PLACE) }
     }
+}
 
-    fn remember_disconnected(&mut self, place: Place, stamp: Option<&Stamp>) {
-        if let Some(stamp) = stamp {
-            self.put_entry(stamp, Purpose::Disconnected, place, 0, Uses(&[]));
-        }
-    }
-
-    /// Remembers a key; what it was used for before is over.
-    fn put_entry(&mut self, stamp: &Stamp, purpose: Purpose, place: Place, key_id: u16, uses: Uses<'_>) -> u32 {
-        if let Some(known) = self.entries.find(&self.seed, stamp) {
-            self.drop_entry(known);
-        }
-        if let Some(entries) = self.lobbies.entries_mut(place.lobby) {
-            *entries += 1;
-        }
-        self.entries.insert(&self.seed, Entry::new(stamp, purpose, place, key_id), uses)
-    }
-
-    /// Drops an entry whose time has passed and that no use keeps any more.
-    fn drop_entry_if_over(&mut self, entry: u32) {
-        if entry != NO_ENTRY && self.entries.get(entry).at() <= self.entries_up_to && !self.is_entry_live(entry) {
-            self.drop_entry(entry);
-        }
-    }
-
-    fn drop_entry(&mut self, entry: u32) {
-        if let Some(entries) = self.lobbies.entries_mut(self.entries.get(entry).place().lobby) {
-            *entries -= 1;
-        }
-        self.entries.remove(&self.seed, entry);
-    }
-
-    /// True while what the entry stands for goes on: a use of its places, or its lobby.
-    pub(super) fn is_entry_live(&self, entry: u32) -> bool {
-        let place = self.entries.get(entry).place();
-        match self.entries.get(entry).purpose() {
-            Some(Purpose::Places(_)) => match self.entries.party(&self.seed, entry) {
-                Some(uses) => uses
-                    .iter()
-                    .any(|(slot, generation)| self.is_use_live(Place { lobby: place.lobby, slot, generation })),
-                None => self.is_use_live(place),
-            },
-            Some(Purpose::Attach) => self.lobbies.live(place.lobby).is_some(),
-            Some(Purpose::Connected) => self.is_use_live(place),
-            Some(Purpose::Disconnected) | None => false,
-        }
-    }
-
-    fn is_use_live(&self, place: Place) -> bool {
-        let any = [SlotState::Reserved, SlotState::Connected, SlotState::Kept];
-        self.locate(place, &any).is_ok()
-    }
+fn lobby_id(lobby: Option<&Lobby>) -> Id {
+    lobby.map(|lobby| lobby.id).unwrap_or_default()
 }

@@ -7,9 +7,11 @@ use crate::deadline::Wheel;
 use crate::find::{FindIndex, GroupKey, order_key};
 use crate::hold::Holds;
 use crate::ledger::{Ledger, TokenOutcome};
-use crate::lobby::Known;
+use crate::lobbies::Known;
 use crate::slot::{End, SlotState};
+use crate::supply::{OCCUPIED, Standing};
 use crate::time::SILENT_ENDS_AFTER;
+use crate::wanted::WantedSet;
 
 /// Lobbies that may wait to be put in order before somebody other than find does it.
 const MOST_DIRTY: usize = 1_024;
@@ -29,6 +31,7 @@ impl Engine {
                 self.derive_places(number);
             }
         }
+        self.leases.wake(self.time.now());
         self.order_dirty();
     }
 
@@ -45,6 +48,8 @@ impl Engine {
         self.index = FindIndex::new();
         self.index.visited = visited;
         self.holds = Holds::new();
+        self.forget_supply();
+        self.wanted = WantedSet::default();
     }
 
     /// Works out everything about a lobby but its places.
@@ -66,6 +71,11 @@ impl Engine {
         lobby.counts.held = 0;
         lobby.holds.clear();
         lobby.timer = crate::deadline::Links::UNLINKED;
+        lobby.empty_since = now;
+        lobby.was_used = lobby.slots.used > 0;
+        lobby.standing = Standing::Elsewhere;
+        lobby.is_supplied = false;
+        lobby.is_supply_dirty = false;
         self.ledger.reclassify(lobby.namespace, None, Some(lobby.class));
         let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
         namespace.lobbies.insert(lobby.made, number);
@@ -98,6 +108,7 @@ impl Engine {
     /// A live lobby is about to become a tombstone for that reason; its places have ended.
     pub(super) fn underive_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_wheel.remove(&mut self.lobbies, number);
+        self.leave_supply(number);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         self.index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
         self.index.release(&self.seed, lobby.group);
@@ -115,6 +126,7 @@ impl Engine {
         if !self.is_live {
             return;
         }
+        self.follow_supply(number);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let class = lobby.classify();
         if class != lobby.class {
@@ -128,6 +140,17 @@ impl Engine {
     /// often than anybody asks for the order.
     pub(super) fn mark_dirty(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        // Whether anybody is in it is what the supply looks at.
+        let is_empty = lobby.counts.players() == 0;
+        if is_empty != (lobby.standing != Standing::Elsewhere) {
+            if !is_empty {
+                (lobby.was_used, lobby.empty_since) = (true, OCCUPIED);
+            }
+            if !lobby.is_supply_dirty {
+                lobby.is_supply_dirty = true;
+                self.supply.dirty.push(number);
+            }
+        }
         if lobby.is_dirty {
             return;
         }

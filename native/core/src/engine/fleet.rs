@@ -2,10 +2,10 @@
 
 use super::replay::Recalled;
 use super::{Class, Engine, Met, accept, has_credit, refuse};
-use crate::command::{Answer, Attach, Attached, Context, EndReason, Id, Lsn, Resolved};
+use crate::command::{Answer, Attach, Attached, Context, EndReason, Id, Lsn, Publicity, Resolved};
 use crate::error::Refusal;
 use crate::event::{Event, LobbyMade, cost};
-use crate::lobby::Known;
+use crate::lobbies::Known;
 use crate::slot::LARGEST_CAPACITY;
 
 impl Engine {
@@ -40,21 +40,26 @@ impl Engine {
         accept(Attached { lobby: c.id, lobby_token }, self.last_lsn)
     }
 
-    fn lobbies_of(&self, namespace: Id) -> u64 {
+    pub(super) fn lobbies_of(&self, namespace: Id) -> u64 {
         let namespace = self.ledger.namespace_of(&self.seed, namespace);
         namespace.map_or(0, |number| self.ledger.namespaces[number as usize].lobbies.len() as u64)
     }
 
     fn made_event<'a>(&self, c: &Attach<'a>) -> Event<'a> {
+        let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
+        Event::LobbyMade(Box::new(self.lobby_made(c, Publicity::Public)), stamp)
+    }
+
+    pub(super) fn lobby_made<'a>(&self, c: &Attach<'a>, publicity: Publicity) -> LobbyMade<'a> {
         let limits = [c.max_players, c.max_players_direct, c.max_players_party];
-        let made = LobbyMade {
+        LobbyMade {
             lobby: self.lobbies.vacant_number(),
             id: c.id,
             namespace: c.namespace,
             version: c.version,
             mode: c.mode,
             region: c.region,
-            is_public: true,
+            is_public: publicity == Publicity::Public,
             is_join_enabled: c.is_join_enabled,
             limits: limits.map(|limit| limit.clamp(1, LARGEST_CAPACITY)),
             ttl_ms: c.player_token_ttl_ms,
@@ -64,8 +69,7 @@ impl Engine {
             key_id: self.config.keys.current_id(),
             tags: c.tags.to_vec(),
             ports: c.ports.to_vec(),
-        };
-        Event::LobbyMade(Box::new(made), c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency)))
+        }
     }
 
     /// The lobby is ready: all its holds become reservations, in order of arrival, with deadlines of now + ttl.
@@ -188,11 +192,16 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::end`], for a process that exited with this code (reason exited).
-    pub fn exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: i32) -> Answer<bool> {
+    /// As [`Engine::end`], for a process that is over: with this code, or nobody knows with which. Reason stopped when it
+    /// was told to stop, else exited.
+    pub fn exited(&mut self, cx: &mut Context<'_>, lobby: Id, exit_code: Option<i32>) -> Answer<bool> {
         self.begin(cx);
         match self.meet(cx, lobby) {
-            Met::Live(number) | Met::Ended(number) => self.end_known(cx, number, EndReason::Exited, Some(exit_code)),
+            Met::Live(number) | Met::Ended(number) => {
+                let is_stopping = self.lobbies.live(number).is_some_and(|lobby| lobby.is_stopping);
+                let reason = if is_stopping { EndReason::Stopped } else { EndReason::Exited };
+                self.end_known(cx, number, reason, exit_code)
+            }
             Met::Unknown => refuse(Refusal::LobbyNotFound, self.forgotten_lsn),
         }
     }
@@ -221,7 +230,7 @@ impl Engine {
         let holds = self.take_holds(number);
         self.emit(cx, &Event::LobbyStopping { lobby: number, at: self.time.now() });
         let wait = self.lobbies.lsn(number);
-        self.fail_holds(holds, EndReason::Removed, wait);
+        self.fail_holds(holds, (EndReason::Removed, None), wait);
         self.audit(number);
         accept(true, wait)
     }
@@ -261,14 +270,19 @@ impl Engine {
         let holds = self.take_holds(number);
         self.emit(cx, &Event::LobbyEnded { lobby: number, at: self.time.now(), reason, exit_code });
         let wait = self.lobbies.lsn(number);
-        self.fail_holds(holds, reason, wait);
+        self.fail_holds(holds, (reason, exit_code), wait);
         true
     }
 
-    fn fail_holds(&mut self, holds: Vec<(crate::HoldId, crate::hold::Hold)>, reason: EndReason, wait: Lsn) {
+    fn fail_holds(
+        &mut self,
+        holds: Vec<(crate::HoldId, crate::hold::Hold)>,
+        (reason, exit_code): (EndReason, Option<i32>),
+        wait: Lsn,
+    ) {
         let failed = holds
             .into_iter()
-            .map(|(hold, _)| Resolved { hold, answer: refuse(Refusal::LobbyStartFailed(reason), wait) });
+            .map(|(hold, _)| Resolved { hold, answer: refuse(Refusal::LobbyStartFailed(reason, exit_code), wait) });
         self.resolved.extend(failed);
     }
 

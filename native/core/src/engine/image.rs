@@ -4,22 +4,26 @@
 //! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN; count u32 of lobby
 //! records in order of number, each with its number and 1 (live) or 2 (ended); count u32 of idempotency entries in order
 //! of time, then key; the facts that wait (`facts`); then what was sent to channels, standings of addresses, consumed
-//! mock tokens (`channel`, `standing`, `mock`), each behind its count u32. Version 1 ended behind the entries, and had
-//! no attendance of lobbies.
+//! mock tokens (`channel`, `standing`, `mock`), each behind its count u32; ports that rested and leases (`ports`, `lease`).
+//! Version 1 ended behind the entries, and had no attendance of lobbies; version 2 ended behind the mock tokens, and had no
+//! lobbies of ours.
 
 use super::Engine;
 use super::facts::{load_attendance, write_attendance};
 use crate::codec::{Reader, Writer};
 use crate::event::{ApplyError, LobbyMade, Place, Uses, decode_made, decode_reason, encode_made, encode_reason};
 use crate::idempotency::{Entry, Purpose, Stamp};
-use crate::lobby::{Known, Lobby, Tombstone};
+use crate::lobbies::{Known, Tombstone};
+use crate::lobby::{Lobby, Own};
 use crate::slot::{Slot, SlotState};
 use crate::symbol::split_tag_symbol;
 
 const MAGIC: &[u8; 8] = b"hostimg\0";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// The first version with facts, attendance, and all that stands behind them.
 const WITH_FACTS: u16 = 2;
+/// The first version with leases, and with lobbies of ours.
+const WITH_LEASES: u16 = 3;
 const CHUNK: usize = 1 << 16;
 
 const LIVE: u8 = 1;
@@ -51,6 +55,7 @@ impl Engine {
         self.channels.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.standings.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.mocks.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.leases.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         flush(&mut bytes, out, 1);
     }
 
@@ -93,6 +98,9 @@ impl Engine {
             self.standings.load(&mut r)?;
             self.mocks.load(&mut r)?;
         }
+        if version >= WITH_LEASES {
+            self.leases.load(&mut r)?;
+        }
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("an image with bytes behind it")) }
     }
 
@@ -134,6 +142,8 @@ impl Engine {
         w.flag(lobby.is_closed);
         w.flag(lobby.is_stopping);
         write_attendance(&mut w, &lobby.attendance);
+        w.flag(lobby.own.is_some());
+        w.long_bytes(lobby.own.as_ref().map(|own| &*own.lobby_config).unwrap_or_default());
         w.long_bytes(lobby.state.as_deref().unwrap_or_default());
         w.u32(lobby.slots.used);
         w.u16(lobby.slots.free_head);
@@ -170,6 +180,10 @@ impl Engine {
         lobby.is_stopping = r.flag()?;
         if version >= WITH_FACTS {
             lobby.attendance = load_attendance(r)?;
+        }
+        if version >= WITH_LEASES {
+            let (is_ours, lobby_config) = (r.flag()?, r.long_bytes()?);
+            lobby.own = is_ours.then(|| Own { lobby_config: lobby_config.into() });
         }
         let state = r.long_bytes()?;
         lobby.state = (!state.is_empty()).then(|| state.into());

@@ -3,6 +3,7 @@
 
 mod apply;
 mod channels;
+mod creation;
 mod derived;
 mod expiry;
 mod facts;
@@ -14,8 +15,11 @@ mod keys;
 mod mocks;
 mod place;
 mod player;
+mod ports;
 mod records;
+mod remembered;
 mod replay;
+mod supply;
 mod view;
 
 use std::collections::VecDeque;
@@ -23,7 +27,7 @@ use std::collections::VecDeque;
 pub(crate) use derived::slot_count;
 
 use crate::channel::Channels;
-use crate::command::{Answer, Channel, Context, Id, Lsn, Ms, Resolved};
+use crate::command::{Answer, Channel, Context, Id, Lsn, Ms, PortRange, Resolved};
 use crate::deadline::Wheel;
 use crate::error::Refusal;
 use crate::event::{self, ApplyError, Event, UseList};
@@ -31,16 +35,19 @@ use crate::find::FindIndex;
 use crate::hash::TableSeed;
 use crate::hold::Holds;
 use crate::idempotency::Entries;
+use crate::lease::Leases;
 use crate::ledger::Ledger;
-use crate::lobby::{Known, Lobbies};
+use crate::lobbies::{Known, Lobbies};
 use crate::mock::Mocks;
 use crate::outbox::Outbox;
 use crate::slot::SlotArena;
 use crate::source::Sources;
 use crate::standing::Standings;
+use crate::supply::Supply;
 use crate::symbol::Symbols;
 use crate::time::ServiceTime;
 use crate::token::KeyRing;
+use crate::wanted::WantedSet;
 
 /// What an engine is made with.
 #[derive(Debug)]
@@ -57,10 +64,17 @@ pub struct EngineConfig {
     pub idempotency_ms: u64,
     /// Steps that one call of [`Engine::advance`] takes at most.
     pub advance_steps: u32,
+    /// Public ports, of streams and of datagrams.
+    pub ports: PortRange,
+    /// How long a port rests behind its lease.
+    pub port_rest_ms: u64,
+    /// How long one rests that edge-guard could not have.
+    pub port_refused_ms: u64,
 }
 
 impl EngineConfig {
-    /// The service's defaults: 5 min to start, 24 h tombstones, 10 min idempotency.
+    /// The service's defaults: 5 min to start, 24 h tombstones, 10 min idempotency, ports 26000–31999 that rest for 60 s,
+    /// refused ones for 10 min.
     pub fn new(shard: u16, keys: KeyRing) -> EngineConfig {
         EngineConfig {
             shard,
@@ -69,6 +83,9 @@ impl EngineConfig {
             tombstone_ms: 86_400_000,
             idempotency_ms: 600_000,
             advance_steps: 4_096,
+            ports: PortRange { first: 26_000, last: 31_999 },
+            port_rest_ms: 60_000,
+            port_refused_ms: 600_000,
         }
     }
 }
@@ -100,11 +117,14 @@ pub struct Engine {
     channels: Channels,
     standings: Standings,
     mocks: Mocks,
+    leases: Leases,
 
     // Derived from the durable state, or memory only.
     ledger: Ledger,
     sources: Sources,
     index: FindIndex,
+    supply: Supply,
+    wanted: WantedSet,
     holds: Holds,
     resolved: Vec<Resolved>,
     /// Channels that tokens were sent to, by the event that sent them, until the owner takes them.
@@ -140,7 +160,6 @@ impl Engine {
         config.idempotency_ms = config.idempotency_ms.max(1);
         Engine {
             seed: TableSeed::new(config.keys.seed_secret()),
-            config,
             time: ServiceTime::default(),
             last_lsn: 0,
             forgotten_lsn: 0,
@@ -155,9 +174,12 @@ impl Engine {
             channels: Channels::default(),
             standings: Standings::default(),
             mocks: Mocks::default(),
+            leases: Leases::new(config.ports),
             ledger: Ledger::new(),
             sources: Sources::new(),
             index: FindIndex::new(),
+            supply: Supply::default(),
+            wanted: WantedSet::default(),
             holds: Holds::new(),
             resolved: Vec::new(),
             delivered: VecDeque::new(),
@@ -165,6 +187,7 @@ impl Engine {
             place_wheel: Wheel::starting_at(0),
             lobby_wheel: Wheel::starting_at(0),
             uses: UseList::default(),
+            config,
         }
     }
 

@@ -3,7 +3,9 @@
 use super::derived::HELD;
 use super::replay::Recalled;
 use super::{Class, Engine, Met, accept, has_credit, refuse};
-use crate::command::{Answer, Channel, Context, Find, HoldId, Id, Idempotency, Join, Placed, Reservation, Source};
+use crate::command::{
+    Answer, Channel, Context, Create, Find, HoldId, Id, Idempotency, Join, Placed, Reservation, Source,
+};
 use crate::error::Refusal;
 use crate::event::{Event, Place, cost};
 use crate::find::GroupKey;
@@ -59,8 +61,10 @@ impl Engine {
     /// Places in the fullest lobby that fits: regions in order, in each the fullest ready one over all modes, else the
     /// fullest starting one. First expires what is due: some at a time, and all of it before it refuses.
     ///
-    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, and
-    /// `LobbyStopped` for a repetition.
+    /// Where none fits one is made, if that is possible: then its caller holds its places there.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, `TooManyLobbies`,
+    /// `PortsExhausted`, and `LobbyStopped` for a repetition.
     pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Placed> {
         let wish = Wish::of_find(c);
         if let Some(answer) = self.begin_placing(cx, &wish) {
@@ -74,11 +78,39 @@ impl Engine {
             } else {
                 Refusal::NoAvailableLobbies
             };
-            if !self.drain_part(cx, wish.cost()) {
+            if self.drain_part(cx, wish.cost()) {
+                continue;
+            }
+            if refusal != Refusal::NoAvailableLobbies {
                 return refuse(refusal, self.last_lsn);
+            }
+            match self.make_wanted(cx, c.namespace, &c.creation, Refusal::NoAvailableLobbies) {
+                Ok(number) => break number,
+                Err((refusal, wait)) => return refuse(refusal, wait),
             }
         };
         self.settle(cx, number, &wish)
+    }
+
+    /// Places in a lobby that is made for them, never in one that is there. First expires what is due, as find does.
+    ///
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `TooManyLobbies`, `CapacityExhausted`,
+    /// `PortsExhausted`, and `LobbyStopped` for a repetition.
+    pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> Answer<Placed> {
+        let channels = channels_of(c.party_size, c.channels);
+        let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
+        if let Some(answer) = self.begin_placing(cx, &wish) {
+            return answer;
+        }
+        while self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
+            if !self.drain_part(cx, wish.cost()) {
+                return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
+            }
+        }
+        match self.make_wanted(cx, c.namespace, &c.creation, Refusal::CapacityExhausted) {
+            Ok(number) => self.settle(cx, number, &wish),
+            Err((refusal, wait)) => refuse(refusal, wait),
+        }
     }
 
     /// Places in one lobby, in the order of errors of decisions 5.13; with a rejoin token that token's own slot while

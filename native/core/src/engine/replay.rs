@@ -5,7 +5,7 @@ use crate::command::{Answer, Attached, Context, HoldId, Idempotency, Lsn, Placed
 use crate::error::Refusal;
 use crate::event::Place;
 use crate::idempotency::Stamp;
-use crate::lobby::Known;
+use crate::lobbies::Known;
 use crate::token::PlayerToken;
 
 /// What is known about a key.

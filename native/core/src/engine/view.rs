@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, PlayerCount, Presence};
+use crate::command::{HoldId, Id, LobbyView, NamespaceCounts, OwnLobby, PlayerCount, Presence, Publicity};
 use crate::idempotency::Purpose;
-use crate::lobby::{Known, Lobby, LobbyClass};
+use crate::lobbies::Known;
+use crate::lobby::{Lobby, LobbyClass};
+use crate::symbol::split_tag_symbol;
 
 impl Engine {
     /// A lobby that has not ended.
@@ -105,6 +107,14 @@ impl Engine {
         self.lobbies.live(hold.lobby).map(|lobby| lobby.id)
     }
 
+    fn tags_of(&self, lobby: &Lobby) -> Vec<(String, String)> {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let tags = lobby.tags.iter().filter_map(|tag| split_tag_symbol(self.symbols.bytes(*tag)));
+        let mut tags: Vec<_> = tags.map(|(name, value)| (text(name), text(value))).collect();
+        tags.sort_unstable();
+        tags
+    }
+
     fn view(&self, lobby: &Lobby) -> LobbyView {
         let counts = &lobby.counts;
         LobbyView {
@@ -120,6 +130,14 @@ impl Engine {
             is_closed: lobby.is_closed,
             players: [counts.held, counts.reserved, counts.connected, counts.kept],
             create_ts_ms: lobby.create_ts_ms,
+            own: lobby.own.as_ref().map(|own| {
+                let ports = self.leases.get(lobby.id).map(|lease| lease.ports.clone()).unwrap_or_default();
+                let lobby_config = (!own.lobby_config.is_empty()).then(|| own.lobby_config.to_vec());
+                Box::new(OwnLobby { ports, lobby_config })
+            }),
+            publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
+            is_stopping: lobby.is_stopping,
+            tags: self.tags_of(lobby),
         }
     }
 }

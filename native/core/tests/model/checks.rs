@@ -1,7 +1,7 @@
 //! What must hold after every command: the answer under the credit it had, what it waits for, and every count that the
 //! engine shows, against the model's.
 
-use hosting_core::{Credit, Id, LobbyView, Ms, NamespaceCounts, Refusal};
+use hosting_core::{Credit, Id, LobbyView, Ms, NamespaceCounts, Publicity, Refusal};
 
 use crate::commands::{Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
@@ -115,6 +115,10 @@ fn view(model: &Model, index: usize) -> LobbyView {
         is_closed: lobby.is_closed,
         players: model.players_by_stage(index),
         create_ts_ms: lobby.create_ts_ms,
+        own: None,
+        publicity: Publicity::Public,
+        is_stopping: lobby.is_stopping,
+        tags: lobby.tags.clone(),
     }
 }
 

@@ -329,7 +329,7 @@ impl Model {
                     self.remember(hold.key, hold.message, Remembered::Placed(uses));
                     self.lobbies[hold.lobby].changed_lsn = lsns.after;
                 }
-                (Err(Refusal::LobbyStartFailed(said)), Err(reason)) if *said == reason => {}
+                (Err(Refusal::LobbyStartFailed(said, _)), Err(reason)) if *said == reason => {}
                 (_, outcome) => return Err(format!("expected {outcome:?} for {hold:?}, resolved {one:?}")),
             }
         }

@@ -219,7 +219,7 @@ pub struct Model {
     /// Ends by cause since the start of the run: expired, consumed, released, lobby gone.
     pub ends: BTreeMap<Id, [u64; 4]>,
     /// Ends of lobbies since the start of the run: exited, start timeout, silent, removed.
-    pub lobby_ends: BTreeMap<Id, [u64; 4]>,
+    pub lobby_ends: BTreeMap<Id, [u64; 5]>,
     /// Ends of places that were overdue when their lobby ended.
     pub late_ends: BTreeMap<Id, u64>,
     /// As in `NamespaceCounts::tokens`.
@@ -354,6 +354,7 @@ impl Model {
             EndReason::StartTimeout => 1,
             EndReason::Silent => 2,
             EndReason::Removed => 3,
+            EndReason::Stopped => 4,
         };
         self.lobby_ends.entry(self.lobbies[lobby].namespace).or_default()[cause] += 1;
         self.fail_holds(lobby, reason);

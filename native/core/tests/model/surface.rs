@@ -2,8 +2,8 @@
 //! journal would. The only module here that calls [`Engine`].
 
 use hosting_core::{
-    Answer, Attach, Connect, Context, Credit, Disconnect, Engine, EngineConfig, EventBuffer, Find, HashKey, Id,
-    Idempotency, Join, KeyRing, Ms, Placed, Source,
+    Answer, Attach, Connect, Context, Creation, Credit, Disconnect, Engine, EngineConfig, EventBuffer, Find, HashKey,
+    Id, Idempotency, Join, KeyRing, Ms, Placed, Source,
 };
 
 use crate::commands::{AttachArgs, Command, FindArgs, JoinArgs, Said};
@@ -271,6 +271,7 @@ fn ask_find(
         source_limit: args.source_limit,
         idempotency,
         channels: &[],
+        creation: Creation::Prevented,
     };
     placed(engine.find(cx, &wanted))
 }

@@ -157,11 +157,12 @@ impl World {
                 "hold",
                 match &one.answer.result {
                     Ok(_) => "resolved",
-                    Err(Refusal::LobbyStartFailed(reason)) => match reason {
+                    Err(Refusal::LobbyStartFailed(reason, _)) => match reason {
                         EndReason::Exited => "MATCHMAKER_LOBBY_START_FAILED Exited",
                         EndReason::StartTimeout => "MATCHMAKER_LOBBY_START_FAILED StartTimeout",
                         EndReason::Silent => "MATCHMAKER_LOBBY_START_FAILED Silent",
                         EndReason::Removed => "MATCHMAKER_LOBBY_START_FAILED Removed",
+                        EndReason::Stopped => "MATCHMAKER_LOBBY_START_FAILED Stopped",
                     },
                     Err(_) => "something else",
                 },

@@ -10,6 +10,9 @@ pub const VERSION: Id = Id([0x21; 16]);
 pub const NEXT_VERSION: Id = Id([0x22; 16]);
 pub const TTL_MS: u64 = 120_000;
 
+pub const ONE_PORT: [WantedPort<'_>; 1] =
+    [WantedPort { name: "game", protocol: Protocol::Tcp, reached: Reached::Number(0) }];
+
 pub fn keys(ids: &[u16], current: u16) -> KeyRing {
     KeyRing::new(ids.iter().map(|id| (*id, [*id as u8 ^ 0x5a; 32])).collect(), current).unwrap()
 }
@@ -124,6 +127,39 @@ impl World {
         self.attach_with(change).result.unwrap().lobby
     }
 
+    /// Makes a lobby of ours for nobody.
+    pub fn start_idle<'a>(&mut self, change: impl FnOnce(&mut Make<'a>)) -> Answer<Id> {
+        let mut make = self.own_lobby();
+        change(&mut make);
+        self.run(|e, cx| e.start_idle(cx, &make))
+    }
+
+    /// What a lobby of ours is made of: one port.
+    pub fn own_lobby<'a>(&mut self) -> Make<'a> {
+        self.next_lobby += 1;
+        let lobby = Attach {
+            id: lobby_id(self.next_lobby),
+            namespace: NAMESPACE,
+            version: VERSION,
+            mode: "duel",
+            region: "local",
+            tags: &[],
+            max_players: 4,
+            max_players_direct: 4,
+            max_players_party: 4,
+            player_token_ttl_ms: TTL_MS,
+            heartbeat_timeout_ms: 0,
+            heartbeat_grace_ms: 10_000,
+            is_join_enabled: true,
+            ports: &[],
+            create_ts_ms: 1_700_000_000_000,
+            lobby_count_max: 512,
+            idempotency: None,
+        };
+        let random = self.next_lobby.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Make { lobby, publicity: Publicity::Public, lobby_config: None, ports: &ONE_PORT, random }
+    }
+
     /// A ready lobby.
     pub fn lobby<'a>(&mut self, change: impl FnOnce(&mut Attach<'a>)) -> Id {
         let lobby = self.starting(change);
@@ -147,6 +183,7 @@ impl World {
             source_limit: 256,
             idempotency: None,
             channels: &[],
+            creation: Creation::Prevented,
         };
         change(&mut command);
         self.run(|e, cx| e.find(cx, &command))

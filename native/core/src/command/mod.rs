@@ -1,6 +1,12 @@
 //! What goes into the engine and what comes out: ids, command structs, outcomes. No behaviour.
 //! Names are the contract's; durations and times are milliseconds of service time unless a name says otherwise.
 
+mod ports;
+mod supply;
+
+pub use ports::{Backend, Lease, LeasedPort, PortRange, Protocol, Reached, Route, Routes, WantedPort};
+pub use supply::{Create, Creation, EmptyLobby, Make, OwnLobby, SupplyGroup, Wanted, WantedLobby};
+
 use crate::error::Refusal;
 
 /// Number of an event in the shard's journal, from 1; 0 means "nothing to wait for".
@@ -95,6 +101,8 @@ pub enum EndReason {
     Silent,
     /// Detached or deleted.
     Removed,
+    /// Its process ended because we had asked it to.
+    Stopped,
 }
 
 /// One port of an attached lobby, answered as it is (decisions 5.11).
@@ -181,6 +189,8 @@ pub struct Find<'a> {
     pub idempotency: Option<Idempotency>,
     /// The i-th gets the (i+1)-th token (decisions 5.12); at most `party_size` - 1, more are not looked at.
     pub channels: &'a [Channel],
+    /// What is done when no lobby fits.
+    pub creation: Creation<'a>,
 }
 
 /// Join one lobby by its id (contract lobbies.join, decisions 5.1, 5.2, 5.13). Class: new place.
@@ -308,6 +318,14 @@ pub struct LobbyView {
     pub players: [u32; 4],
     /// ms since the Unix epoch.
     pub create_ts_ms: u64,
+    /// What of it is ours; None for one that was attached.
+    pub own: Option<Box<OwnLobby>>,
+    /// Public or private.
+    pub publicity: Publicity,
+    /// Marked stopping.
+    pub is_stopping: bool,
+    /// Name and value, in order of name.
+    pub tags: Vec<(String, String)>,
 }
 
 /// Connected players of one (mode, region) of a namespace.
@@ -344,6 +362,6 @@ pub struct NamespaceCounts {
     pub tokens: [u64; 8],
     /// Ends of slots since start by cause: expired, consumed, released, lobby gone.
     pub ends: [u64; 4],
-    /// Ends of lobbies since start by cause: exited, start timeout, silent, removed.
-    pub lobby_ends: [u64; 4],
+    /// Ends of lobbies since start by cause: exited, start timeout, silent, removed, stopped.
+    pub lobby_ends: [u64; 5],
 }

@@ -1,0 +1,199 @@
+//! Ports: leases of dynamic servers, where processes listen, and what edge-guard says of what it was told (decisions 5.9;
+//! `lease` has the book).
+
+use super::{Class, Engine, accept, has_credit, refuse};
+use crate::command::{Answer, Context, Id, Lease as Wish, LeasedPort, Lsn, Reached, Routes};
+use crate::error::Refusal;
+use crate::event::{ApplyError, Event, cost};
+use crate::lease::Lease;
+use crate::lobby::Lobby;
+
+impl Engine {
+    /// Ports of a dynamic server, its own until [`Engine::end_lease`]. The same server gets the same ports, whatever it
+    /// wants this time. Class: new place.
+    ///
+    /// Refusals: `PortsExhausted`, `StorageFull`; `LeaseNotFound` for one that has ended.
+    pub fn lease(&mut self, cx: &mut Context<'_>, c: &Wish<'_>) -> Answer<Vec<LeasedPort>> {
+        self.begin(cx);
+        if let Some(lease) = self.leases.get(c.owner) {
+            let wait = lease.changed;
+            return if lease.is_over {
+                refuse(Refusal::LeaseNotFound, wait)
+            } else {
+                accept(lease.ports.clone(), wait)
+            };
+        }
+        self.leases.wake(self.time.now());
+        let Some(ports) = self.leases.draw(c.ports, c.random) else {
+            return refuse(Refusal::PortsExhausted, self.last_lsn);
+        };
+        let lease = Lease {
+            namespace: c.namespace,
+            region: c.region.into(),
+            is_server: true,
+            ports: ports.clone(),
+            is_over: false,
+            changed: 0,
+        };
+        let event = Event::PortsLeased { owner: c.owner, lease: Box::new(lease) };
+        if !self.has_room_for(cx, Class::NewPlace, &event) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &event);
+        accept(ports, self.last_lsn)
+    }
+
+    /// Where the process of an owner listens, by port name; a port without one has no process. The same again writes
+    /// nothing. Class: existing place.
+    ///
+    /// Refusals: `StorageFull`, `LeaseNotFound`.
+    pub fn set_backends(&mut self, cx: &mut Context<'_>, owner: Id, backends: &[(&str, &str, u16)]) -> Answer<()> {
+        self.begin(cx);
+        let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
+            return refuse(Refusal::LeaseNotFound, self.last_lsn);
+        };
+        let is_so = lease.ports.iter().all(|port| {
+            let wanted = backends.iter().find(|(name, ..)| *name == &*port.name);
+            let has = port.backend.as_ref().map(|backend| (&*backend.address, backend.port));
+            wanted.map(|(_, address, port)| (*address, *port)) == has
+        });
+        if is_so {
+            return accept((), lease.changed);
+        }
+        let event = Event::BackendsSet { owner, backends: backends.to_vec() };
+        if !self.has_room_for(cx, Class::ExistingPlace, &event) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &event);
+        accept((), self.last_lsn)
+    }
+
+    /// A dynamic server is over: its routes have to go. Whether it had a lease that had not ended. Class: existing place.
+    ///
+    /// Refusals: `StorageFull`.
+    pub fn end_lease(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
+        self.begin(cx);
+        let Some(lease) = self.leases.get(owner).filter(|lease| lease.is_server) else {
+            return accept(false, self.last_lsn);
+        };
+        if lease.is_over {
+            return accept(false, lease.changed);
+        }
+        if !has_credit(cx, Class::ExistingPlace, cost::LEASE_ENDED) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &Event::LeaseEnded { owner });
+        accept(true, self.last_lsn)
+    }
+
+    /// Edge-guard cannot have this number: another one is drawn, as long as nobody can have been told of it, which is
+    /// before the lobby is ready and before the server listens. The number now, whether or not it is another one; None for
+    /// a port without a number. Class: new place.
+    ///
+    /// Refusals: `PortsExhausted`, `StorageFull`, `LeaseNotFound`.
+    pub fn replace_port(
+        &mut self,
+        cx: &mut Context<'_>,
+        owner: Id,
+        name: &str,
+        refused: u16,
+        random: u64,
+    ) -> Answer<Option<u16>> {
+        self.begin(cx);
+        let Some(lease) = self.leases.get(owner).filter(|lease| !lease.is_over) else {
+            return refuse(Refusal::LeaseNotFound, self.last_lsn);
+        };
+        let wait = lease.changed;
+        let port = lease.ports.iter().find(|port| &*port.name == name);
+        let Some((Reached::Number(now), protocol)) = port.map(|port| (port.reached, port.protocol)) else {
+            return accept(None, wait);
+        };
+        if now != refused || self.is_told(owner, lease) {
+            return accept(Some(now), wait);
+        }
+        self.leases.wake(self.time.now());
+        let Some(number) = self.leases.draw_one(protocol, random) else {
+            return refuse(Refusal::PortsExhausted, self.last_lsn);
+        };
+        let until = self.time.now().saturating_add(self.config.port_refused_ms);
+        let event = Event::PortReplaced { owner, name, number, until };
+        if !self.has_room_for(cx, Class::NewPlace, &event) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        self.emit(cx, &event);
+        accept(Some(number), self.last_lsn)
+    }
+
+    /// Somebody may know the numbers: the lobby is ready, the server listens.
+    fn is_told(&self, owner: Id, lease: &Lease) -> bool {
+        if lease.is_server {
+            return lease.ports.iter().any(|port| port.backend.is_some());
+        }
+        let number = self.lobbies.number_of(&self.seed, owner);
+        number.and_then(|number| self.lobbies.live(number)).is_some_and(|lobby: &Lobby| lobby.is_ready)
+    }
+
+    /// Edge-guard has closed all sockets of an owner that has ended: its numbers rest from now on. False for whoever has
+    /// no such lease; a lease that has not ended stays. Class: existing place.
+    ///
+    /// Refusals: `StorageFull`.
+    pub fn ports_returned(&mut self, cx: &mut Context<'_>, owner: Id) -> Answer<bool> {
+        self.begin(cx);
+        if !self.leases.get(owner).is_some_and(|lease| lease.is_over) {
+            return accept(false, 0);
+        }
+        if !has_credit(cx, Class::ExistingPlace, cost::PORTS_RETURNED) {
+            return refuse(Refusal::StorageFull, 0);
+        }
+        let until = self.time.now().saturating_add(self.config.port_rest_ms);
+        self.emit(cx, &Event::PortsReturned { owner, until });
+        accept(true, self.last_lsn)
+    }
+
+    /// What is new and durable of routes to whoever has that version; 0: all.
+    pub fn routes_since(&self, after: Lsn, durable: Lsn) -> Routes {
+        self.leases.routes_since(after, durable)
+    }
+
+    /// The ports of a lobby or server that has not ended.
+    pub fn leased_ports(&self, owner: Id) -> Option<&[LeasedPort]> {
+        self.leases.get(owner).filter(|lease| !lease.is_over).map(|lease| &*lease.ports)
+    }
+
+    /// The `lobby_…` token of a lobby that has not ended.
+    pub fn lobby_token(&self, lobby: Id) -> Option<String> {
+        let lobby = self.lobbies.live(self.lobbies.number_of(&self.seed, lobby)?)?;
+        self.config.keys.sign_lobby(lobby.key_id, lobby.id)
+    }
+
+    /// Dynamic servers whose leases have not ended.
+    pub fn leased_servers(&self) -> Vec<Id> {
+        let servers = self.leases.iter().filter(|(_, lease)| lease.is_server && !lease.is_over);
+        servers.map(|(owner, _)| *owner).collect()
+    }
+
+    /// Ports of streams and of datagrams: free, leased, resting. Those that have rested count as resting until one is
+    /// wanted.
+    pub fn port_counts(&self) -> [[usize; 3]; 2] {
+        self.leases.counts()
+    }
+
+    pub(super) fn has_room_for(&self, cx: &Context<'_>, class: Class, event: &Event<'_>) -> bool {
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        has_credit(cx, class, bytes.len() as u64)
+    }
+
+    pub(super) fn apply_ports(&mut self, lsn: Lsn, event: &Event<'_>) -> Result<(), ApplyError> {
+        match event {
+            Event::PortsLeased { owner, lease } => self.leases.add(lsn, *owner, Lease::clone(lease)),
+            Event::PortReplaced { owner, name, number, until } => {
+                self.leases.replace(lsn, *owner, name, *number, *until)
+            }
+            Event::BackendsSet { owner, backends } => self.leases.set_backends(lsn, *owner, backends),
+            Event::LeaseEnded { owner } => self.leases.end(lsn, *owner),
+            Event::PortsReturned { owner, until } => self.leases.give_back(*owner, *until),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Leases: which public ports a lobby or a dynamic server has, and where its process listens. One book of all of them,
+//! with the order in which they changed, so that a follower is told what is new to it. Knows numbers, names and ids; what
+//! a lobby is it does not know.
+//!
+//! `leased → over → returned`: over is a lease whose owner has ended and whose sockets may still be open; its numbers are
+//! nobody else's until edge-guard has closed them (`returned`), and then they rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codec::{Reader, Writer};
+use crate::command::{Backend, Id, LeasedPort, Lsn, Ms, PortRange, Protocol, Reached, Route, Routes, WantedPort};
+use crate::event::ApplyError;
+use crate::ports::PortPool;
+
+const BAD_LEASE: ApplyError = ApplyError::Malformed("a lease that does not fit the state");
+
+/// What one owner has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) namespace: Id,
+    pub(crate) region: Box<str>,
+    /// A dynamic server's: its end is told by an event. Else a lobby's: it ends with it.
+    pub(crate) is_server: bool,
+    pub(crate) ports: Vec<LeasedPort>,
+    pub(crate) is_over: bool,
+    /// LSN of the last event that changed it; 0 when an image told it.
+    pub(crate) changed: Lsn,
+}
+
+/// All leases of a shard.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    by_owner: BTreeMap<Id, Lease>,
+    /// (LSN of its last change, owner). Those of an image are all at 0.
+    by_change: BTreeSet<(Lsn, Id)>,
+    streams: PortPool,
+    datagrams: PortPool,
+    /// LSN of the last change of any.
+    version: Lsn,
+}
+
+impl Leases {
+    pub(crate) fn new(range: PortRange) -> Leases {
+        Leases {
+            by_owner: BTreeMap::new(),
+            by_change: BTreeSet::new(),
+            streams: PortPool::new(range),
+            datagrams: PortPool::new(range),
+            version: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, owner: Id) -> Option<&Lease> {
+        self.by_owner.get(&owner)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Id, &Lease)> {
+        self.by_owner.iter()
+    }
+
+    /// Free, leased and resting ports: streams, datagrams.
+    pub(crate) fn counts(&self) -> [[usize; 3]; 2] {
+        [self.streams.counts(), self.datagrams.counts()]
+    }
+
+    /// Those that have rested are free.
+    pub(crate) fn wake(&mut self, now: Ms) {
+        self.streams.wake(now);
+        self.datagrams.wake(now);
+    }
+
+    /// The ports of a lease with numbers drawn where they are wanted; None: too few are free. Takes nothing.
+    pub(crate) fn draw(&self, wanted: &[WantedPort<'_>], random: u64) -> Option<Vec<LeasedPort>> {
+        let mut taken: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
+        let mut random = random;
+        let mut ports = Vec::with_capacity(wanted.len());
+        for want in wanted {
+            let reached = match want.reached {
+                Reached::Number(_) => {
+                    let family = usize::from(want.protocol.is_datagram());
+                    random = spread(random);
+                    let number = self.pool(want.protocol).draw(random, &taken[family])?;
+                    taken[family].push(number);
+                    Reached::Number(number)
+                }
+                other => other,
+            };
+            ports.push(LeasedPort { name: want.name.into(), protocol: want.protocol, reached, backend: None });
+        }
+        Some(ports)
+    }
+
+    /// One more number for a port of a lease.
+    pub(crate) fn draw_one(&self, protocol: Protocol, random: u64) -> Option<u16> {
+        self.pool(protocol).draw(spread(random), &[])
+    }
+
+    // What events change.
+
+    pub(crate) fn add(&mut self, lsn: Lsn, owner: Id, mut lease: Lease) -> Result<(), ApplyError> {
+        if self.by_owner.contains_key(&owner) {
+            return Err(BAD_LEASE);
+        }
+        for port in &lease.ports {
+            if let Reached::Number(number) = port.reached {
+                self.pool_mut(port.protocol).take(number);
+            }
+        }
+        lease.changed = lsn;
+        self.by_change.insert((lsn, owner));
+        self.by_owner.insert(owner, lease);
+        self.version = self.version.max(lsn);
+        Ok(())
+    }
+
+    pub(crate) fn replace(
+        &mut self,
+        lsn: Lsn,
+        owner: Id,
+        name: &str,
+        number: u16,
+        until: Ms,
+    ) -> Result<(), ApplyError> {
+        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
+        let port = lease.ports.iter_mut().find(|port| &*port.name == name).ok_or(BAD_LEASE)?;
+        let Reached::Number(old) = port.reached else { return Err(BAD_LEASE) };
+        port.reached = Reached::Number(number);
+        let protocol = port.protocol;
+        let pool = self.pool_mut(protocol);
+        pool.rest(old, until);
+        pool.take(number);
+        self.touch(lsn, owner)
+    }
+
+    pub(crate) fn set_backends(
+        &mut self,
+        lsn: Lsn,
+        owner: Id,
+        backends: &[(&str, &str, u16)],
+    ) -> Result<(), ApplyError> {
+        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
+        for port in &mut lease.ports {
+            let of_port = backends.iter().find(|(name, ..)| *name == &*port.name);
+            port.backend = of_port.map(|(_, address, port)| Backend { address: (*address).into(), port: *port });
+        }
+        self.touch(lsn, owner)
+    }
+
+    /// Its owner has ended; one without a lease has no effect.
+    pub(crate) fn end(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
+        let Some(lease) = self.by_owner.get_mut(&owner) else { return Ok(()) };
+        if lease.ports.is_empty() {
+            self.forget(owner);
+            self.version = self.version.max(lsn);
+            return Ok(());
+        }
+        lease.is_over = true;
+        self.touch(lsn, owner)
+    }
+
+    /// Its sockets are closed: its numbers rest.
+    pub(crate) fn give_back(&mut self, owner: Id, until: Ms) -> Result<(), ApplyError> {
+        let lease = self.forget(owner).filter(|lease| lease.is_over).ok_or(BAD_LEASE)?;
+        for port in &lease.ports {
+            if let Reached::Number(number) = port.reached {
+                self.pool_mut(port.protocol).rest(number, until);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, owner: Id) -> Option<Lease> {
+        let lease = self.by_owner.remove(&owner)?;
+        self.by_change.remove(&(lease.changed, owner));
+        Some(lease)
+    }
+
+    fn touch(&mut self, lsn: Lsn, owner: Id) -> Result<(), ApplyError> {
+        let lease = self.by_owner.get_mut(&owner).ok_or(BAD_LEASE)?;
+        self.by_change.remove(&(lease.changed, owner));
+        lease.changed = lsn;
+        self.by_change.insert((lsn, owner));
+        self.version = self.version.max(lsn);
+        Ok(())
+    }
+
+    // What followers are told.
+
+    /// What changed after a version that a follower has; all when it has none, or one that is not of here.
+    pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> Routes {
+        let is_complete = after == 0 || after > self.version;
+        let from = if is_complete { 0 } else { after + 1 };
+        let mut routes = Routes { version: self.version.min(durable), is_complete, changed: vec![], removed: vec![] };
+        for (_, owner) in self.by_change.range((from, Id::default())..=(durable, Id([u8::MAX; 16]))) {
+            let Some(lease) = self.by_owner.get(owner) else { continue };
+            if lease.is_over {
+                routes.removed.push(*owner);
+                continue;
+            }
+            routes.changed.extend(lease.ports.iter().filter_map(|port| {
+                if let Reached::Range(..) = port.reached {
+                    return None;
+                }
+                Some(Route {
+                    owner: *owner,
+                    is_server: lease.is_server,
+                    region: lease.region.clone(),
+                    port: port.clone(),
+                })
+            }));
+        }
+        routes
+    }
+
+    // Images.
+
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.streams.write(&mut Writer { bytes });
+        self.datagrams.write(&mut Writer { bytes });
+        Writer { bytes }.u64(self.version);
+        Writer { bytes }.u32(self.by_owner.len() as u32);
+        for (owner, lease) in &self.by_owner {
+            let mut w = Writer { bytes };
+            w.id(*owner);
+            w.u64(lease.changed);
+            w.flag(lease.is_over);
+            encode_lease(&mut w, lease);
+            let backends = lease.ports.iter().filter_map(|port| {
+                let backend = port.backend.as_ref()?;
+                Some((&*port.name, &*backend.address, backend.port))
+            });
+            encode_backends(&mut w, backends.collect::<Vec<_>>().into_iter());
+            flush(bytes);
+        }
+    }
+
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        self.streams.load(r)?;
+        self.datagrams.load(r)?;
+        let version = r.u64()?;
+        for _ in 0..r.u32()? {
+            let (owner, changed, is_over) = (r.id()?, r.u64()?, r.flag()?);
+            let mut lease = decode_lease(r)?;
+            lease.is_over = is_over;
+            self.add(changed, owner, lease)?;
+            let backends = decode_backends(r)?;
+            if !backends.is_empty() {
+                self.set_backends(changed, owner, &backends)?;
+            }
+        }
+        self.version = version;
+        Ok(())
+    }
+
+    fn pool(&self, protocol: Protocol) -> &PortPool {
+        if protocol.is_datagram() { &self.datagrams } else { &self.streams }
+    }
+
+    fn pool_mut(&mut self, protocol: Protocol) -> &mut PortPool {
+        if protocol.is_datagram() { &mut self.datagrams } else { &mut self.streams }
+    }
+}
+
+/// The next of a series of random numbers that one begins (splitmix64).
+fn spread(random: u64) -> u64 {
+    let mut mixed = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+pub(crate) fn encode_lease(w: &mut Writer<'_>, lease: &Lease) {
+    w.id(lease.namespace);
+    w.short_bytes(lease.region.as_bytes());
+    w.flag(lease.is_server);
+    w.u16(lease.ports.len() as u16);
+    for port in &lease.ports {
+        w.short_bytes(port.name.as_bytes());
+        w.u8(port.protocol as u8);
+        let (kind, first, last) = match port.reached {
+            Reached::Number(number) => (0, number, number),
+            Reached::Host => (1, 0, 0),
+            Reached::Range(first, last) => (2, first, last),
+        };
+        w.u8(kind);
+        w.u16(first);
+        w.u16(last);
+    }
+}
+
+pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<Lease, ApplyError> {
+    let (namespace, region, is_server) = (r.id()?, r.text()?.into(), r.flag()?);
+    let mut ports = Vec::new();
+    for _ in 0..r.u16()? {
+        let name = r.text()?.into();
+        let protocol = Protocol::from_byte(r.u8()?).ok_or(BAD_LEASE)?;
+        let (kind, first, last) = (r.u8()?, r.u16()?, r.u16()?);
+        let reached = match kind {
+            0 => Reached::Number(first),
+            1 => Reached::Host,
+            2 => Reached::Range(first, last),
+            _ => return Err(BAD_LEASE),
+        };
+        ports.push(LeasedPort { name, protocol, reached, backend: None });
+    }
+    Ok(Lease { namespace, region, is_server, ports, is_over: false, changed: 0 })
+}
+
+pub(crate) fn encode_backends<'a>(
+    w: &mut Writer<'_>,
+    backends: impl ExactSizeIterator<Item = (&'a str, &'a str, u16)>,
+) {
+    w.u16(backends.len() as u16);
+    for (name, address, port) in backends {
+        w.short_bytes(name.as_bytes());
+        w.short_bytes(address.as_bytes());
+        w.u16(port);
+    }
+}
+
+pub(crate) fn decode_backends<'a>(r: &mut Reader<'a>) -> Result<Vec<(&'a str, &'a str, u16)>, ApplyError> {
+    (0..r.u16()?).map(|_| Ok((r.text()?, r.text()?, r.u16()?))).collect()
+}

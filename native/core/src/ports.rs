@@ -1,0 +1,206 @@
+//! Public ports: which numbers are free, leased, and resting. Knows numbers and times; whose a port is stands in `lease`.
+//!
+//! Durable of a port is only until when it rests; what is leased the leases say. The free ones are derived: they stand
+//! in an array, each knows its place there, so one is drawn in O(1) however few are left.
+
+use std::collections::BTreeSet;
+
+use crate::codec::{Reader, Writer};
+use crate::command::{Ms, PortRange};
+use crate::event::ApplyError;
+
+const LEASED: u16 = u16::MAX;
+const RESTING: u16 = u16::MAX - 1;
+
+const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
+
+/// The ports of one family. A number outside of the range belongs to nobody here; a journal may name such, because an
+/// operator may change the range.
+#[derive(Debug)]
+pub(crate) struct PortPool {
+    range: PortRange,
+    /// Until when each rests; 0: it never did. Durable.
+    rests_until: Vec<Ms>,
+    /// Place in `free`, or what it is instead.
+    places: Vec<u16>,
+    free: Vec<u16>,
+    /// (until, number).
+    resting: BTreeSet<(Ms, u16)>,
+}
+
+impl PortPool {
+    pub(crate) fn new(range: PortRange) -> PortPool {
+        let count = range.len();
+        let free: Vec<u16> = (range.first..=range.last).take(count).collect();
+        PortPool {
+            range,
+            rests_until: vec![0; count],
+            places: (0..count as u16).collect(),
+            free,
+            resting: BTreeSet::new(),
+        }
+    }
+
+    /// How many are free, leased, resting.
+    pub(crate) fn counts(&self) -> [usize; 3] {
+        let (free, resting) = (self.free.len(), self.resting.len());
+        [free, self.range.len() - free - resting, resting]
+    }
+
+    /// A free one for a random number. Those in `taken` are free too and not to be drawn: there are few of them.
+    pub(crate) fn draw(&self, random: u64, taken: &[u16]) -> Option<u16> {
+        let count = self.free.len();
+        if count <= taken.iter().filter(|number| self.is_free(**number)).count() {
+            return None;
+        }
+        let start = ((u128::from(random) * count as u128) >> 64) as usize;
+        self.free[start..].iter().chain(&self.free[..start]).find(|number| !taken.contains(number)).copied()
+    }
+
+    fn is_free(&self, number: u16) -> bool {
+        self.at(number).is_some_and(|at| self.places[at] < RESTING)
+    }
+
+    /// It is leased from now on.
+    pub(crate) fn take(&mut self, number: u16) {
+        let Some(at) = self.at(number) else { return };
+        match self.places[at] {
+            LEASED => return,
+            RESTING => {
+                self.resting.remove(&(self.rests_until[at], number));
+            }
+            place => {
+                self.free.swap_remove(usize::from(place));
+                if let Some(moved) = self.free.get(usize::from(place)) {
+                    let moved_at = usize::from(moved - self.range.first);
+                    self.places[moved_at] = place;
+                }
+            }
+        }
+        self.places[at] = LEASED;
+    }
+
+    /// Nobody has it any more, and nobody gets it until then.
+    pub(crate) fn rest(&mut self, number: u16, until: Ms) {
+        let Some(at) = self.at(number) else { return };
+        self.take(number);
+        self.rests_until[at] = until;
+        self.places[at] = RESTING;
+        self.resting.insert((until, number));
+    }
+
+    /// Those that have rested are free.
+    pub(crate) fn wake(&mut self, now: Ms) {
+        while let Some((until, number)) = self.resting.first().copied()
+            && until <= now
+        {
+            self.resting.pop_first();
+            self.places[usize::from(number - self.range.first)] = self.free.len() as u16;
+            self.free.push(number);
+        }
+    }
+
+    fn at(&self, number: u16) -> Option<usize> {
+        self.range.contains(number).then(|| usize::from(number - self.range.first))
+    }
+
+    /// What is durable: each number that ever rested, in order.
+    pub(crate) fn write(&self, w: &mut Writer<'_>) {
+        let rested = || self.rests_until.iter().zip(self.range.first..).filter(|(until, _)| **until > 0);
+        w.u16(rested().count() as u16);
+        for (until, number) in rested() {
+            w.u16(number);
+            w.u64(*until);
+        }
+    }
+
+    /// What [`PortPool::write`] wrote, before anything is taken.
+    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+        for _ in 0..r.u16()? {
+            let (number, until) = (r.u16()?, r.u64()?);
+            if until == 0 {
+                return Err(BAD_PORTS);
+            }
+            self.rest(number, until);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE: PortRange = PortRange { first: 30_000, last: 30_099 };
+
+    fn numbers(pool: &PortPool) -> Vec<u16> {
+        let mut free = pool.free.clone();
+        free.sort_unstable();
+        free
+    }
+
+    #[test]
+    fn every_free_port_can_be_drawn_and_no_other() {
+        let mut pool = PortPool::new(RANGE);
+        for number in (30_000..30_100).filter(|number| number % 20 != 7) {
+            pool.take(number);
+        }
+        let step = u64::MAX / 1_000;
+        let mut drawn: Vec<u16> = (0..1_000).filter_map(|at| pool.draw(at * step, &[])).collect();
+        drawn.sort_unstable();
+        assert!([30_007, 30_027, 30_047, 30_067, 30_087].iter().all(|number| {
+            let times = drawn.iter().filter(|one| *one == number).count();
+            (190..=210).contains(&times)
+        }));
+        drawn.dedup();
+        assert_eq!(drawn, numbers(&pool));
+        assert_eq!(pool.counts(), [5, 95, 0]);
+    }
+
+    #[test]
+    fn what_one_lease_takes_together_differs() {
+        let mut pool = PortPool::new(RANGE);
+        (30_002..30_100).for_each(|number| pool.take(number));
+        let first = pool.draw(0, &[]).expect("two are free");
+        let second = pool.draw(0, &[first]).expect("one is free");
+        assert_ne!(first, second);
+        assert_eq!(pool.draw(0, &[first, second]), None);
+        assert_eq!(pool.draw(u64::MAX, &[29_999, 30_050]), Some(pool.free[1]), "those were not free anyway");
+    }
+
+    #[test]
+    fn a_port_rests_until_its_time_and_not_a_moment_less() {
+        let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_001 });
+        pool.take(30_000);
+        pool.take(30_001);
+        pool.rest(30_001, 60_000);
+        pool.wake(59_999);
+        assert_eq!((pool.draw(7, &[]), pool.counts()), (None, [0, 1, 1]));
+        pool.wake(60_000);
+        assert_eq!((pool.draw(7, &[]), pool.counts()), (Some(30_001), [1, 1, 0]));
+    }
+
+    #[test]
+    fn resting_is_kept_over_a_restart_also_when_it_is_over() {
+        let mut pool = PortPool::new(RANGE);
+        [30_003, 30_050].into_iter().for_each(|number| pool.rest(number, 1_000 + u64::from(number)));
+        pool.wake(31_003);
+        let mut bytes = Vec::new();
+        pool.write(&mut Writer { bytes: &mut bytes });
+        let mut again = PortPool::new(RANGE);
+        again.load(&mut Reader::new(&bytes)).expect("ours");
+        let mut written = Vec::new();
+        again.write(&mut Writer { bytes: &mut written });
+        assert_eq!(written, bytes);
+        again.wake(31_003);
+        assert_eq!((again.counts(), numbers(&again)), (pool.counts(), numbers(&pool)));
+    }
+
+    #[test]
+    fn numbers_of_another_range_are_nobodys() {
+        let mut pool = PortPool::new(RANGE);
+        pool.take(29_999);
+        pool.rest(30_100, 5);
+        assert_eq!(pool.counts(), [100, 0, 0]);
+    }
+}

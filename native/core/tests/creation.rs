@@ -1,0 +1,215 @@
+//! Lobbies that the service starts: who gets one, whose it is, what becomes of it (decisions 5.3, 5.5, 5.8).
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+use world::*;
+
+use hosting_core::*;
+
+fn find_or_make(w: &mut World, change: impl FnOnce(&mut Make<'_>)) -> Answer<Placed> {
+    let mut make = w.own_lobby();
+    change(&mut make);
+    w.find_with(|c| c.creation = Creation::Possible(&make))
+}
+
+fn create_with(w: &mut World, key: Option<Idempotency>, change: impl FnOnce(&mut Make<'_>)) -> Answer<Placed> {
+    let mut make = w.own_lobby();
+    change(&mut make);
+    create(w, Creation::Possible(&make), key, 256)
+}
+
+fn create(
+    w: &mut World,
+    creation: Creation<'_>,
+    idempotency: Option<Idempotency>,
+    source_limit: u32,
+) -> Answer<Placed> {
+    let command =
+        Create { namespace: NAMESPACE, creation, party_size: 1, source: 5, source_limit, idempotency, channels: &[] };
+    w.run(|e, cx| e.create(cx, &command))
+}
+
+fn wanted(w: &World) -> Vec<(Id, bool)> {
+    w.engine.wanted_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect()
+}
+
+fn lobby_of(w: &World, placed: Placed) -> Id {
+    w.engine.lobby_of_hold(hold(placed)).unwrap()
+}
+
+#[test]
+fn who_finds_none_gets_one_made_and_waits_for_it() {
+    let mut w = World::new();
+    let config: &[u8] = br#"{"map": 3}"#;
+    let first = find_or_make(&mut w, |make| make.lobby_config = Some(config));
+    let waiting = hold(first.result.unwrap());
+    let lobby = w.engine.lobby_of_hold(waiting).unwrap();
+    let view = w.engine.lobby(lobby).unwrap();
+    let own = view.own.unwrap();
+    assert_eq!((own.lobby_config.as_deref(), own.ports.len()), (Some(config), 1));
+    assert_eq!((view.is_ready, view.players), (false, [1, 0, 0, 0]));
+    assert_eq!(wanted(&w), [(lobby, false)]);
+    w.ready(lobby).unwrap();
+    let resolved = w.resolved();
+    assert_eq!((resolved.len(), resolved[0].hold), (1, waiting));
+    assert_eq!(resolved[0].answer.result.as_ref().unwrap().lobby, lobby);
+}
+
+#[test]
+fn those_who_want_the_same_make_no_more_lobbies_than_they_need() {
+    let mut w = World::new();
+    let mut lobbies: Vec<Id> = Vec::new();
+    for _ in 0..9 {
+        let placed = find_or_make(&mut w, |_| {}).result.unwrap();
+        lobbies.push(lobby_of(&w, placed));
+    }
+    lobbies.dedup();
+    assert_eq!(lobbies.len(), 3, "four go into one");
+    assert_eq!(wanted(&w).len(), 3);
+}
+
+#[test]
+fn none_is_made_for_who_does_not_want_it_or_where_nothing_can_be_started() {
+    let mut w = World::new();
+    assert_eq!(w.find(), Err(Refusal::NoAvailableLobbies));
+    let impossible = || Creation::Impossible { lobby_count_max: 1 };
+    let refused = w.find_with(|c| c.creation = impossible());
+    assert_eq!(refused.result, Err(Refusal::NoAvailableLobbies));
+    assert_eq!(create(&mut w, impossible(), None, 9).result, Err(Refusal::CapacityExhausted));
+    let only = find_or_make(&mut w, |make| make.lobby.max_players = 1).result.unwrap();
+    lobby_of(&w, only);
+    for result in [
+        w.find_with(|c| c.creation = impossible()).result,
+        create(&mut w, impossible(), None, 9).result,
+        find_or_make(&mut w, |make| make.lobby.lobby_count_max = 1).result,
+        create_with(&mut w, None, |make| make.lobby.lobby_count_max = 1).result,
+    ] {
+        assert_eq!(result, Err(Refusal::TooManyLobbies));
+    }
+    assert_eq!(w.find(), Err(Refusal::NoAvailableLobbies), "prevented comes before too many");
+}
+
+#[test]
+fn a_client_over_its_limit_makes_none() {
+    let mut w = World::new();
+    let make = w.own_lobby();
+    create(&mut w, Creation::Possible(&make), None, 1).result.unwrap();
+    let make = w.own_lobby();
+    let over = create(&mut w, Creation::Possible(&make), None, 1).result;
+    assert_eq!(over, Err(Refusal::TooManyPlayersFromSource));
+    let over = w.find_with(|c| (c.source, c.source_limit, c.creation) = (5, 1, Creation::Possible(&make)));
+    assert_eq!(over.result, Err(Refusal::TooManyPlayersFromSource));
+    assert_eq!(wanted(&w).len(), 1);
+}
+
+#[test]
+fn a_create_is_never_given_a_lobby_that_is_there() {
+    let mut w = World::new();
+    let there = w.lobby(|_| {});
+    let placed = create_with(&mut w, None, |make| make.publicity = Publicity::Private).result.unwrap();
+    let own = lobby_of(&w, placed);
+    assert_ne!(own, there);
+    let view = w.engine.lobby(own).unwrap();
+    assert_eq!((view.publicity, view.players), (Publicity::Private, [1, 0, 0, 0]));
+    assert_eq!(w.find(), Ok(there), "and a private one is not found");
+}
+
+#[test]
+fn a_create_that_is_repeated_waits_for_the_same_lobby_and_gets_the_same_token() {
+    let mut w = World::new();
+    let first = hold(create_with(&mut w, key(1), |_| {}).result.unwrap());
+    assert_eq!(create_with(&mut w, key(1), |_| {}).result, Ok(Placed::Held(first)));
+    assert_eq!(wanted(&w).len(), 1);
+    let lobby = w.engine.lobby_of_hold(first).unwrap();
+    w.ready(lobby).unwrap();
+    let resolved = w.resolved().remove(0).answer.result.unwrap();
+    let again = create_with(&mut w, key(1), |_| {}).result.unwrap();
+    assert_eq!(again, Placed::Reserved(resolved));
+    let other = create_with(&mut w, same_key_other_message(1), |_| {}).result;
+    assert_eq!(other, Err(Refusal::IdempotencyKeyReused));
+    w.run(|e, cx| e.exited(cx, lobby, Some(0))).result.unwrap();
+    assert_eq!(create_with(&mut w, key(1), |_| {}).result, Err(Refusal::LobbyStopped));
+}
+
+#[test]
+fn without_ports_or_room_on_the_disk_nothing_is_made() {
+    let config = || EngineConfig { ports: PortRange { first: 1, last: 0 }, ..EngineConfig::new(1, keys(&[1], 1)) };
+    let mut w = World::with(Engine::new(config()), Engine::new(config()));
+    assert_eq!(find_or_make(&mut w, |_| {}).result, Err(Refusal::PortsExhausted));
+    assert_eq!(create_with(&mut w, None, |_| {}).result, Err(Refusal::PortsExhausted));
+    assert_eq!(w.start_idle(|_| {}).result, Err(Refusal::PortsExhausted));
+    let mut w = World::new();
+    w.credit = Credit { total: 2_000, reserve: 1_900, largest: 2_000 };
+    assert_eq!(find_or_make(&mut w, |_| {}).result, Err(Refusal::StorageFull));
+    assert_eq!((w.written, wanted(&w).len(), w.engine.port_counts()[0][1]), (0, 0, 0));
+}
+
+#[test]
+fn all_who_wait_hear_at_once_that_its_process_exited_and_with_what() {
+    let mut w = World::new();
+    let lobby = {
+        let placed = find_or_make(&mut w, |_| {}).result.unwrap();
+        find_or_make(&mut w, |_| {}).result.unwrap();
+        lobby_of(&w, placed)
+    };
+    w.run(|e, cx| e.exited(cx, lobby, Some(3))).result.unwrap();
+    let refusals: Vec<_> = w.resolved().into_iter().map(|one| one.answer.result.unwrap_err()).collect();
+    assert_eq!(refusals, vec![Refusal::LobbyStartFailed(EndReason::Exited, Some(3)); 2]);
+    assert_eq!(wanted(&w), []);
+    assert_eq!(w.engine.wanted_since(1).gone, [lobby]);
+}
+
+#[test]
+fn one_that_is_not_ready_in_time_is_over() {
+    let mut w = World::new();
+    find_or_make(&mut w, |_| {}).result.unwrap();
+    w.pass(300_000);
+    let [one] = &w.resolved()[..] else { panic!("one waits") };
+    assert_eq!(one.answer.result, Err(Refusal::LobbyStartFailed(EndReason::StartTimeout, None)));
+    assert_eq!(wanted(&w), []);
+    assert_eq!(w.engine.port_counts()[0], [5_999, 1, 0], "its socket may be open");
+}
+
+#[test]
+fn stopping_and_reserving_exclude_each_other() {
+    let mut w = World::new();
+    let lobby = w.start_idle(|_| {}).result.unwrap();
+    w.ready(lobby).unwrap();
+    let token = w.join(lobby).unwrap();
+    assert_eq!(w.run(|e, cx| e.stop(cx, lobby, true)).result, Ok(false), "somebody has a place");
+    w.disconnect(lobby, &token, None).unwrap();
+    assert_eq!(w.run(|e, cx| e.stop(cx, lobby, true)).result, Ok(true));
+    assert_eq!(w.join(lobby), Err(Refusal::LobbyDraining));
+    assert_eq!(w.find(), Err(Refusal::NoAvailableLobbies));
+    assert_eq!(wanted(&w), [(lobby, true)]);
+    w.run(|e, cx| e.exited(cx, lobby, Some(143))).result.unwrap();
+    assert_eq!(w.join(lobby), Err(Refusal::LobbyStopped));
+    let facts = w.engine.read_facts(0, Lsn::MAX, 100).facts;
+    let Some(What::Ended(ended)) = facts.last().map(|fact| fact.what.clone()) else { panic!("its end is a fact") };
+    assert_eq!((ended.reason, ended.exit_code), (EndReason::Stopped, Some(143)));
+}
+
+#[test]
+fn after_a_crash_the_runtime_is_told_of_all_that_ought_to_run() {
+    let mut w = World::new();
+    let starting = lobby_of_new(&mut w);
+    let stopping = w.start_idle(|make| make.lobby.mode = "party").result.unwrap();
+    w.ready(stopping).unwrap();
+    w.run(|e, cx| e.stop(cx, stopping, false)).result.unwrap();
+    let gone = w.start_idle(|make| make.lobby.mode = "party").result.unwrap();
+    w.detach(gone).unwrap();
+    w.lobby(|_| {});
+    w.replica.recovered(w.now);
+    let mut all: Vec<_> = w.replica.wanted_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect();
+    all.sort_unstable();
+    let mut expected = [(starting, false), (stopping, true)];
+    expected.sort_unstable();
+    assert_eq!(all, expected, "ours alone: what was attached runs elsewhere");
+    assert_eq!(w.replica.routes_since(0, Lsn::MAX).removed, [gone]);
+}
+
+fn lobby_of_new(w: &mut World) -> Id {
+    let placed = find_or_make(w, |_| {}).result.unwrap();
+    lobby_of(w, placed)
+}

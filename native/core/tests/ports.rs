@@ -1,0 +1,184 @@
+//! Public ports: who has which, when they are somebody else's, and what edge-guard is told (decisions 5.9).
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+use world::*;
+
+use hosting_core::*;
+
+const SERVER: Id = Id([7; 16]);
+const OTHER_SERVER: Id = Id([8; 16]);
+
+fn small(ports: PortRange) -> World {
+    let engine = || Engine::new(EngineConfig { ports, ..EngineConfig::new(1, keys(&[1], 1)) });
+    World::with(engine(), engine())
+}
+
+fn two_ports() -> World {
+    small(PortRange { first: 26_000, last: 26_001 })
+}
+
+fn wanted(name: &'static str, protocol: Protocol) -> WantedPort<'static> {
+    WantedPort { name, protocol, reached: Reached::Number(0) }
+}
+
+fn lease(w: &mut World, owner: Id, ports: &[WantedPort<'_>]) -> Result<Vec<LeasedPort>, Refusal> {
+    let random = w.now ^ u64::from_le_bytes(owner.0[..8].try_into().unwrap());
+    w.run(|e, cx| e.lease(cx, &Lease { owner, namespace: NAMESPACE, region: "local", ports, random })).result
+}
+
+fn end(w: &mut World, owner: Id) -> bool {
+    w.run(|e, cx| e.end_lease(cx, owner)).result.unwrap()
+}
+
+fn returned(w: &mut World, owner: Id) -> bool {
+    w.run(|e, cx| e.ports_returned(cx, owner)).result.unwrap()
+}
+
+fn number(port: &LeasedPort) -> u16 {
+    match port.reached {
+        Reached::Number(number) => number,
+        other => panic!("{other:?} is no number"),
+    }
+}
+
+#[test]
+fn a_server_gets_its_ports_once_and_keeps_them() {
+    let mut w = World::new();
+    let ports = [
+        wanted("game", Protocol::Udp),
+        wanted("chat", Protocol::Tcp),
+        WantedPort { name: "web", protocol: Protocol::Https, reached: Reached::Host },
+        WantedPort { name: "raw", protocol: Protocol::Udp, reached: Reached::Range(20_000, 20_009) },
+    ];
+    let first = lease(&mut w, SERVER, &ports).unwrap();
+    assert_eq!(w.written, 1);
+    assert!((26_000..32_000).contains(&number(&first[0])) && (26_000..32_000).contains(&number(&first[1])));
+    assert_eq!((first[2].reached, first[3].reached), (Reached::Host, Reached::Range(20_000, 20_009)));
+    assert_eq!(lease(&mut w, SERVER, &ports[..1]).unwrap(), first);
+    assert_eq!(w.written, 0);
+    assert_eq!(w.engine.port_counts(), [[5_999, 1, 0], [5_999, 1, 0]]);
+    assert_eq!(w.engine.leased_servers(), [SERVER]);
+}
+
+#[test]
+fn datagrams_and_streams_have_the_same_numbers_apart() {
+    let mut w = small(PortRange { first: 26_000, last: 26_000 });
+    let ports = [wanted("a", Protocol::Udp), wanted("b", Protocol::Http)];
+    let leased = lease(&mut w, SERVER, &ports).unwrap();
+    assert_eq!((number(&leased[0]), number(&leased[1])), (26_000, 26_000));
+}
+
+#[test]
+fn where_too_few_are_free_nothing_is_taken() {
+    let mut w = two_ports();
+    let three = [wanted("a", Protocol::Tcp), wanted("b", Protocol::TcpTls), wanted("c", Protocol::Http)];
+    assert_eq!(lease(&mut w, SERVER, &three), Err(Refusal::PortsExhausted));
+    assert_eq!((w.written, w.engine.port_counts()[0]), (0, [2, 0, 0]));
+    let two = lease(&mut w, SERVER, &three[..2]).unwrap();
+    assert_ne!(two[0].reached, two[1].reached);
+}
+
+#[test]
+fn a_port_is_nobody_elses_until_its_sockets_are_closed_and_it_has_rested() {
+    let mut w = small(PortRange { first: 26_000, last: 26_000 });
+    let ports = [wanted("game", Protocol::Udp)];
+    lease(&mut w, SERVER, &ports).unwrap();
+    assert!(end(&mut w, SERVER));
+    assert!(!end(&mut w, SERVER), "once");
+    w.pass(3_600_000);
+    assert_eq!(lease(&mut w, OTHER_SERVER, &ports), Err(Refusal::PortsExhausted), "nobody said that it is closed");
+    assert_eq!(lease(&mut w, SERVER, &ports), Err(Refusal::LeaseNotFound), "it is over");
+    assert!(returned(&mut w, SERVER));
+    assert!(!returned(&mut w, SERVER));
+    w.pass(59_999);
+    assert_eq!(lease(&mut w, OTHER_SERVER, &ports), Err(Refusal::PortsExhausted), "it rests");
+    let mut image = Vec::new();
+    w.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
+    let mut again = Engine::new(EngineConfig {
+        ports: PortRange { first: 26_000, last: 26_000 },
+        ..EngineConfig::new(1, keys(&[1], 1))
+    });
+    again.load_image(&image).unwrap();
+    again.recovered(w.now);
+    assert_eq!(
+        (again.durable_hash(), again.port_counts()[1]),
+        (w.engine.durable_hash(), [0, 0, 1]),
+        "over a restart too"
+    );
+    w.pass(1);
+    lease(&mut w, OTHER_SERVER, &ports).unwrap();
+}
+
+#[test]
+fn a_lease_that_goes_on_cannot_be_given_back() {
+    let mut w = two_ports();
+    lease(&mut w, SERVER, &[wanted("game", Protocol::Udp)]).unwrap();
+    assert!(!returned(&mut w, SERVER));
+    assert!(!returned(&mut w, OTHER_SERVER));
+    assert!(!end(&mut w, OTHER_SERVER), "who has none ends none");
+    assert_eq!(w.engine.port_counts()[1], [1, 1, 0]);
+}
+
+#[test]
+fn a_number_that_edge_guard_cannot_have_is_replaced_while_nobody_was_told_of_it() {
+    let mut w = two_ports();
+    let old = number(&lease(&mut w, SERVER, &[wanted("game", Protocol::Tcp)]).unwrap()[0]);
+    let replace = |w: &mut World, refused| w.run(|e, cx| e.replace_port(cx, SERVER, "game", refused, 3)).result;
+    let new = replace(&mut w, old).unwrap().unwrap();
+    assert_ne!(new, old);
+    assert_eq!(replace(&mut w, old), Ok(Some(new)), "said again it changes nothing");
+    assert_eq!(replace(&mut w, new), Err(Refusal::PortsExhausted), "the first one rests for ten minutes");
+    w.pass(599_999);
+    assert_eq!(replace(&mut w, new), Err(Refusal::PortsExhausted));
+    w.run(|e, cx| e.set_backends(cx, SERVER, &[("game", "127.0.0.1", 12_000)])).result.unwrap();
+    w.pass(1);
+    assert_eq!(replace(&mut w, new), Ok(Some(new)), "players may know it by now");
+    assert_eq!(w.run(|e, cx| e.replace_port(cx, SERVER, "other", 1, 3)).result, Ok(None));
+}
+
+#[test]
+fn a_follower_is_told_what_is_new_to_it_and_durable() {
+    let mut w = World::new();
+    let nothing = w.engine.routes_since(0, Lsn::MAX);
+    assert!(nothing.is_complete && nothing.changed.is_empty() && nothing.removed.is_empty());
+    lease(&mut w, SERVER, &[wanted("game", Protocol::Udp), wanted("chat", Protocol::Tcp)]).unwrap();
+    let undurable = w.engine.routes_since(0, w.engine.last_lsn() - 1);
+    assert!(undurable.changed.is_empty(), "a crash could still take it back");
+    let first = w.engine.routes_since(0, Lsn::MAX);
+    assert_eq!((first.is_complete, first.changed.len(), first.version), (true, 2, w.engine.last_lsn()));
+    let place = |w: &mut World| {
+        let backends = [("game", "127.0.0.1", 12_000), ("chat", "127.0.0.1", 12_001)];
+        w.run(|e, cx| e.set_backends(cx, SERVER, &backends)).result.unwrap();
+    };
+    place(&mut w);
+    place(&mut w);
+    assert_eq!(w.written, 0, "the same again is no event");
+    lease(&mut w, OTHER_SERVER, &[wanted("game", Protocol::Udp)]).unwrap();
+    let next = w.engine.routes_since(first.version, Lsn::MAX);
+    assert!(!next.is_complete);
+    let backends: Vec<_> = next.changed.iter().map(|route| route.port.backend.as_ref().map(|one| one.port)).collect();
+    assert_eq!(backends, [Some(12_000), Some(12_001), None]);
+    end(&mut w, SERVER);
+    let last = w.engine.routes_since(next.version, Lsn::MAX);
+    assert_eq!((last.changed.len(), last.removed), (0, vec![SERVER]));
+    let all = w.engine.routes_since(0, Lsn::MAX);
+    assert_eq!((all.changed.len(), all.removed), (1, vec![SERVER]), "until its sockets are closed");
+    returned(&mut w, SERVER);
+    assert!(w.engine.routes_since(0, Lsn::MAX).removed.is_empty());
+    assert!(w.engine.routes_since(last.version + 100, Lsn::MAX).is_complete, "a version of somebody else's");
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_leased_and_leases_end() {
+    let mut w = World::new();
+    lease(&mut w, SERVER, &[wanted("game", Protocol::Udp)]).unwrap();
+    w.credit = Credit { total: 1_000, reserve: 1_000, largest: 1_000 };
+    assert_eq!(lease(&mut w, OTHER_SERVER, &[wanted("game", Protocol::Udp)]), Err(Refusal::StorageFull));
+    assert!(end(&mut w, SERVER));
+    assert!(returned(&mut w, SERVER));
+    w.credit = Credit { total: 0, reserve: 0, largest: 0 };
+    w.credit.total = 0;
+    assert_eq!(w.run(|e, cx| e.set_backends(cx, SERVER, &[])).result, Err(Refusal::LeaseNotFound));
+}

@@ -1,0 +1,157 @@
+"""The module's commands around processes: lobbies that the service starts, ports, and who is told what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyservice import _native
+from tests.test_native import NAMESPACE, VERSION, open_engine
+
+GAME = ("game", "udp", "number", 0, 0)
+SERVER = b"s" * 16
+
+
+@pytest.fixture
+def engine() -> Iterator[_native.Engine]:
+    made = open_engine(None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def servers(engine: _native.Engine) -> _native.Servers:
+    return engine.servers()
+
+
+def make(**changed: Any) -> _native.Make:
+    fields: dict[str, Any] = {
+        "mode": "duel",
+        "region": "local",
+        "ports": [GAME],
+        "max_players": (4, 4, 4),
+        "player_token_ttl_ms": 120_000,
+        "heartbeat_timeout_ms": 0,
+        "heartbeat_grace_ms": 10_000,
+        "is_join_enabled": True,
+        "create_ts_ms": 1,
+        "lobby_count_max": 10,
+    }
+    return _native.Make(**(fields | changed))
+
+
+def find(engine: _native.Engine, creation: _native.Make | int | None) -> _native.Placed:
+    return engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], creation=creation)
+
+
+def test_a_find_makes_the_lobby_that_it_may_and_waits_for_it(
+    engine: _native.Engine, servers: _native.Servers
+) -> None:
+    held = find(engine, make(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
+    lobby = engine.lobby(held.lobby)
+    assert lobby is not None
+    assert (lobby.is_ours, lobby.is_public, lobby.is_ready, lobby.ports) == (True, True, False, ())
+    assert (lobby.tags, lobby.lobby_config) == ({"map": "sea"}, b'{"a": 1}')
+    [port] = lobby.leased
+    assert (port.name, port.protocol, port.range, port.backend) == ("game", "udp", None, None)
+    assert 26_000 <= port.number <= 31_999
+    assert servers.wanted_since(0) == (1, True, [(lobby.id, False)], [])
+
+    token = servers.lobby_token(lobby.id)
+    assert token is not None
+    assert engine.lobby_of_token(token) == lobby.id
+    engine.ready(lobby.id)
+    [resolved] = engine.take_resolved()
+    assert (resolved.hold, resolved.placed is not None) == (held.hold, True)
+
+
+@pytest.mark.parametrize(
+    ("creation", "slug"),
+    [(None, "NO_AVAILABLE_LOBBIES"), (5, "NO_AVAILABLE_LOBBIES"), (0, "TOO_MANY_LOBBIES")],
+)
+def test_a_find_makes_nothing_where_nothing_may_be_made(
+    engine: _native.Engine, creation: int | None, slug: str
+) -> None:
+    with pytest.raises(_native.Refused, match=slug):
+        find(engine, creation)
+
+
+def test_a_create_has_a_lobby_of_its_own_or_says_that_there_is_no_capacity(
+    engine: _native.Engine,
+) -> None:
+    with pytest.raises(_native.Refused, match="CAPACITY_EXHAUSTED"):
+        engine.create(NAMESPACE, VERSION, 5)
+    first = engine.create(NAMESPACE, VERSION, make(is_public=False))
+    second = engine.create(NAMESPACE, VERSION, make(is_public=False))
+    assert first.lobby != second.lobby
+
+
+def test_who_waits_is_told_what_the_process_exited_with(
+    engine: _native.Engine, servers: _native.Servers
+) -> None:
+    held = find(engine, make())
+    assert servers.exited(held.lobby, 3)[0] is True
+    [resolved] = engine.take_resolved()
+    assert resolved.refusal is not None
+    assert resolved.refusal.slug == "MATCHMAKER_LOBBY_START_FAILED"
+    assert resolved.refusal.context == {"reason": "exited", "exit_code": 3}
+    assert servers.wanted_since(1)[3] == [held.lobby]
+
+
+def test_the_supply_is_told_of_empty_lobbies_and_stops_them_unless_somebody_came(
+    engine: _native.Engine, servers: _native.Servers
+) -> None:
+    lobby, _ = servers.start_idle(NAMESPACE, VERSION, make())
+    [group] = servers.take_touched()
+    assert (group.namespace, group.version, group.mode, group.region) == (
+        NAMESPACE,
+        VERSION,
+        "duel",
+        "local",
+    )
+    assert (group.starting, group.live, group.empty) == (1, 1, [])
+    engine.ready(lobby)
+    [group] = servers.take_touched()
+    [empty] = group.empty
+    assert (empty.lobby, empty.was_used, empty.is_findable, empty.is_ours) == (
+        lobby,
+        False,
+        True,
+        True,
+    )
+    placed = engine.join(NAMESPACE, lobby)
+    assert servers.stop(lobby, True)[0] is False
+    engine.disconnected(lobby, placed.tokens[0])
+    assert servers.stop(lobby, True)[0] is True
+    assert servers.supply_groups(NAMESPACE)[0].live == 0
+
+
+def test_ports_of_a_server_are_its_own_until_edge_guard_gave_them_back(
+    servers: _native.Servers,
+) -> None:
+    wanted = [GAME, ("web", "https", "host", 0, 0), ("raw", "tcp", "range", 20_000, 20_004)]
+    ports, _ = servers.lease(SERVER, NAMESPACE, "local", wanted)
+    assert [(port.name, port.number > 0, port.range) for port in ports] == [
+        ("game", True, None),
+        ("web", False, None),
+        ("raw", False, (20_000, 20_004)),
+    ]
+    assert servers.leased_servers() == [SERVER]
+    assert servers.replace_port(SERVER, "game", ports[0].number)[0] != ports[0].number
+    servers.set_backends(SERVER, [("game", "127.0.0.1", 12_000)])
+    routes = servers.routes_since(0)
+    assert routes.is_complete
+    told = [(route.owner, route.port.name, route.port.backend) for route in routes.changed]
+    assert told == [(SERVER, "game", ("127.0.0.1", 12_000)), (SERVER, "web", None)]
+    assert servers.end_lease(SERVER)[0] is True
+    assert servers.routes_since(routes.version).removed == [SERVER]
+    assert servers.ports_returned(SERVER)[0] is True
+    assert servers.routes_since(0).removed == []
+
+
+@pytest.mark.parametrize("port", [("a", "sctp", "number", 0, 0), ("a", "tcp", "anyhow", 0, 0)])
+def test_words_that_there_are_not_are_refused(port: tuple[str, str, str, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"sctp|anyhow"):
+        make(ports=[port])
