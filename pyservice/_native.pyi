@@ -174,7 +174,6 @@ class Make:
         is_join_enabled: bool,
         is_public: bool = True,
         lobby_config: bytes | None = None,
-        create_ts_ms: int,
         lobby_count_max: int,
     ) -> Self: ...
 
@@ -305,6 +304,9 @@ class Servers:
 class Status:
     """Where journal and engine are."""
 
+    @property
+    def epoch(self) -> int:
+        """Grows with each opening of the directory."""
     @property
     def durable(self) -> int: ...
     @property

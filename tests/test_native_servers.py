@@ -36,7 +36,6 @@ def make(**changed: Any) -> _native.Make:
         "heartbeat_timeout_ms": 0,
         "heartbeat_grace_ms": 10_000,
         "is_join_enabled": True,
-        "create_ts_ms": 1,
         "lobby_count_max": 10,
     }
     return _native.Make(**(fields | changed))
@@ -57,7 +56,7 @@ def test_a_find_makes_the_lobby_that_it_may_and_waits_for_it(
     [port] = lobby.leased
     assert (port.name, port.protocol, port.range, port.backend) == ("game", "udp", None, None)
     assert 26_000 <= port.number <= 31_999
-    assert servers.wanted_since(0) == (1, True, [(lobby.id, False)], [])
+    assert servers.wanted_since(0) == (2, True, [(lobby.id, False)], [])
 
     token = servers.lobby_token(lobby.id)
     assert token is not None
@@ -97,7 +96,7 @@ def test_who_waits_is_told_what_the_process_exited_with(
     assert resolved.refusal is not None
     assert resolved.refusal.slug == "MATCHMAKER_LOBBY_START_FAILED"
     assert resolved.refusal.context == {"reason": "exited", "exit_code": 3}
-    assert servers.wanted_since(1)[3] == [held.lobby]
+    assert servers.wanted_since(2)[3] == [held.lobby]
 
 
 def test_the_supply_is_told_of_empty_lobbies_and_stops_them_unless_somebody_came(

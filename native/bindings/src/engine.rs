@@ -40,6 +40,7 @@ pub struct Engine {
 /// Where journal and engine are.
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct Status {
+    epoch: u64,
     durable: u64,
     last: u64,
     credit_bytes: u64,
@@ -546,6 +547,7 @@ impl Engine {
         let last = self.shard.read().engine.last_lsn();
         let credit = self.shard.journal.as_ref().map(hosting_journal::Journal::credit);
         Status {
+            epoch: self.shard.journal.as_ref().map_or(1, hosting_journal::Journal::epoch),
             durable: self.shard.durable().min(last),
             last,
             credit_bytes: credit.map_or(u64::MAX, |credit| credit.total),

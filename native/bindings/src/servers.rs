@@ -8,8 +8,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::convert;
 use crate::shard::Shard;
+use crate::{convert, facts};
 
 /// Name, protocol, how it is reached ("number", "host" or "range"), first and last of a range.
 type PortWish = (String, String, String, u16, u16);
@@ -61,7 +61,6 @@ pub struct Make {
     is_join_enabled: bool,
     is_public: bool,
     lobby_config: Option<Vec<u8>>,
-    create_ts_ms: u64,
     lobby_count_max: u32,
 }
 
@@ -69,7 +68,7 @@ pub struct Make {
 impl Make {
     #[new]
     #[pyo3(signature = (mode, region, ports, *, tags = None, max_players, player_token_ttl_ms, heartbeat_timeout_ms,
-        heartbeat_grace_ms, is_join_enabled, is_public = true, lobby_config = None, create_ts_ms, lobby_count_max))]
+        heartbeat_grace_ms, is_join_enabled, is_public = true, lobby_config = None, lobby_count_max))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn new(
         mode: String,
@@ -83,7 +82,6 @@ impl Make {
         is_join_enabled: bool,
         is_public: bool,
         lobby_config: Option<Vec<u8>>,
-        create_ts_ms: u64,
         lobby_count_max: u32,
     ) -> PyResult<Make> {
         port_wishes(&ports)?;
@@ -101,7 +99,6 @@ impl Make {
             is_join_enabled,
             is_public,
             lobby_config,
-            create_ts_ms,
             lobby_count_max,
         })
     }
@@ -132,7 +129,7 @@ impl Make {
             heartbeat_grace_ms: self.heartbeat_grace_ms,
             is_join_enabled: self.is_join_enabled,
             ports: &[],
-            create_ts_ms: self.create_ts_ms,
+            create_ts_ms: facts::wall_ms(),
             lobby_count_max: self.lobby_count_max,
             idempotency: None,
         };

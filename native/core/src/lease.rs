@@ -190,7 +190,11 @@ impl Leases {
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> Routes {
         let is_complete = after == 0 || after > self.version;
         let from = if is_complete { 0 } else { after + 1 };
-        let mut routes = Routes { version: self.version.min(durable), is_complete, changed: vec![], removed: vec![] };
+        let version = self.version.min(durable).max(from.saturating_sub(1));
+        let mut routes = Routes { version, is_complete, changed: vec![], removed: vec![] };
+        if from > durable {
+            return routes;
+        }
         for (_, owner) in self.by_change.range((from, Id::default())..=(durable, Id([u8::MAX; 16]))) {
             let Some(lease) = self.by_owner.get(owner) else { continue };
             if lease.is_over {

@@ -10,8 +10,9 @@ use crate::command::{Id, Wanted, WantedLobby};
 const GONE_KEPT: usize = 10_000;
 
 /// The changes of lobbies of ours.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WantedSet {
+    /// From 1: who was told 0 was told nothing yet.
     sequence: u64,
     by_change: BTreeMap<u64, Id>,
     live: HashMap<Id, (u64, bool)>,
@@ -21,6 +22,11 @@ pub(crate) struct WantedSet {
 }
 
 impl WantedSet {
+    pub(crate) fn new() -> WantedSet {
+        let (by_change, live, gone) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
+        WantedSet { sequence: 1, by_change, live, gone, forgotten: 0 }
+    }
+
     /// A lobby is there, or is stopping now.
     pub(crate) fn put(&mut self, lobby: Id, is_stopping: bool) {
         if self.live.get(&lobby).is_some_and(|(_, told)| *told == is_stopping) {
@@ -74,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_reader_is_told_what_is_new_to_it_once() {
-        let mut wanted = WantedSet::default();
+        let mut wanted = WantedSet::new();
         wanted.put(id(1), false);
         wanted.put(id(2), false);
         let first = wanted.since(0);
@@ -95,7 +101,7 @@ mod tests {
 
     #[test]
     fn who_is_too_far_behind_gets_all_that_is_there() {
-        let mut wanted = WantedSet::default();
+        let mut wanted = WantedSet::new();
         wanted.put(id(200), false);
         let early = wanted.since(0).sequence;
         for number in 0..=GONE_KEPT as u32 {

@@ -157,7 +157,7 @@ fn all_who_wait_hear_at_once_that_its_process_exited_and_with_what() {
     let refusals: Vec<_> = w.resolved().into_iter().map(|one| one.answer.result.unwrap_err()).collect();
     assert_eq!(refusals, vec![Refusal::LobbyStartFailed(EndReason::Exited, Some(3)); 2]);
     assert_eq!(wanted(&w), []);
-    assert_eq!(w.engine.wanted_since(1).gone, [lobby]);
+    assert_eq!(w.engine.wanted_since(2).gone, [lobby]);
 }
 
 #[test]

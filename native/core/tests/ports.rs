@@ -146,6 +146,9 @@ fn a_follower_is_told_what_is_new_to_it_and_durable() {
     lease(&mut w, SERVER, &[wanted("game", Protocol::Udp), wanted("chat", Protocol::Tcp)]).unwrap();
     let undurable = w.engine.routes_since(0, w.engine.last_lsn() - 1);
     assert!(undurable.changed.is_empty(), "a crash could still take it back");
+    let known = w.engine.last_lsn();
+    let behind = w.engine.routes_since(known, known - 1);
+    assert_eq!((behind.changed.len(), behind.version), (0, known), "who knows more than is durable is told nothing");
     let first = w.engine.routes_since(0, Lsn::MAX);
     assert_eq!((first.is_complete, first.changed.len(), first.version), (true, 2, w.engine.last_lsn()));
     let place = |w: &mut World| {

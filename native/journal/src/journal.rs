@@ -183,6 +183,11 @@ impl Journal {
         self.core.wake.raw()
     }
 
+    /// Grows with each opening of the directory.
+    pub fn epoch(&self) -> u64 {
+        self.core.epoch
+    }
+
     /// Service time.
     pub fn clock(&self) -> &Clock {
         &self.core.clock

@@ -49,7 +49,7 @@ impl Engine {
         self.index.visited = visited;
         self.holds = Holds::new();
         self.forget_supply();
-        self.wanted = WantedSet::default();
+        self.wanted = WantedSet::new();
     }
 
     /// Works out everything about a lobby but its places.

@@ -179,7 +179,7 @@ impl Engine {
             sources: Sources::new(),
             index: FindIndex::new(),
             supply: Supply::default(),
-            wanted: WantedSet::default(),
+            wanted: WantedSet::new(),
             holds: Holds::new(),
             resolved: Vec::new(),
             delivered: VecDeque::new(),
