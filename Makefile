@@ -5,6 +5,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
+PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
 export PYTHONDONTWRITEBYTECODE ?=
 
@@ -16,7 +17,7 @@ help: ## What each command does
 check: ## Name every tool that a build lacks, with its install line
 	@PYTHON=$(PYTHON) ./scripts/check-tools
 
-build: check $(BIN)/.built ## Python environment and the native module, release profile
+build: check $(BIN)/.built $(PROGRAMS) ## Python environment, the native module and programs, release profile
 
 $(BIN)/.installed: requirements/dev.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,6 +29,13 @@ $(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
 	@echo "building the native module (release)"
 	@$(BIN)/maturin develop --release >build/native.log 2>&1 || { cat build/native.log; exit 1; }
 	@touch $@
+
+# One run of cargo makes both; they are shipped with the package.
+$(PROGRAMS) &: $(NATIVE_SOURCES)
+	@mkdir -p build pyservice/bin
+	@echo "building edge-guard and keeper (release)"
+	@cargo build --release --quiet -p hosting-edge-guard -p hosting-keeper 2>build/programs.log || { cat build/programs.log; exit 1; }
+	@install -s -t pyservice/bin target/release/hosting-edge-guard target/release/hosting-keeper
 
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
 	@exec $(BIN)/python -m examples.run
@@ -60,4 +68,4 @@ lock: $(BIN)/.installed ## Resolve requirements/*.in anew into requirements/*.lo
 	./scripts/lock
 
 clean: ## Remove everything that was built
-	rm -rf $(VENV) target build pyservice/_native*.so bench/results
+	rm -rf $(VENV) target build pyservice/bin pyservice/_native*.so bench/results

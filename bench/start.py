@@ -58,7 +58,7 @@ def _example(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         python(
             *("-m", "examples.run", "--data-dir", str(folder), "--http", "127.0.0.1:0"),
-            *("--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--arena", "127.0.0.1:0"),
+            *("--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--cdn", "127.0.0.1:0"),
         ),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,

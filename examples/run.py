@@ -1,8 +1,9 @@
 """`make run`: the service with the arena in it, on this machine, until Ctrl-C.
 
-Owns the order of things: service, game and tokens, the arena attached as a lobby, its game server, a few bots, and what
-is printed. Starts again what dies, ends all that it started; children end with it even when it is killed. The
-service and the arena are the ordinary ones: nothing here is known to either.
+Owns the order of things: service, game and tokens, the arena as a build and its page as a site, a few bots, a lobby to
+play the server of by hand, and what is printed. Starts again what dies, ends all that it started; children end with it
+even when it is killed, and game servers that go on then are found and ended by the next run. The service and the arena
+are the ordinary ones: nothing here is known to either.
 """
 
 from __future__ import annotations
@@ -14,26 +15,30 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from examples import packing
 from examples.arena.hosting import HostingClient, ServiceAway, ServiceRefused
+from examples.by_hand import ByHand
 from examples.deployment import Deployment
 
 GAME = "arena"
 NAMESPACE = "prod"
 MODE = "arena"
-VERSION = "0.1.0"
+HAND_MODE = "by-hand"
 PORT_NAME = "game"
 MAX_PLAYERS = 32
+TIER = "basic-1d8"
+PATH = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}"
 START_TIMEOUT_S = 20.0
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 45.0
+"""Game servers have 30 s to end."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,9 +51,7 @@ class Stage:
     grpc: str
     cdn: str
     metrics: str
-    arena: str
     bots: int
-    arena_socket: socket.socket
     addresses: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,9 +63,8 @@ class Stage:
         return f"http://{self.addresses['http']}"
 
     @property
-    def arena_address(self) -> tuple[str, int]:
-        host, port = self.arena_socket.getsockname()[:2]
-        return host, port
+    def page_url(self) -> str:
+        return f"http://{self.addresses['cdn']}/{GAME}/{NAMESPACE}/"
 
     @property
     def cloud_token(self) -> str:
@@ -156,6 +158,9 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         *(sys.executable, "-m", "pyservice", "serve"),
         *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
         *("--http", http, "--grpc", grpc, "--cdn", cdn, "--metrics", metrics),
+        *("--set", "runtime.end_with_service=true"),
+        # The arena is run with the Python that runs this.
+        *("--set", f"runtime.shared_paths={sys.base_prefix}"),
         preexec_fn=end_with_parent,
     )
     while not stage.ready.exists():
@@ -167,16 +172,18 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
 
 
 async def prepare(stage: Stage) -> None:
-    """The arena's game on `prod`, and tokens for it in files that only their owner reads; each step is left out when an
+    """The arena on `prod`, and tokens for it in files that only their owner reads; each step is left out when an
     earlier run came so far.
     """
     developer = HostingClient(stage.api_url, stage.cloud_token)
     try:
         game = Deployment(developer, GAME, NAMESPACE)
-        ports = {PORT_NAME: {"protocol": "http"}}
-        mode = {"max_players": MAX_PLAYERS, "docker": {"ports": ports}}
-        config = {"matchmaker": {"game_modes": {MODE: mode}}}
-        await game.deploy(stage.addresses["owner_group_id"], "Arena", VERSION, config)
+        await game.ensure_game(stage.addresses["owner_group_id"], "Arena")
+        archive, page = packing.arena_archive(), packing.arena_page()
+        build = await game.ensure_build(f"arena {packing.digest(archive)}", archive)
+        site = await game.ensure_site(f"page {packing.page_digest(page)}", page)
+        config = configuration(build, site)
+        await game.deploy(packing.digest(json.dumps(config).encode()), config)
         for name in ("public", "environment"):
             if not stage.secret(name).exists():
                 write_whole(stage.secret(name), await game.token(name))
@@ -186,51 +193,22 @@ async def prepare(stage: Stage) -> None:
         developer.close()
 
 
-async def detach(stage: Stage, hosting: HostingClient) -> None:
-    """Ends the lobby of an earlier arena, so that nobody is sent to a server that is gone."""
-    record = stage.data_dir / "arena-lobby"
-    if record.exists():
-        with contextlib.suppress(ServiceRefused):
-            await hosting.call(
-                "DELETE",
-                f"/cloud/games/{GAME}/matchmaker/lobbies/{record.read_text().strip()}",
-                b"",
-            )
-        record.unlink()
-
-
-async def start_arena(stage: Stage) -> asyncio.subprocess.Process:
-    environment_token = stage.secret("environment").read_text().strip()
-    hosting = HostingClient(stage.api_url, environment_token)
-    host, port = stage.arena_address
-    body = {"game_mode": MODE, "ports": {PORT_NAME: {"address": host, "port": port}}}
-    path = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}/lobbies/attach"
-    try:
-        await detach(stage, hosting)
-        answer = await hosting.call("POST", path, json.dumps(body).encode())
-    finally:
-        hosting.close()
-    write_whole(stage.data_dir / "arena-lobby", answer["lobby_id"])
-    write_whole(stage.secret("lobby"), answer["lobby_token"])
-    return await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "examples.arena.server",
-            "--listen-fd",
-            str(stage.arena_socket.fileno()),
-        ),
-        env={
-            "PATH": os.environ.get("PATH", ""),
-            "HOSTING_API_URL": stage.api_url,
-            "HOSTING_LOBBY_ID": answer["lobby_id"],
-            "HOSTING_LOBBY_TOKEN": answer["lobby_token"],
-            "HOSTING_MAX_PLAYERS": str(MAX_PLAYERS),
-            "PORT": str(port),
+def configuration(build_id: str, site_id: str) -> dict[str, Any]:
+    """A version: the arena in lobbies that start when somebody wants to play, and one mode to be played by hand."""
+    arena = {
+        "max_players": MAX_PLAYERS,
+        "tier": TIER,
+        "docker": {
+            "image_id": build_id,
+            "env": {"PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"},
+            "ports": {PORT_NAME: {"protocol": "http"}},
         },
-        pass_fds=(stage.arena_socket.fileno(),),
-        preexec_fn=end_with_parent,
-    )
+    }
+    by_hand = {"max_players": MAX_PLAYERS, "docker": {"ports": {PORT_NAME: {"protocol": "tcp"}}}}
+    return {
+        "matchmaker": {"game_modes": {MODE: arena, HAND_MODE: by_hand}},
+        "cdn": {"site_id": site_id},
+    }
 
 
 async def start_bots(stage: Stage) -> asyncio.subprocess.Process:
@@ -249,30 +227,16 @@ async def start_bots(stage: Stage) -> asyncio.subprocess.Process:
     )
 
 
-async def wait_until_findable(stage: Stage) -> None:
-    """Until the lobby is listed: its server has called ready."""
-    hosting = HostingClient(stage.api_url, stage.secret("public").read_text().strip())
-    try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            while True:
-                with contextlib.suppress(ServiceAway):
-                    if (await hosting.call("GET", "/matchmaker/lobbies/list", b""))["lobbies"]:
-                        return
-                await asyncio.sleep(0.02)
-    finally:
-        hosting.close()
-
-
 def describe(stage: Stage) -> str:
-    host, port = stage.arena_address
     token = stage.secret("public").read_text().strip()
     find, connected, disconnected = curl_lines(stage)
     return f"""
 The arena is open. Play it in a browser:
 
-  http://{host}:{port}/#api={stage.api_url}&token={token}&mode={MODE}
+  {stage.page_url}#api={stage.api_url}&token={token}&mode={MODE}
 
-The same by hand, in a shell: reserve a slot, confirm it as the game server does, give it back.
+Whoever plays first starts its server. In a shell, with a lobby that has none: reserve a slot, confirm it as the game
+server does, give it back.
 
   {find}
   {connected}
@@ -297,7 +261,7 @@ def curl_lines(stage: Stage) -> tuple[str, str, str]:
     matchmaker = f"{stage.api_url}/matchmaker"
     find = (
         f"PLAYER=$(curl -s {authorized('public')} {json_type} {matchmaker}/lobbies/find "
-        f"-d '{json.dumps({'game_modes': [MODE]})}' | {token})"
+        f"-d '{json.dumps({'game_modes': [HAND_MODE]})}' | {token})"
     )
     as_lobby = f"curl -s {authorized('lobby')} {json_type} {matchmaker}/players"
     body = '-d "{\\"player_token\\": \\"$PLAYER\\"}"'
@@ -310,13 +274,17 @@ async def play(stage: Stage) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     children = [Child("service", lambda: start_service(stage))]
+    speaking: asyncio.Task[None] | None = None
     try:
         children[0].run()
         await wait_or_stop(stop, children[0].started.wait())
         await wait_or_stop(stop, prepare(stage))
-        children.append(Child("arena", lambda: start_arena(stage)))
-        children[-1].run()
-        await wait_or_stop(stop, wait_until_findable(stage))
+        environment_token = stage.secret("environment").read_text().strip()
+        by_hand = ByHand(lambda: stage.api_url, environment_token, PATH, HAND_MODE)
+        speaking = asyncio.create_task(
+            by_hand.run(lambda token: write_whole(stage.secret("lobby"), token))
+        )
+        await wait_or_stop(stop, by_hand.attached.wait())
         print(describe(stage), flush=True)
         if stage.bots:
             children.append(Child("bots", lambda: start_bots(stage)))
@@ -325,14 +293,10 @@ async def play(stage: Stage) -> None:
     except Stopped:
         pass
     finally:
-        for child in reversed(children[1:]):
+        if speaking is not None:
+            speaking.cancel()
+        for child in reversed(children):
             await child.stop()
-        if len(children) > 1 and children[0].started.is_set():
-            hosting = HostingClient(stage.api_url, stage.secret("environment").read_text().strip())
-            with contextlib.suppress(ServiceAway):
-                await detach(stage, hosting)
-            hosting.close()
-        await children[0].stop()
         print("ended", flush=True)
 
 
@@ -356,18 +320,6 @@ async def wait_or_stop(stop: asyncio.Event, what: Any) -> None:
     await waiting
 
 
-def listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    try:
-        listener = socket.create_server((host.strip("[]"), int(port)), backlog=128)
-    except OSError as error:
-        raise SystemExit(
-            f"the arena cannot listen on {address}: {error.strerror}; choose another with --arena"
-        ) from None
-    listener.set_inheritable(True)
-    return listener
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="The service with the arena in it, until Ctrl-C.")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
@@ -375,9 +327,6 @@ def main() -> None:
     parser.add_argument("--grpc", default="127.0.0.1:8081")
     parser.add_argument("--cdn", default="127.0.0.1:8092")
     parser.add_argument("--metrics", default="127.0.0.1:8090")
-    parser.add_argument(
-        "--arena", default="127.0.0.1:8100", help="where the game server listens; port 0 picks"
-    )
     parser.add_argument("--bots", type=int, default=4)
     arguments = parser.parse_args()
     if (arguments.data_dir / "feed.json").exists():
@@ -385,9 +334,7 @@ def main() -> None:
             f"{arguments.data_dir} is of a version that had no control plane; choose another --data-dir"
         )
     arguments.data_dir.mkdir(parents=True, exist_ok=True)
-    with listen(arguments.arena) as listener:
-        stage = Stage(**vars(arguments), arena_socket=listener)
-        asyncio.run(play(stage))
+    asyncio.run(play(Stage(**vars(arguments))))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from google.protobuf.message import Message
 from pyservice.edge.codec import decoder, encoder
 from pyservice.rpc.status import read_error
 from pyservice.schema.methods import METHODS, Method
+from tests.leftovers import end_leftovers
 from tests.patience import eventually as eventually
 
 START_TIMEOUT_S: Final = 60.0
@@ -256,6 +257,7 @@ class House:
                 self.process.wait(STOP_TIMEOUT_S)
             self.process.kill()
             self.process.wait(STOP_TIMEOUT_S)
+        end_leftovers(self.data_dir)
 
     def log(self) -> str:
         path = self.folder / "log"

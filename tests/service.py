@@ -21,6 +21,7 @@ import pytest
 
 from pyservice import keyring
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
+from tests.leftovers import end_leftovers
 
 if TYPE_CHECKING:
     # Tests of pure parts run without the native module.
@@ -133,6 +134,7 @@ class Service:
     def close(self) -> None:
         self.client.close()
         self.kill()
+        end_leftovers(self.data_dir)
 
     def log(self) -> str:
         path = self.folder / "log"

@@ -66,4 +66,9 @@ def run_control(launch: Launch) -> int:
     from pyservice.app.serving import run_plane
 
     data_dir = launch.settings.data_dir
-    return run_plane(ControlPlane, launch, data_dir / "control", FAILURES, outlived_dir=data_dir)
+
+    def make(settings: Settings) -> ControlPlane:
+        parent = launch.parent
+        return ControlPlane(settings, is_orphan=lambda: parent is not None and not parent.is_alive)
+
+    return run_plane(make, launch, data_dir / "control", FAILURES, outlived_dir=data_dir)

@@ -15,6 +15,7 @@ from pyservice.app import described
 from pyservice.app.control_files import ControlFiles
 from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.app.rays import CDN, CONTROL, STORE_SPANS, PlaneRays
+from pyservice.app.runtime import Runtime
 from pyservice.app.tasks import PartDied, Tasks
 from pyservice.control import measures
 from pyservice.control.access import Gate
@@ -83,9 +84,14 @@ _log = get_logger("service")
 class ControlPlane:
     """All parts of a control plane process. `recover`, `start` and `stop`, once each."""
 
-    def __init__(self, settings: Settings) -> None:
-        """The folder of the control plane is there: its lock is in it."""
+    def __init__(
+        self, settings: Settings, *, is_orphan: Callable[[], bool] = lambda: False
+    ) -> None:
+        """The folder of the control plane is there: its lock is in it. `is_orphan`: whether it ends because its parent
+        was killed.
+        """
         self._settings = settings
+        self._is_orphan = is_orphan
         self._tiers = settings.tiers
         self._folder = settings.data_dir / "control"
         self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
@@ -167,6 +173,7 @@ class ControlPlane:
             Orphans(self._database, owner.source_epoch, data_plane, self._feeder.look_again),
             self._keys,
         )
+        self._runtime = Runtime(settings, self._database, self._files.objects, data_plane)
         self._wire_doors(nouns, administration)
 
     def _wire_doors(self, nouns: Nouns, administration: Administration) -> None:
@@ -262,6 +269,7 @@ class ControlPlane:
             self._devices,
             self._tokens,
             self._database_watch,
+            self._runtime.lobbies,
         )
         problem = self._database_watch.problem
         measured = measures.render(
@@ -284,6 +292,7 @@ class ControlPlane:
         await self._http.start()
         await self._rpc.start()
         await self._files.start(self._database, self._topics, self._cdn_socket, self._cdn_rays.rays)
+        await self._runtime.start()
         own = self._tasks.own
         own("database", self._database_watch.run())
         own("uploads", self._uploading.keep_tidy())
@@ -293,7 +302,11 @@ class ControlPlane:
         for name, reader in self._readers.items():
             own(name, reader.run())
         own("rays", self._ray_store.run())
-        for name, work in (*self._rays.work(), *self._cdn_rays.work()):
+        for name, work in (
+            *self._runtime.work(),
+            *self._rays.work(),
+            *self._cdn_rays.work(),
+        ):
             own(name, work)
         return {
             "cdn": bound(self._cdn_socket),
@@ -323,6 +336,7 @@ class ControlPlane:
         _log.info("stopping")
         stopping = (self._http.stop(grace_s), self._rpc.stop(grace_s), self._files.stop(grace_s))
         await asyncio.gather(*stopping)
+        await self._runtime.stop(is_ordered=not self._is_orphan())
         await self._uploading.stop()
         await self._tasks.stop()
         await asyncio.gather(self._rays.close(), self._cdn_rays.close())

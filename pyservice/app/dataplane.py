@@ -14,6 +14,7 @@ from typing import Any, Final
 from pyservice import keyring
 from pyservice.app.cloud_tokens import CloudTokens
 from pyservice.app.doors import Doors
+from pyservice.app.processes import Processes
 from pyservice.app.rays import DATA, PlaneRays, over_socket
 from pyservice.app.tasks import Tasks
 from pyservice.auth import Authorizer
@@ -143,6 +144,8 @@ class DataPlane:
         topics = Topics()
         self._to_games = Outbound(AllowedAddresses(settings.verification_allowed_networks))
         self._to_providers = Outbound(anywhere, label="captcha")
+        self._processes = Processes(settings, self._engine, self._namespaces)
+        self._feed.heard = self._processes.supply.changed
         table = self._operations(regions, topics)
         store = over_socket(self._control_client)
         self._rays = PlaneRays(
@@ -157,7 +160,11 @@ class DataPlane:
             self._limits,
             self._rays.rays,
         )
-        for name, work in (*self._doors.work(self._control_client), *self._rays.work()):
+        for name, work in (
+            *self._doors.work(self._control_client),
+            *self._rays.work(),
+            *self._processes.work(),
+        ):
             self._tasks.own(name, work)
         administration = Administration(
             self._namespaces,
@@ -178,6 +185,7 @@ class DataPlane:
                 f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
                 f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
+                **self._processes.handlers(),
             },
             settings.admin_socket,
         )
@@ -204,14 +212,22 @@ class DataPlane:
             heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
             reaches=self._cloud_tokens.reaches,
+            served=self._processes.routes.served,
         )
         table = operations(
             Authorizer(engine_, namespaces, development=engine_, cloud=self._cloud_tokens),
-            Matchmaker(engine_, namespaces, regions, entrance),
+            Matchmaker(
+                engine_,
+                namespaces,
+                regions,
+                entrance,
+                self._processes.making,
+                self._processes.way_in,
+            ),
             fleet,
             Development(namespaces, engine_.records, engine_.idempotency),
         )
-        return table | LiveEvents(engine_, regions, topics).operations()
+        return table | LiveEvents(engine_, regions, topics, self._processes.way_in).operations()
 
     def _wire_upkeep(self, engine_limits: engine.Limits) -> None:
         settings = self._settings
@@ -273,10 +289,13 @@ class DataPlane:
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
         grpc_port = await self._doors.start()
+        http = bound(self._http_socket)
+        grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))
+        self._processes.opened(http, grpc)
         self._phase.name = "serving"
         return {
-            "http": bound(self._http_socket),
-            "grpc": str(ListenAddress(self._settings.grpc.host, grpc_port)),
+            "http": http,
+            "grpc": grpc,
             "metrics": bound(self._probes_socket),
             "admin": str(self._settings.admin_socket),
         }

@@ -86,12 +86,19 @@ class _Household:
         settings = self._launch.settings
         configure_logging(level=settings.log_level, format=settings.log_format)
         self._log = get_logger("serve")
+        from pyservice.app.edge_guard import EdgeGuard
+
+        self._edge_guard = EdgeGuard(settings)
+        guarding = asyncio.create_task(self._edge_guard.keep(self._signals.stop))
         keeping = [asyncio.create_task(self._keep(child)) for child in self._children]
         telling = asyncio.create_task(self._tell())
         stopping = asyncio.create_task(self._signals.stop.wait())
         await asyncio.wait({telling, stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
         self._signals.stop.set()
         await self._end(keeping)
+        await guarding
+        if settings.runtime.end_with_service:
+            await self._edge_guard.end()
         await telling
         return self._status
 
@@ -160,9 +167,14 @@ class _Household:
     # Ending
 
     async def _end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        """The data plane first: what it still answers needs the control plane."""
+        """The data plane first: what it still answers needs the control plane. But where game servers end as well,
+        the one that ends them: nobody is sent to a server that is gone.
+        """
         hurrying = asyncio.create_task(self._hurry())
-        for child, kept in zip(self._children, keeping, strict=True):
+        ends = list(zip(self._children, keeping, strict=True))
+        if self._launch.settings.runtime.end_with_service:
+            ends.reverse()
+        for child, kept in ends:
             child.signal(signal.SIGTERM)
             await kept
         hurrying.cancel()

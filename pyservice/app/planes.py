@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyservice.control.batches import Batches
 from pyservice.control.feeder import Away
 from pyservice.errors import ServiceError
-from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, signing_pb2
+from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, runtime_pb2, signing_pb2
 from pyservice.rpc import InternalClient, Unreachable
 
 _INTERNAL: Final = "hosting.internal.v1"
@@ -91,6 +91,15 @@ class DataPlaneClient:
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
         answer = await self._call("Facts.Lobbies", request)
         return {one.lobby_id: one for one in answer.lobbies}
+
+    async def wanted(self, request: runtime_pb2.WantedRequest) -> runtime_pb2.WantedResponse:
+        answer: runtime_pb2.WantedResponse = await self._call(
+            "Runtime.Wanted", request, request.wait_ms / 1000 + _PATIENCE_S
+        )
+        return answer
+
+    async def report(self, report: runtime_pb2.LobbyReport) -> None:
+        await self._call("Runtime.Report", runtime_pb2.ReportRequest(reports=[report]))
 
     async def public_token(self, namespace_id: str, token_id: str) -> str:
         """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from pyservice.calls import Caller
-from pyservice.control import access, decompression
+from pyservice.control import access
 from pyservice.control.build_tags import read_change, read_filter, refuse_too_many
 from pyservice.control.changes import Changes
 from pyservice.control.contents import ARCHIVE
@@ -23,6 +23,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
+from pyservice.runtime import decompression
 from pyservice.storage import builds, games, uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.uploads import NewFile

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyservice.control.archives import Archive, BadArchive
 from pyservice.control.names import refuse
 from pyservice.errors import FieldProblem, field_problem
+from pyservice.runtime.archives import Archive, BadArchive
 from pyservice.storage.database import Record
 from pyservice.storage.images import check_image, kind_of_name
 from pyservice.storage.objects import Objects, Run

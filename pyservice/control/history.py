@@ -25,6 +25,7 @@ REASONS: Final = {
     pb.LOBBY_END_REASON_START_TIMEOUT: "start_timeout",
     pb.LOBBY_END_REASON_SILENT: "silent",
     pb.LOBBY_END_REASON_REMOVED: "removed",
+    pb.LOBBY_END_REASON_STOPPED: "stopped",
 }
 UNKNOWN: Final = "unknown"
 """The data plane forgot the lobby, or its end was among facts that were lost."""

@@ -53,6 +53,61 @@ def admit_find(namespace: ResolvedNamespace, regions: Regions, wish: Wish) -> Ad
     return Admitted(admitted, wanted_regions)
 
 
+@dataclass(frozen=True, slots=True)
+class CreateWish:
+    """What a create asks for. None: not said."""
+
+    mode: str
+    region: str | None
+    publicity: str | None
+    has_tags: bool
+    max_players: int | None
+    party_size: int
+    coords: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedCreate:
+    """Of what the lobby is to be made."""
+
+    mode: ResolvedMode
+    region: str
+    publicity: str
+
+
+def admit_create(
+    namespace: ResolvedNamespace, regions: Regions, wish: CreateWish
+) -> AdmittedCreate:
+    """Mode, region and publicity of a lobby that is made on demand (decisions 5.5, 5.13). Raises ServiceError, the
+    codes in their order.
+    """
+    mode = _mode(namespace, wish.mode)
+    region = wish.region or regions.nearest(wish.coords)
+    _require_region(regions, region)
+    if not mode.create_publicities:
+        raise ServiceError(
+            "MATCHMAKER_CREATE_DISABLED", f"Game mode {mode.name} has actions.create disabled."
+        )
+    if not mode.allows_region(region):
+        raise _region_not_enabled(mode, [region])
+    if wish.has_tags and not mode.is_taggable:
+        raise _tags_disabled(mode)
+    refusal = _refusal_of_limit(mode, wish.max_players)
+    if refusal is not None:
+        raise refusal
+    # Public where that is enabled: so it is found.
+    publicity = wish.publicity or ("public" if "public" in mode.create_publicities else "private")
+    if publicity not in mode.create_publicities:
+        raise ServiceError(
+            "MATCHMAKER_PUBLICITY_DISABLED",
+            f"Lobbies of game mode {mode.name} cannot be made {publicity}.",
+        )
+    limit = mode.max_players_direct if wish.party_size == 1 else mode.max_players_party
+    if wish.party_size > (wish.max_players or limit):
+        raise _too_high("party_size", wish.max_players or limit)
+    return AdmittedCreate(mode, region, publicity)
+
+
 def admit_attach(
     namespace: ResolvedNamespace,
     regions: Regions,
@@ -103,18 +158,24 @@ def _refusal_of_find(mode: ResolvedMode, regions: Sequence[str], wish: Wish) -> 
         return _region_not_enabled(mode, regions)
     if wish.has_tags and not mode.is_taggable:
         return _tags_disabled(mode)
-    if wish.max_players is not None:
-        if not mode.is_max_players_dynamic:
-            return ServiceError(
-                "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
-                f"Game mode {mode.name} does not allow max_players to be chosen.",
-            )
-        largest = max(mode.max_players, mode.max_players_direct, mode.max_players_party)
-        if wish.max_players > largest:
-            return _too_high("max_players", largest)
+    refusal = _refusal_of_limit(mode, wish.max_players)
+    if refusal is not None:
+        return refusal
     if wish.party_size > mode.max_players:
         return _too_high("party_size", mode.max_players)
     return None
+
+
+def _refusal_of_limit(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:
+    """Why a lobby of the mode cannot have this limit."""
+    if max_players is None:
+        return None
+    if not mode.is_max_players_dynamic:
+        return ServiceError(
+            "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
+            f"Game mode {mode.name} does not allow max_players to be chosen.",
+        )
+    return _too_high("max_players", mode.largest) if max_players > mode.largest else None
 
 
 def _too_high(field: str, limit: int) -> ServiceError:

@@ -10,19 +10,26 @@ from typing import Final, TypeVar
 
 from pyservice.dataplane.engine import Lobby
 from pyservice.dataplane.regions import Regions
+from pyservice.dataplane.ways_in import WayIn, put_address
 from pyservice.ids import format_uuid
-from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2
 
 _KEPT_LOBBIES: Final = 10_000
 
-Answer = TypeVar("Answer", matchmaker_pb2.FindLobbyResponse, matchmaker_pb2.JoinLobbyResponse)
+Answer = TypeVar(
+    "Answer",
+    matchmaker_pb2.FindLobbyResponse,
+    matchmaker_pb2.JoinLobbyResponse,
+    matchmaker_pb2.CreateLobbyResponse,
+)
 
 
 class LobbyAnswers:
     """Answers with a bounded memory of lobbies; the one not asked for longest goes first."""
 
-    def __init__(self, regions: Regions, kept_lobbies: int = _KEPT_LOBBIES) -> None:
+    def __init__(self, regions: Regions, way_in: WayIn, kept_lobbies: int = _KEPT_LOBBIES) -> None:
         self._regions = regions
+        self._way_in = way_in
         self._kept_lobbies = kept_lobbies
         self._written: OrderedDict[bytes, matchmaker_pb2.JoinLobbyResponse] = OrderedDict()
 
@@ -41,6 +48,10 @@ class LobbyAnswers:
             put_address(written, port.address, port.port)
             written.is_tls = port.is_tls
             template.lobby.ports[port.name].CopyFrom(written)
+        for leased in lobby.leased:
+            written = template.ports[leased.name]
+            self._way_in.write(written, leased, lobby.id, lobby.region)
+            template.lobby.ports[leased.name].CopyFrom(written)
         self._written[lobby.id] = template
         if len(self._written) > self._kept_lobbies:
             self._written.popitem(last=False)
@@ -58,11 +69,3 @@ class LobbyAnswers:
             for token in tokens:
                 answer.players.add().token = token
         return answer
-
-
-def put_address(port: lobby_pb2.Port, address: str, number: int) -> None:
-    """Host name or address and number into a port, and both together as clients connect to it."""
-    port.hostname = address
-    port.port = number
-    # An IPv6 literal needs brackets before a port.
-    port.host = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"

@@ -93,6 +93,8 @@ class ResolvedMode:
     """None: all regions."""
     is_find_enabled: bool
     is_join_enabled: bool
+    create_publicities: frozenset[str]
+    """Which lobbies may be made on demand: public, private. Empty: none may."""
     is_listable: bool
     is_taggable: bool
     is_max_players_dynamic: bool
@@ -108,6 +110,11 @@ class ResolvedMode:
     """In regions that nothing is said of."""
     places: Mapping[str, Place]
     """By region id."""
+
+    @property
+    def largest(self) -> int:
+        """The largest of its limits."""
+        return max(self.max_players, self.max_players_direct, self.max_players_party)
 
     def allows_region(self, region: str) -> bool:
         return self.regions is None or region in self.regions
@@ -191,6 +198,7 @@ def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> R
         regions=regions,
         is_find_enabled=not actions.HasField("find") or actions.find.enabled,
         is_join_enabled=not actions.HasField("join") or actions.join.enabled,
+        create_publicities=_publicities(actions),
         is_listable=_own(mode, "listable", True),
         is_taggable=mode.taggable,
         is_max_players_dynamic=mode.allow_dynamic_max_players,
@@ -206,6 +214,16 @@ def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> R
             {region: _place_in(region, mode, above) for region in sorted(regions or ())}
         ),
     )
+
+
+def _publicities(actions: pb.Actions) -> frozenset[str]:
+    if not actions.HasField("create") or not actions.create.enabled:
+        return frozenset()
+    enabled = {
+        "public": _own(actions.create, "enable_public", False),
+        "private": _own(actions.create, "enable_private", True),
+    }
+    return frozenset(publicity for publicity, is_enabled in enabled.items() if is_enabled)
 
 
 def _own(message: Any, name: str, default: Any) -> Any:

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from typing import Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
-from pyservice.dataplane.answers import put_address
 from pyservice.dataplane.configuration import DevPort
 from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.ways_in import put_address
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
@@ -25,7 +25,8 @@ REGION_ID: Final = "dev-lcl"
 REGION_NAME: Final = "Local"
 _HOSTNAME: Final = "127.0.0.1"
 
-Answer = TypeVar("Answer", pb.FindLobbyResponse, pb.JoinLobbyResponse)
+Answer = TypeVar("Answer", pb.FindLobbyResponse, pb.JoinLobbyResponse, pb.CreateLobbyResponse)
+Request = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
 class MockTokens(Protocol):
@@ -73,6 +74,16 @@ class Development:
         ports = self._ports(caller, None)
         tokens = self._player_tokens("join", request, caller)
         return _fill(pb.JoinLobbyResponse(), ports, tokens)
+
+    async def create(
+        self, request: pb.CreateLobbyRequest, caller: Caller
+    ) -> pb.CreateLobbyResponse:
+        """The mock lobby, with the ports of the mode. Raises MATCHMAKER_GAME_MODE_NOT_FOUND where the ports come from
+        the version.
+        """
+        ports = self._ports(caller, [request.game_mode])
+        tokens = self._player_tokens("create", request, caller)
+        return _fill(pb.CreateLobbyResponse(), ports, tokens)
 
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
@@ -148,9 +159,7 @@ class Development:
         """Success."""
         return pb.HeartbeatResponse()
 
-    def _player_tokens(
-        self, operation: str, request: pb.FindLobbyRequest | pb.JoinLobbyRequest, caller: Caller
-    ) -> list[str]:
+    def _player_tokens(self, operation: str, request: Request, caller: Caller) -> list[str]:
         """One per player; a repetition under the same idempotency key gets the same."""
         message = request.SerializeToString(deterministic=True)
         key = caller.call.idempotency_key

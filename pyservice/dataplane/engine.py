@@ -1,7 +1,6 @@
 """The engine as the event loop sees it: commands whose answers are awaited until they are durable.
 
-The only importer of `pyservice._native`. What a call means is the handlers' matter, deciding is
-the engine's; how waiting works is in `waiting`.
+What a call means is the handlers' matter, deciding is the engine's; how waiting works is in `waiting`.
 """
 
 from __future__ import annotations
@@ -11,15 +10,26 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final
 
-from pyservice import _native
-from pyservice._native import Fact, Facts, Lobby, OpenFailed, Placed, Refused, Resolved, Status
+from pyservice.dataplane.commands import Commands
+from pyservice.dataplane.native import (
+    Fact,
+    Facts,
+    Lobby,
+    NativeEngine,
+    OpenFailed,
+    Placed,
+    Refused,
+    Resolved,
+    Status,
+    module,
+)
 from pyservice.dataplane.opening import Keys, Limits
+from pyservice.dataplane.placing import Placing
 from pyservice.dataplane.records import Records
-from pyservice.dataplane.refusals import service_error
+from pyservice.dataplane.servers import Servers
 from pyservice.dataplane.waiting import Waiting
-from pyservice.errors import ServiceError
 from pyservice.observability.rays import note
 
 __all__ = [
@@ -38,16 +48,14 @@ __all__ = [
     "version",
 ]
 
-Told = TypeVar("Told")
-
-build_profile: Final = _native.build_profile
-REFUSAL_SLUGS: Final = _native.SLUGS
-version: Final = _native.version
+build_profile: Final = module.build_profile
+REFUSAL_SLUGS: Final = module.SLUGS
+version: Final = module.version
 
 
 def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
     """Recovers the directory; blocks meanwhile. Raises OpenFailed, OSError without room for it."""
-    native = _native.Engine.open(
+    native = NativeEngine.open(
         None if journal_dir is None else str(journal_dir),
         mac_keys=keys.mac_keys,
         current_key=keys.current_key,
@@ -62,7 +70,7 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
 
 def compact(journal_dir: Path, keys: Keys, limits: Limits, parent_pid: int) -> int:
     """Writes an image of all closed segments and returns its LSN. Raises OpenFailed, OSError."""
-    return _native.compact(
+    return module.compact(
         str(journal_dir),
         mac_keys=keys.mac_keys,
         current_key=keys.current_key,
@@ -79,14 +87,21 @@ class Engine:
     the change stands.
     """
 
-    def __init__(self, native: _native.Engine, find_wait_ms: int, facts_stream: str) -> None:
+    def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
         """`facts_stream` names the data directory: LSNs mean something within it alone."""
         self._native = native
         self.facts_stream: Final = facts_stream
         self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms, self._tell_delivered)
         self.on_delivered: Callable[[bytes], None] = _nobody
         """Told of each channel that something was sent to, when that is durable."""
-        self.records = Records(native, self._done, self._waiting.settled)
+        self._commands = Commands(self._waiting)
+        self.records = Records(native, self._commands.done, self._waiting.settled)
+        self.servers = Servers(native.servers(), self._commands)
+        placing = Placing(native, self._commands)
+        self.find = placing.find
+        self.create = placing.create
+        self.join = placing.join
+        self.recalled = placing.recalled
         # Asked as they are; they wait for nothing.
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
@@ -141,79 +156,6 @@ class Engine:
 
     # Matchmaker clients
 
-    async def find(
-        self,
-        namespace: bytes,
-        version: bytes,
-        modes: Sequence[str],
-        regions: Sequence[str],
-        tags: Sequence[tuple[str, str]],
-        *,
-        party_size: int,
-        source: int,
-        source_limit: int,
-        idempotency: bytes | None,
-        deadline: float | None,
-        channels: Sequence[bytes] = (),
-    ) -> Placed:
-        """Places in the fullest lobby that fits; waits for one that starts."""
-        began = perf_counter()
-        try:
-            placed = self._native.find(
-                namespace,
-                version,
-                modes,
-                regions,
-                tags,
-                party_size=party_size,
-                source=source,
-                source_limit=source_limit,
-                idempotency=idempotency,
-                channels=channels,
-            )
-        except Refused as refused:
-            raise await self._told(refused, deadline, began=began) from None
-        return await self._placed(placed, deadline, began=began)
-
-    async def recalled(self, idempotency: bytes | None, deadline: float | None) -> Placed | None:
-        """What a find or join under this key got before, None when the engine does not know the
-        key. Waits like the call itself.
-        """
-        if idempotency is None:
-            return None
-        placed = await self._decided(lambda: self._native.recall(idempotency), deadline)
-        return None if placed is None else await self._placed(placed, deadline)
-
-    async def join(
-        self,
-        namespace: bytes,
-        lobby: bytes,
-        *,
-        party_size: int,
-        rejoin_token: str | None,
-        source: int,
-        source_limit: int,
-        idempotency: bytes | None,
-        deadline: float | None,
-        channels: Sequence[bytes] = (),
-    ) -> Placed:
-        """Places in this lobby; waits when it starts."""
-        began = perf_counter()
-        try:
-            placed = self._native.join(
-                namespace,
-                lobby,
-                party_size=party_size,
-                rejoin_token=rejoin_token,
-                source=source,
-                source_limit=source_limit,
-                idempotency=idempotency,
-                channels=channels,
-            )
-        except Refused as refused:
-            raise await self._told(refused, deadline, began=began) from None
-        return await self._placed(placed, deadline, lobby, began)
-
     # Lobby servers
 
     async def connected(
@@ -224,7 +166,7 @@ class Engine:
         try:
             wait = self._native.connected(lobby, player_token, idempotency)
         except Refused as refused:
-            raise await self._told(refused, deadline, began=began) from None
+            raise await self._commands.told(refused, deadline, began=began) from None
         note("engine", began)
         if wait > self._waiting.durable:
             await self._waiting.settled(wait, deadline)
@@ -238,27 +180,27 @@ class Engine:
         deadline: float | None,
     ) -> None:
         """The player of the token is gone."""
-        await self._done(
+        await self._commands.done(
             lambda: self._native.disconnected(lobby, player_token, hold_ms, idempotency), deadline
         )
 
     async def ready(self, lobby: bytes, deadline: float | None) -> None:
         """The lobby takes players."""
-        await self._done(lambda: self._native.ready(lobby), deadline)
+        await self._commands.done(lambda: self._native.ready(lobby), deadline)
 
     async def set_closed(self, lobby: bytes, is_closed: bool, deadline: float | None) -> None:
         """Whether the lobby takes more players."""
-        await self._done(lambda: self._native.set_closed(lobby, is_closed), deadline)
+        await self._commands.done(lambda: self._native.set_closed(lobby, is_closed), deadline)
 
     async def set_state(self, lobby: bytes, state: bytes, deadline: float | None) -> None:
         """What the lobby keeps; empty clears."""
-        await self._done(lambda: self._native.set_state(lobby, state), deadline)
+        await self._commands.done(lambda: self._native.set_state(lobby, state), deadline)
 
     async def heartbeat(
         self, lobby: bytes, player_tokens: Sequence[str] | None, deadline: float | None
     ) -> None:
         """The lobby lives; with the list of its players."""
-        await self._done(lambda: self._native.heartbeat(lobby, player_tokens), deadline)
+        await self._commands.done(lambda: self._native.heartbeat(lobby, player_tokens), deadline)
 
     async def state(
         self,
@@ -271,7 +213,7 @@ class Engine:
 
         That one must not have ended, and it has spoken by asking (decisions 5.11).
         """
-        state, wait = await self._decided(
+        state, wait = await self._commands.decided(
             lambda: self._native.state(namespaces, lobby, speaker), deadline
         )
         await self._waiting.settled(wait, deadline)
@@ -310,7 +252,7 @@ class Engine:
         deadline: float | None,
     ) -> tuple[bytes, str]:
         """(lobby id, lobby token) of a server that somebody else started."""
-        lobby, token, wait = await self._decided(
+        lobby, token, wait = await self._commands.decided(
             lambda: self._native.attach(
                 namespace,
                 version,
@@ -338,7 +280,9 @@ class Engine:
         """What an attach under this key got before, None when the engine does not know the key."""
         if idempotency is None:
             return None
-        recalled = await self._decided(lambda: self._native.recall_attach(idempotency), deadline)
+        recalled = await self._commands.decided(
+            lambda: self._native.recall_attach(idempotency), deadline
+        )
         if recalled is None:
             return None
         lobby, token, wait = recalled
@@ -349,7 +293,7 @@ class Engine:
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool:
         """Whether this call ended the lobby."""
-        did_remove, wait = await self._decided(
+        did_remove, wait = await self._commands.decided(
             lambda: self._native.detach(namespaces, lobby), deadline
         )
         await self._waiting.settled(wait, deadline)
@@ -358,50 +302,6 @@ class Engine:
     def _tell_delivered(self) -> None:
         for channel in self._native.take_delivered():
             self.on_delivered(channel)
-
-    async def _done(self, command: Callable[[], int], deadline: float | None) -> None:
-        """Runs a command that tells nothing but that it was done."""
-        await self._waiting.settled(await self._decided(command, deadline), deadline)
-
-    async def _decided(self, command: Callable[[], Told], deadline: float | None) -> Told:
-        """What a command tells, which is not durable yet; what it refuses is raised when that is."""
-        began = perf_counter()
-        try:
-            told = command()
-        except Refused as refused:
-            raise await self._told(refused, deadline, began=began) from None
-        note("engine", began)
-        return told
-
-    async def _placed(
-        self, placed: Placed, deadline: float | None, lobby: bytes = b"", began: float | None = None
-    ) -> Placed:
-        """The places, when they are there and durable. `lobby`: the one that was asked for; `began`: when."""
-        if began is not None:
-            note("engine", began)
-        if placed.hold:
-            lobby = placed.lobby or lobby
-            resolved = await self._waiting.resolved(placed.hold, deadline)
-            if resolved.refusal is not None:
-                raise await self._told(resolved.refusal, deadline, lobby)
-            if resolved.placed is None:
-                raise RuntimeError("a hold ended without places and without a refusal")
-            placed = resolved.placed
-        await self._waiting.settled(placed.wait, deadline)
-        return placed
-
-    async def _told(
-        self,
-        refused: Refused,
-        deadline: float | None,
-        lobby: bytes = b"",
-        began: float | None = None,
-    ) -> ServiceError:
-        """The refusal as an error, when what it tells is durable. `lobby`: the one it is about."""
-        if began is not None:
-            note("engine", began)
-        await self._waiting.settled(refused.wait, deadline)
-        return service_error(refused, lobby)
 
 
 def _nobody(channel: bytes) -> None:

@@ -13,7 +13,14 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, TypeVar
 
 from pyservice.calls import Caller, TokenKind
-from pyservice.dataplane.admission import Admitted, Wish, admit_find
+from pyservice.dataplane.admission import (
+    Admitted,
+    AdmittedCreate,
+    CreateWish,
+    Wish,
+    admit_create,
+    admit_find,
+)
 from pyservice.dataplane.captcha import Captcha
 from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
 from pyservice.dataplane.engine import Engine, Placed
@@ -27,7 +34,7 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
 T = TypeVar("T")
-Request = pb.FindLobbyRequest | pb.JoinLobbyRequest
+Request = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class Entered:
 
     namespace: ResolvedNamespace
     admitted: Admitted | None = None
+    made: AdmittedCreate | None = None
 
 
 class Entrance:
@@ -83,6 +91,37 @@ class Entrance:
         if entered.admitted is None:
             raise RuntimeError("a find was let in without modes")
         return entered.namespace, entered.admitted
+
+    async def create(
+        self,
+        request: pb.CreateLobbyRequest,
+        caller: Caller,
+        wish: CreateWish,
+        idempotency: bytes | None,
+    ) -> tuple[ResolvedNamespace, AdmittedCreate]:
+        """The namespace and what is to be made. Raises as find does."""
+
+        async def ask() -> Entered:
+            visit = self._visit("create", request, caller)
+            visit.question = replace(
+                visit.question,
+                tags=dict(request.tags),
+                max_players=wish.max_players,
+                config=request.lobby_config if request.HasField("lobby_config") else None,
+            )
+            while True:
+                namespace = self._namespaces.resolved(caller.namespace_id)
+                admitted = admit_create(namespace, self._regions, wish)
+                if namespace.gates is not None:
+                    gates, mode = namespace.gates, admitted.mode.name
+                    await visit.join(gates.captcha, gates.create.get(mode), mode)
+                if self._namespaces.resolved(caller.namespace_id) is namespace:
+                    return Entered(namespace, made=admitted)
+
+        entered = await self._once(idempotency, caller, ask)
+        if entered.made is None:
+            raise RuntimeError("a create was let in without a lobby")
+        return entered.namespace, entered.made
 
     async def join(
         self, request: pb.JoinLobbyRequest, caller: Caller, idempotency: bytes | None

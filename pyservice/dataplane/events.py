@@ -14,6 +14,7 @@ from pyservice.dataplane.answers import LobbyAnswers
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.records import SentToken
 from pyservice.dataplane.regions import Regions
+from pyservice.dataplane.ways_in import WayIn
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
@@ -33,11 +34,13 @@ class Topics(Protocol):
 class LiveEvents:
     """The operations of `/events`. A caller's `identity` is its channel."""
 
-    def __init__(self, engine: Engine, regions: Regions, topics: Topics) -> None:
+    def __init__(
+        self, engine: Engine, regions: Regions, topics: Topics, way_in: WayIn | None = None
+    ) -> None:
         """Hears from now on what the engine sends to channels."""
         self._engine = engine
         self._topics = topics
-        self._answers = LobbyAnswers(regions)
+        self._answers = LobbyAnswers(regions, way_in or WayIn())
         engine.on_delivered = self._delivered
 
     def operations(self) -> dict[str, Operation]:

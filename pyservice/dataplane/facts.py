@@ -31,6 +31,7 @@ _REASONS: Final = {
     "start_timeout": pb.LOBBY_END_REASON_START_TIMEOUT,
     "silent": pb.LOBBY_END_REASON_SILENT,
     "removed": pb.LOBBY_END_REASON_REMOVED,
+    "stopped": pb.LOBBY_END_REASON_STOPPED,
 }
 
 Found = TypeVar("Found")

@@ -96,6 +96,8 @@ class Feed:
         """The answer of `held`, as long as nothing changes."""
         self.lobbies: Lobbies = NoLobbies()
         """Set before anything is taken."""
+        self.heard: Callable[[bytes], None] = lambda namespace_id: None
+        """Called with each namespace that was taken or removed."""
         self._one_at_a_time = asyncio.Lock()
 
     def load(self) -> None:
@@ -287,15 +289,16 @@ class Feed:
     def _take(self, order: Order, prepared: Prepared) -> None:
         self._orders[prepared.configuration.namespace_id] = order
         self._namespaces.take(prepared)
-        self._changed()
+        self._changed(prepared.configuration.namespace_id)
 
     def _forget(self, namespace_id: str, order: Order) -> None:
         self._orders[namespace_id] = order
         self._namespaces.remove(raw_id(namespace_id))
-        self._changed()
+        self._changed(namespace_id)
 
-    def _changed(self) -> None:
+    def _changed(self, namespace_id: str) -> None:
         self._held = None
+        self.heard(raw_id(namespace_id))
         self._counters.namespaces = len(self._namespaces)
 
     def _is_held(self, namespace_id: str) -> bool:

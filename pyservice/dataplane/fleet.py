@@ -30,6 +30,14 @@ Reaches = Callable[[str, bytes], Awaitable[bool]]
 """Whether a cloud_ token reaches a game, by its id. Raises ServiceError when nobody can tell."""
 
 
+Served = Callable[[bytes], Awaitable[None]]
+"""Returns when edge-guard serves a lobby's ports. Raises OVERLOADED."""
+
+
+async def _served_at_once(lobby: bytes) -> None:
+    """Where nobody stands in front of lobbies."""
+
+
 async def _reaches_nothing(token: str, game_id: bytes) -> bool:
     return False
 
@@ -47,8 +55,12 @@ class Fleet:
         heartbeat_grace_ms: int,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         reaches: Reaches = _reaches_nothing,
+        served: Served = _served_at_once,
     ) -> None:
-        """`heartbeat_*` hold for attached lobbies of modes that set none."""
+        """`heartbeat_*` hold for attached lobbies of modes that set none. `served` returns when the ports of a lobby of
+        ours are.
+        """
+        self._served = served
         self._reaches = reaches
         self._engine = engine
         self._namespaces = namespaces
@@ -88,7 +100,12 @@ class Fleet:
         return _DISCONNECTED
 
     async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
-        """Decisions 5.6; repeats succeed."""
+        """Decisions 5.6; repeats succeed. Nobody is told of a port that nobody serves. Raises OVERLOADED when
+        that takes too long.
+        """
+        lobby = self._engine.lobby(caller.lobby_id)
+        if lobby is not None and lobby.leased and not lobby.is_ready:
+            await self._served(caller.lobby_id)
         await self._engine.ready(caller.lobby_id, caller.call.deadline)
         return pb.LobbyReadyResponse()
 

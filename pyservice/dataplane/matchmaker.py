@@ -9,12 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyservice.calls import Caller, TokenKind
-from pyservice.dataplane.admission import Wish, admit_find
+from pyservice.dataplane.admission import (
+    Admitted,
+    CreateWish,
+    Wish,
+    admit_create,
+    admit_find,
+)
 from pyservice.dataplane.answers import Answer, LobbyAnswers
-from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
 from pyservice.dataplane.engine import Engine, Placed
+from pyservice.dataplane.making import Asked, Creation, Making
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.dataplane.regions import Away, Regions
+from pyservice.dataplane.ways_in import WayIn
 from pyservice.doors import addresses
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
 _NO_SOURCE: Final = 0
 
+Request = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
+
 
 class Matchmaker:
     """The client operations. Callers are pub_, env_ or tokenless ones of a namespace."""
@@ -37,13 +47,16 @@ class Matchmaker:
         namespaces: Namespaces,
         regions: Regions,
         entrance: Entrance | None = None,
+        making: Making | None = None,
+        way_in: WayIn | None = None,
     ) -> None:
-        """`entrance` None: nobody gets into what has a captcha or verification."""
+        """`entrance` None: nobody gets into what has a captcha or verification. `making` None: no lobby is made."""
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
+        self._making = making
         self._entrance = entrance
-        self._answers = LobbyAnswers(regions)
+        self._answers = LobbyAnswers(regions, way_in or WayIn())
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
         """Decisions 5.3. Waits for a starting lobby, at most `find_wait_ms`."""
@@ -77,8 +90,42 @@ class Matchmaker:
             idempotency=idempotency,
             deadline=deadline,
             channels=self._channels(request),
+            creation=self._creation(request, namespace, admitted),
         )
         return await self._answer(pb.FindLobbyResponse(), placed, deadline)
+
+    async def create(
+        self, request: pb.CreateLobbyRequest, caller: Caller
+    ) -> pb.CreateLobbyResponse:
+        """Decisions 5.5. A lobby of the caller's own; waits for it like find."""
+        namespace = self._namespaces.resolved(caller.namespace_id)
+        source = self._source(request, caller)
+        deadline = caller.call.deadline
+        idempotency = self._idempotency("create", request, caller)
+        wish = _create_wish(request, caller)
+        # What this call got the first time, whatever the configuration says now.
+        before = await self._engine.recalled(idempotency, deadline)
+        if before is not None:
+            return await self._answer(pb.CreateLobbyResponse(), before, deadline)
+        admitted = admit_create(namespace, self._regions, wish)
+        if namespace.gates is not None:
+            namespace, admitted = await self._gated().create(request, caller, wish, idempotency)
+        config = request.lobby_config if request.HasField("lobby_config") else None
+        asked = Asked(request.tags, wish.max_players, admitted.publicity, config)
+        placed = await self._engine.create(
+            namespace.namespace_id,
+            namespace.version_id,
+            self._making.for_create(namespace, admitted, asked)
+            if self._making is not None
+            else namespace.lobby_count_max,
+            party_size=wish.party_size,
+            source=source,
+            source_limit=namespace.source_limit,
+            idempotency=idempotency,
+            deadline=deadline,
+            channels=self._channels(request),
+        )
+        return await self._answer(pb.CreateLobbyResponse(), placed, deadline)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
         """Contract lobbies.join, decisions 5.2 and 5.4. Waits like find."""
@@ -155,6 +202,14 @@ class Matchmaker:
             answer.game_modes[mode].regions[region].player_count += count
         return answer
 
+    def _creation(
+        self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, admitted: Admitted
+    ) -> Creation:
+        if self._making is None or request.prevent_auto_create_lobby:
+            return None
+        max_players = request.max_players if request.HasField("max_players") else None
+        return self._making.for_find(namespace, admitted, Asked(request.tags, max_players))
+
     def _gated(self) -> Entrance:
         if self._entrance is None:
             raise ServiceError("MATCHMAKER_VERIFICATION_UNAVAILABLE")
@@ -174,7 +229,7 @@ class Matchmaker:
     def _region_infos(self, caller: Caller) -> list[lobby_pb2.RegionInfo]:
         return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
 
-    def _source(self, request: pb.FindLobbyRequest | pb.JoinLobbyRequest, caller: Caller) -> int:
+    def _source(self, request: Request, caller: Caller) -> int:
         """Whose places these are: a back end says it, for everybody else it is the connection."""
         if caller.kind is TokenKind.ENVIRONMENT:
             if not request.HasField("client_address"):
@@ -187,14 +242,14 @@ class Matchmaker:
             raise _client_address("not-allowed", "is for env_ tokens only")
         return self._engine.source(caller.namespace_id, caller.call.address)
 
-    def _channels(self, request: pb.FindLobbyRequest | pb.JoinLobbyRequest) -> list[bytes]:
+    def _channels(self, request: Request) -> list[bytes]:
         """Who gets the other tokens of the party (decisions 5.12)."""
         return [self._engine.records.channel(secret.encode()) for secret in request.event_channels]
 
     def _idempotency(
         self,
         operation: str,
-        request: pb.FindLobbyRequest | pb.JoinLobbyRequest,
+        request: Request,
         caller: Caller,
     ) -> bytes | None:
         key = caller.call.idempotency_key
@@ -208,6 +263,18 @@ def _wish(request: pb.FindLobbyRequest, caller: Caller) -> Wish:
     return Wish(
         modes=request.game_modes,
         regions=request.regions,
+        has_tags=bool(request.tags),
+        max_players=request.max_players if request.HasField("max_players") else None,
+        party_size=request.party_size or 1,
+        coords=caller.call.coords,
+    )
+
+
+def _create_wish(request: pb.CreateLobbyRequest, caller: Caller) -> CreateWish:
+    return CreateWish(
+        mode=request.game_mode,
+        region=request.region or None,
+        publicity=request.publicity or None,
         has_tags=bool(request.tags),
         max_players=request.max_players if request.HasField("max_players") else None,
         party_size=request.party_size or 1,

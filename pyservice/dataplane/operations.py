@@ -28,6 +28,7 @@ def operations(
     client, lobby, operator = authorizer.client, authorizer.lobby, authorizer.operator
     table: dict[str, tuple[Authorize, Run]] = {
         "FindLobby": (client, matchmaker.find),
+        "CreateLobby": (client, matchmaker.create),
         "JoinLobby": (client, matchmaker.join),
         "ListLobbies": (client, matchmaker.list_lobbies),
         "ListRegions": (client, matchmaker.list_regions),
@@ -54,6 +55,7 @@ def operations(
 def _mocks(development: Development) -> dict[str, Run]:
     return {
         "FindLobby": development.find,
+        "CreateLobby": development.create,
         "JoinLobby": development.join,
         "ListLobbies": development.list_lobbies,
         "ListRegions": development.list_regions,

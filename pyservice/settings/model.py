@@ -12,6 +12,7 @@ from pyservice.settings.sections import (
     BASIC_TIERS,
     CaptchaSettings,
     Domains,
+    EdgeSettings,
     Endpoint,
     GrpcLimits,
     HttpLimits,
@@ -78,6 +79,8 @@ class Settings(BaseSettings):
     """A lobby that is not ready by then fails (decisions 5.6)."""
     attached_heartbeat_timeout_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
     """For attached lobbies whose mode sets none (decisions 5.11)."""
+    empty_lobby_grace_ms: int = Field(default=30_000, ge=0, le=3_600_000)
+    """A lobby that everybody left counts as idle after so long (decisions 5.8)."""
     heartbeat_grace_ms: int = Field(default=10_000, ge=0, le=3_600_000)
     """For modes that set none (decisions 5.6)."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
@@ -96,6 +99,7 @@ class Settings(BaseSettings):
     hub_url: Endpoint | None = None
     """Where people look at groups; None: the public URL."""
     domains: Domains = Domains()
+    edge: EdgeSettings = EdgeSettings()
     access: Literal["public", "private", "development"] = "development"
     """What bootstrap says of who may come."""
     cluster: Literal["oss", "enterprise"] = "oss"
@@ -103,6 +107,10 @@ class Settings(BaseSettings):
         BASIC_TIERS
     )
     runtime: RuntimeSettings = RuntimeSettings()
+    lobby_api_url: Endpoint | None = None
+    """Where game servers reach the API; None: where the HTTP door listens."""
+    lobby_env_aliases: Annotated[dict[str, str] | None, BeforeValidator(from_text)] = None
+    """Variables that game servers get under another name as well: theirs to ours (decisions 10)."""
     rays: RaySettings = RaySettings()
     s3: S3Settings | None = None
     log_format: Literal["auto", "console", "json"] = "auto"

@@ -236,6 +236,17 @@ class Domains(_Section):
     open_backend: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
 
 
+class EdgeSettings(_Section):
+    """Edge-guard: how players reach the game servers that the service starts."""
+
+    address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
+    """Of edge-guard, where there is no `domains.job`."""
+    node_address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
+    """Of this machine, for ports without edge-guard."""
+    bind: str = Field(default="127.0.0.1", min_length=1, max_length=45)
+    """Address of this machine on which edge-guard listens; 0.0.0.0 or :: is all of them."""
+
+
 class S3Settings(_Section):
     """A bucket for uploads, in place of the folder of the control plane."""
 
@@ -254,6 +265,20 @@ class RuntimeSettings(_Section):
 
     kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
     """Kinds of builds that are taken."""
+    isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"
+    """How game servers are kept apart. `auto`: another user when we are root, else a user namespace, else Landlock."""
+    shared_paths: Annotated[tuple[Path, ...], BeforeValidator(from_text)] = ()
+    """What every game server may read and run, besides its build and what comes with the system: `/usr`, libraries,
+    names and certificates of `/etc`.
+    """
+    cpu_millicores: int | None = Field(default=None, ge=1)
+    """Of all lobbies and servers together, by their tiers; None: the cores of this machine."""
+    memory_mb: int | None = Field(default=None, ge=1)
+    """The same; None: the memory of this machine."""
+    log_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
+    """Of the log of each server on disk; the oldest lines go."""
+    end_with_service: bool = False
+    """Whether game servers and edge-guard end when the service is stopped. A service that is killed leaves them."""
 
 
 class JournalSettings(_Section):

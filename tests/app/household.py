@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.leftovers import end_leftovers
 from tests.patience import until as until
 from tests.service import Service
 
@@ -63,6 +64,7 @@ class Household(Service):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        end_leftovers(self.data_dir)
 
     def _children(self) -> Iterator[int]:
         for role in LOCKS:

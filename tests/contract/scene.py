@@ -47,7 +47,8 @@ SETTINGS: Final[dict[str, Any]] = {
     **UNLIMITED,
     "regions": REGIONS,
     "trusted_proxies": ["127.0.0.1"],
-    "find_wait_ms": 1_500,
+    "find_wait_ms": 3_000,
+    "runtime": programs.SETTINGS,
 }
 ORIGIN: Final = "https://play.example.com"
 CLAIMED: Final = "claimed.example.com"

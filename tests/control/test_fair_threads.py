@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pyservice.control.archives import Archive
 from pyservice.control.fair_threads import FairPlaces, FairThreads
+from pyservice.runtime.archives import Archive
 from tests.control.files import packed, tar
 
 pytestmark = pytest.mark.anyio

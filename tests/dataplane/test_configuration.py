@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pyservice.dataplane.configuration import ModePort, Place, ResolvedMode, Runtime, resolve
 from tests.dataplane.configurations import VERSION_ID, configuration, version
 
@@ -22,6 +24,7 @@ def test_an_empty_mode_has_the_documented_defaults() -> None:
         regions=None,
         is_find_enabled=True,
         is_join_enabled=True,
+        create_publicities=frozenset(),
         is_listable=True,
         is_taggable=False,
         is_max_players_dynamic=False,
@@ -58,6 +61,22 @@ def test_actions_that_are_absent_are_enabled_and_present_ones_say_it() -> None:
     assert (mode.is_find_enabled, mode.is_join_enabled) == (False, True)
     mode = _mode({}, {"actions": {"join": {"enabled": False}, "find": {"enabled": True}}})
     assert (mode.is_find_enabled, mode.is_join_enabled) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("create", "publicities"),
+    [
+        ({"enabled": False, "enable_public": True}, set()),
+        ({"enabled": True}, {"private"}),
+        ({"enabled": True, "enable_public": True}, {"public", "private"}),
+        ({"enabled": True, "enable_public": True, "enable_private": False}, {"public"}),
+        ({"enabled": True, "enable_private": False}, set()),
+    ],
+)
+def test_lobbies_are_made_on_demand_as_far_as_the_mode_says(
+    create: dict[str, bool], publicities: set[str]
+) -> None:
+    assert _mode({}, {"actions": {"create": create}}).create_publicities == publicities
 
 
 def test_flags_and_times_of_a_mode_are_taken() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.leftovers import end_leftovers
+
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 40.0
 
@@ -79,9 +81,7 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
     def start(*, bots: int = 0, name: str = "data") -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
-        ports = [
-            f"--{listener}=127.0.0.1:0" for listener in ("http", "grpc", "cdn", "metrics", "arena")
-        ]
+        ports = [f"--{listener}=127.0.0.1:0" for listener in ("http", "grpc", "cdn", "metrics")]
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [
@@ -110,7 +110,8 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGTERM)
             try:
-                run.process.wait(timeout=30)
+                run.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 run.process.kill()
                 run.process.wait()
+        end_leftovers(run.data_dir)

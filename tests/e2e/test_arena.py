@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect as websocket
 
+from tests.app.household import is_gone
 from tests.e2e.conftest import ROOT, Run, StartRun
+from tests.leftovers import pids_of
 from tests.patience import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium")
@@ -89,20 +91,25 @@ def test_32_bots_play_for_a_minute_and_nobody_loses_a_place(start_run: StartRun)
     )
 
 
-def find(run: Run) -> tuple[str, str]:
-    """(code, player token) of one find, as a game client makes it."""
+def find(run: Run, **fields: Any) -> tuple[str, Any]:
+    """(code, answer) of one find, as a game client makes it."""
     token = run.data_dir.joinpath("public.token").read_text().strip()
     request = urllib.request.Request(
         f"{run.api_url}/matchmaker/lobbies/find",
-        data=json.dumps({"game_modes": ["arena"]}).encode(),
+        data=json.dumps({"game_modes": ["arena"], **fields}).encode(),
         headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            return "OK", json.load(response)["player"]["token"]
+            return "OK", json.load(response)
     except urllib.error.HTTPError as error:
         with error:
-            return json.load(error)["code"], ""
+            return json.load(error)["code"], None
+
+
+def address_of(found: Any) -> str:
+    """Where the player of a find connects to."""
+    return f"ws://{found['ports']['game']['host']}/play?token={found['player']['token']}"
 
 
 def test_closing_a_socket_frees_its_slot_for_a_find_that_was_full_before(
@@ -110,15 +117,15 @@ def test_closing_a_socket_frees_its_slot_for_a_find_that_was_full_before(
 ) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")
-    host = run.page.split("/")[2]
-    code, token = find(run)
-    with websocket(f"ws://{host}/play?token={token}") as player:
+    code, found = find(run)
+    with websocket(address_of(found)) as player:
         assert json.loads(player.recv(timeout=PATIENCE_S))["type"] == "welcome"
         while code == "OK":
-            code, _ = find(run)
+            code, _ = find(run, prevent_auto_create_lobby=True)
         assert code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    wait_until(lambda: find(run)[0] == "OK", "the slot of a closed socket is not free")
-    assert find(run)[0] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    alone = {"prevent_auto_create_lobby": True}
+    wait_until(lambda: find(run, **alone)[0] == "OK", "the slot of a closed socket is not free")
+    assert find(run, **alone)[0] == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 
 
 @needs_curl
@@ -143,10 +150,12 @@ def test_ctrl_c_ends_everything_that_was_started(start_run: StartRun) -> None:
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 2, "bots do not play")
     children = children_of(run.process.pid)
-    assert len(children) == 3
+    assert len(children) == 2
+    beside = list(pids_of(run.data_dir))
+    assert len(beside) >= 3, "edge-guard, a keeper and its game server"
     run.stop()
     assert run.process.returncode == 0
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "children go on")
+    assert all(is_gone(pid) for pid in (*children, *beside)), "something goes on"
 
 
 def test_a_killed_run_leaves_nothing_and_the_next_one_plays_on_its_data(
@@ -155,12 +164,44 @@ def test_a_killed_run_leaves_nothing_and_the_next_one_plays_on_its_data(
     first = start_run(bots=1)
     first.wait_for("Ctrl-C ends all of it")
     children = children_of(first.process.pid)
+    wait_until(lambda: any(first.data_dir.glob("servers/*/placed.json")), "no game server")
     first.process.kill()
     first.process.wait()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "children go on")
+    wait_until(lambda: all(map(is_gone, children)), "children go on")
+    wait_until(lambda: not list(pids_of(first.data_dir)), "game servers go on")
     second = start_run()
     second.wait_for("Ctrl-C ends all of it")
     assert all(report["joined"] for report in play_bots(second, 2, 1))
+
+
+def test_players_notice_nothing_while_the_whole_service_is_killed_and_started_again(
+    start_run: StartRun,
+) -> None:
+    """Their server is a process under a keeper, the way to it is edge-guard's: both go on by themselves."""
+    run = start_run()
+    run.wait_for("Ctrl-C ends all of it")
+    _, found = find(run)
+    with websocket(address_of(found)) as player:
+        assert json.loads(player.recv(timeout=PATIENCE_S))["type"] == "welcome"
+        beside = set(pids_of(run.data_dir))
+        for name in ("SERVE.LOCK", "LOCK", "control/LOCK"):
+            os.kill(int(run.data_dir.joinpath(name).read_text().split()[0]), signal.SIGKILL)
+        run.wait_for("starting it again")
+        began = time.monotonic()
+        while run.output().count("control plane is up") < 2:
+            last = json.loads(player.recv(timeout=1))
+            assert time.monotonic() - began < 60, run.output()
+        assert last["type"] == "state"
+        assert set(pids_of(run.data_dir)) == beside, "the same processes"
+        wait_until(
+            lambda: metric(run, "hosting_slots", 'state="connected"') == 1, "the slot came not back"
+        )
+        _, second = find(run, prevent_auto_create_lobby=True)
+        assert second["lobby"]["lobby_id"] == found["lobby"]["lobby_id"]
+        with websocket(address_of(second)) as other:
+            assert json.loads(other.recv(timeout=PATIENCE_S))["type"] == "welcome"
+    run.stop()
+    assert all(map(is_gone, beside))
 
 
 def test_players_play_on_while_the_service_is_killed_and_new_ones_get_in_after(

@@ -60,6 +60,58 @@ class FindLobbyResponse(_message.Message):
     players: _containers.RepeatedCompositeFieldContainer[_lobby_pb2.Player]
     def __init__(self, lobby: _Optional[_Union[_lobby_pb2.Lobby, _Mapping]] = ..., ports: _Optional[_Mapping[str, _lobby_pb2.Port]] = ..., player: _Optional[_Union[_lobby_pb2.Player, _Mapping]] = ..., players: _Optional[_Iterable[_Union[_lobby_pb2.Player, _Mapping]]] = ...) -> None: ...
 
+class CreateLobbyRequest(_message.Message):
+    __slots__ = ("game_mode", "region", "publicity", "tags", "max_players", "lobby_config", "captcha", "verification_data", "party_size", "client_address", "event_channels")
+    class TagsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GAME_MODE_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    PUBLICITY_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PLAYERS_FIELD_NUMBER: _ClassVar[int]
+    LOBBY_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    CAPTCHA_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_DATA_FIELD_NUMBER: _ClassVar[int]
+    PARTY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    game_mode: str
+    region: str
+    publicity: str
+    tags: _containers.ScalarMap[str, str]
+    max_players: int
+    lobby_config: bytes
+    captcha: Captcha
+    verification_data: bytes
+    party_size: int
+    client_address: str
+    event_channels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, game_mode: _Optional[str] = ..., region: _Optional[str] = ..., publicity: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ..., max_players: _Optional[int] = ..., lobby_config: _Optional[bytes] = ..., captcha: _Optional[_Union[Captcha, _Mapping]] = ..., verification_data: _Optional[bytes] = ..., party_size: _Optional[int] = ..., client_address: _Optional[str] = ..., event_channels: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateLobbyResponse(_message.Message):
+    __slots__ = ("lobby", "ports", "player", "players")
+    class PortsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _lobby_pb2.Port
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_lobby_pb2.Port, _Mapping]] = ...) -> None: ...
+    LOBBY_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    PLAYER_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
+    lobby: _lobby_pb2.Lobby
+    ports: _containers.MessageMap[str, _lobby_pb2.Port]
+    player: _lobby_pb2.Player
+    players: _containers.RepeatedCompositeFieldContainer[_lobby_pb2.Player]
+    def __init__(self, lobby: _Optional[_Union[_lobby_pb2.Lobby, _Mapping]] = ..., ports: _Optional[_Mapping[str, _lobby_pb2.Port]] = ..., player: _Optional[_Union[_lobby_pb2.Player, _Mapping]] = ..., players: _Optional[_Iterable[_Union[_lobby_pb2.Player, _Mapping]]] = ...) -> None: ...
+
 class JoinLobbyRequest(_message.Message):
     __slots__ = ("lobby_id", "captcha", "verification_data", "party_size", "rejoin_token", "client_address", "event_channels")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]

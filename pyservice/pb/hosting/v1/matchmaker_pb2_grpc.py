@@ -40,6 +40,11 @@ class MatchmakerStub:
                 request_serializer=hosting_dot_v1_dot_matchmaker__pb2.FindLobbyRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_matchmaker__pb2.FindLobbyResponse.FromString,
                 _registered_method=True)
+        self.CreateLobby = channel.unary_unary(
+                '/hosting.v1.Matchmaker/CreateLobby',
+                request_serializer=hosting_dot_v1_dot_matchmaker__pb2.CreateLobbyRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_matchmaker__pb2.CreateLobbyResponse.FromString,
+                _registered_method=True)
         self.JoinLobby = channel.unary_unary(
                 '/hosting.v1.Matchmaker/JoinLobby',
                 request_serializer=hosting_dot_v1_dot_matchmaker__pb2.JoinLobbyRequest.SerializeToString,
@@ -116,7 +121,19 @@ class MatchmakerServicer:
         Errors: MATCHMAKER_GAME_MODE_NOT_FOUND, _REGION_NOT_FOUND, _FIND_DISABLED, _REGION_NOT_ENABLED, _TAGS_DISABLED,
         _DYNAMIC_MAX_PLAYERS_DISABLED, CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_FAILED,
         _VERIFICATION_UNAVAILABLE, _TOO_MANY_PLAYERS_FROM_SOURCE, _NO_AVAILABLE_LOBBIES, _TOO_MANY_LOBBIES,
-        _LOBBY_START_FAILED.
+        PORTS_EXHAUSTED, MATCHMAKER_LOBBY_START_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateLobby(self, request, context):
+        """Client. Makes a lobby and reserves places in it (decisions 5.5); waits until it is ready, at most 45 s. Never one that is
+        there already.
+        Errors: MATCHMAKER_GAME_MODE_NOT_FOUND, _REGION_NOT_FOUND, _CREATE_DISABLED, _REGION_NOT_ENABLED, _TAGS_DISABLED,
+        _DYNAMIC_MAX_PLAYERS_DISABLED, _PUBLICITY_DISABLED, CAPTCHA_REQUIRED, CAPTCHA_FAILED,
+        MATCHMAKER_VERIFICATION_FAILED, _VERIFICATION_UNAVAILABLE, _TOO_MANY_PLAYERS_FROM_SOURCE, _TOO_MANY_LOBBIES,
+        CAPACITY_EXHAUSTED, PORTS_EXHAUSTED, MATCHMAKER_LOBBY_START_FAILED, MATCHMAKER_LOBBY_STOPPED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,6 +256,11 @@ def add_MatchmakerServicer_to_server(servicer, server):
                     request_deserializer=hosting_dot_v1_dot_matchmaker__pb2.FindLobbyRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_matchmaker__pb2.FindLobbyResponse.SerializeToString,
             ),
+            'CreateLobby': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateLobby,
+                    request_deserializer=hosting_dot_v1_dot_matchmaker__pb2.CreateLobbyRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_matchmaker__pb2.CreateLobbyResponse.SerializeToString,
+            ),
             'JoinLobby': grpc.unary_unary_rpc_method_handler(
                     servicer.JoinLobby,
                     request_deserializer=hosting_dot_v1_dot_matchmaker__pb2.JoinLobbyRequest.FromString,
@@ -333,6 +355,33 @@ class Matchmaker:
             '/hosting.v1.Matchmaker/FindLobby',
             hosting_dot_v1_dot_matchmaker__pb2.FindLobbyRequest.SerializeToString,
             hosting_dot_v1_dot_matchmaker__pb2.FindLobbyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateLobby(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Matchmaker/CreateLobby',
+            hosting_dot_v1_dot_matchmaker__pb2.CreateLobbyRequest.SerializeToString,
+            hosting_dot_v1_dot_matchmaker__pb2.CreateLobbyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,11 +15,13 @@ class LobbyEndReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOBBY_END_REASON_START_TIMEOUT: _ClassVar[LobbyEndReason]
     LOBBY_END_REASON_SILENT: _ClassVar[LobbyEndReason]
     LOBBY_END_REASON_REMOVED: _ClassVar[LobbyEndReason]
+    LOBBY_END_REASON_STOPPED: _ClassVar[LobbyEndReason]
 LOBBY_END_REASON_UNSPECIFIED: LobbyEndReason
 LOBBY_END_REASON_EXITED: LobbyEndReason
 LOBBY_END_REASON_START_TIMEOUT: LobbyEndReason
 LOBBY_END_REASON_SILENT: LobbyEndReason
 LOBBY_END_REASON_REMOVED: LobbyEndReason
+LOBBY_END_REASON_STOPPED: LobbyEndReason
 
 class ReadRequest(_message.Message):
     __slots__ = ("stream", "acknowledged_lsn", "limit", "wait_ms")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pyservice.control.decompression import BadCompression, unpacker
+from pyservice.runtime.decompression import BadCompression, unpacker
 
 UNPACKED_MAX_BYTES: Final = 32 << 30
 ENTRIES_MAX: Final = 1_000_000

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyservice.control.archives import Archive, BadArchive
-from pyservice.control.decompression import COMPRESSIONS
+from pyservice.runtime.archives import Archive, BadArchive
+from pyservice.runtime.decompression import COMPRESSIONS
 from tests.control.files import entry, gzipped, packed, tar
 
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE

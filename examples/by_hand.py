@@ -1,0 +1,69 @@
+"""A lobby without a server: who runs `make run` plays its part, with the lobby token, from a shell.
+
+It is attached like a server in an editor or a debugger would be; somebody has to speak for it, so it is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from examples.arena.hosting import HostingClient, ServiceAway, ServiceRefused
+
+HEARTBEAT_S = 10.0
+PAUSE_S = 0.2
+
+
+class ByHand:
+    """Attaches it and speaks for it, until cancelled."""
+
+    def __init__(
+        self, api_url: Callable[[], str], environment_token: str, path: str, mode: str
+    ) -> None:
+        """`path` is that of the namespace, `/cloud/games/…/namespaces/…`."""
+        self._api_url = api_url
+        self._environment_token = environment_token
+        self._path = path
+        self._mode = mode
+        self.attached = asyncio.Event()
+        self.lobby_token = ""
+
+    async def run(self, told: Callable[[str], None]) -> None:
+        """`told` gets the lobby token whenever it is another one."""
+        while True:
+            try:
+                await self._attach()
+                told(self.lobby_token)
+                self.attached.set()
+                await self._speak()
+            except (ServiceAway, ServiceRefused):
+                await asyncio.sleep(PAUSE_S)
+
+    async def _attach(self) -> None:
+        hosting = HostingClient(self._api_url(), self._environment_token)
+        # Nobody connects there: the port says what an answer looks like.
+        ports = {"game": {"address": "127.0.0.1", "port": 9000}}
+        body = json.dumps({"game_mode": self._mode, "ports": ports}).encode()
+        try:
+            answer = await hosting.call("POST", f"{self._path}/lobbies/attach", body)
+        finally:
+            hosting.close()
+        self.lobby_token = answer["lobby_token"]
+        await self._as_lobby("ready")
+
+    async def _speak(self) -> None:
+        """Until the service says that the lobby is over."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await self._as_lobby("heartbeat")
+            except ServiceAway:
+                continue
+
+    async def _as_lobby(self, operation: str) -> None:
+        hosting = HostingClient(self._api_url(), self.lobby_token)
+        try:
+            await hosting.call("POST", f"/matchmaker/lobbies/{operation}", b"{}")
+        finally:
+            hosting.close()

@@ -1,0 +1,67 @@
+"""The arena as what is uploaded: an archive with its server, and the files of its page.
+
+The archive is a tar of a folder with `server.json` at its root. It has all that the server needs but Python itself:
+the arena's modules and the `websockets` library, as they are installed here. The same files make the same archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ARENA: Final = Path(__file__).parent / "arena"
+COMMAND: Final = ("python3", "-m", "examples.arena.server")
+LIBRARY: Final = "websockets"
+_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+
+
+def digest(content: bytes) -> str:
+    """A short name of a content."""
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def arena_archive() -> bytes:
+    """The server, as a tar."""
+    files = {"server.json": json.dumps({"command": COMMAND}).encode()}
+    files["examples/__init__.py"] = (ARENA.parent / "__init__.py").read_bytes()
+    files |= dict(_files(ARENA, "examples/arena"))
+    files |= dict(_files(_library(), LIBRARY))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def arena_page() -> dict[str, tuple[bytes, str]]:
+    """The page: content and content type by path."""
+    return {
+        path: (content, _TYPES[Path(path).suffix])
+        for path, content in sorted(_files(ARENA / "page", ""))
+    }
+
+
+def page_digest(page: dict[str, tuple[bytes, str]]) -> str:
+    """A short name of all of it."""
+    return digest(repr(sorted(page.items())).encode())
+
+
+def _library() -> Path:
+    found = importlib.util.find_spec(LIBRARY)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"{LIBRARY} is not installed here, and the arena needs it")
+    return Path(found.origin).parent
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix in (".py", ".html", ".js", ".css"):
+            yield str(Path(name) / path.relative_to(folder)), path.read_bytes()

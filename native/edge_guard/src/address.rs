@@ -1,0 +1,84 @@
+//! Addresses of clients: networks, and what counts as one client.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A network such as `10.0.0.0/8`; a bare address is a network of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u32,
+}
+
+impl Network {
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, plain(address)) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                self.prefix == 0 || (ours.to_bits() ^ theirs.to_bits()) >> (32 - self.prefix) == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                self.prefix == 0 || (ours.to_bits() ^ theirs.to_bits()) >> (128 - self.prefix) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u32>().map_err(|_| ())?)),
+            None => (text, None),
+        };
+        let address = plain(address.parse().map_err(|_| ())?);
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(most);
+        if prefix > most { Err(()) } else { Ok(Self { address, prefix }) }
+    }
+}
+
+/// An IPv4 address that came in the clothes of IPv6 is an IPv4 address.
+#[must_use]
+pub fn plain(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+/// What counts as one client: an IPv4 address, or a /64 of IPv6 (decisions 1.10).
+#[must_use]
+pub fn source(address: IpAddr) -> IpAddr {
+    match plain(address) {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_knows_its_addresses_in_either_clothes() {
+        let network: Network = "10.1.0.0/16".parse().unwrap();
+        assert!(network.contains("10.1.255.3".parse().unwrap()));
+        assert!(network.contains("::ffff:10.1.2.3".parse().unwrap()));
+        assert!(!network.contains("10.2.0.0".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<Network>().unwrap().contains("9.9.9.9".parse().unwrap()));
+        assert!("fd00::/8".parse::<Network>().unwrap().contains("fd12::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_network_with_too_long_a_prefix_is_refused() {
+        assert!("10.0.0.0/33".parse::<Network>().is_err());
+        assert!("::/129".parse::<Network>().is_err());
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_64() {
+        assert_eq!(source("2001:db8:1:2:3::4".parse().unwrap()), source("2001:db8:1:2:ffff::".parse().unwrap()));
+        assert_ne!(source("2001:db8:1:3::4".parse().unwrap()), source("2001:db8:1:2::4".parse().unwrap()));
+    }
+}

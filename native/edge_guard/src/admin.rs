@@ -1,0 +1,211 @@
+//! The administrators' door: HTTP over a unix socket that only the owner may use.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
+use http::{Method, Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::control::{Order, Status};
+use crate::datagram::Datagrams;
+use crate::metrics::{Counters, Page};
+use crate::worker::Workers;
+
+/// What the door knows.
+#[derive(Debug)]
+pub struct Admin {
+    /// How things stand.
+    pub status: Arc<Mutex<Status>>,
+    /// Orders to the control thread.
+    pub orders: UnboundedSender<Order>,
+    /// For figures.
+    pub workers: Workers,
+    /// For figures.
+    pub datagrams: Arc<Datagrams>,
+    /// What the control thread counts.
+    pub counters: Arc<Counters>,
+    /// Where HTTP and HTTPS by host are served.
+    pub listeners: [(&'static str, Option<SocketAddr>); 2],
+    /// How many descriptors there may be.
+    pub descriptors: u64,
+    /// How many UDP sessions there may be.
+    pub datagram_sessions: usize,
+}
+
+/// Puts the socket into its place, whoever's was there before.
+///
+/// # Errors
+/// The folder's.
+pub fn bind(folder: &Path) -> io::Result<UnixListener> {
+    let fresh = folder.join("admin.sock.new");
+    if let Err(error) = std::fs::remove_file(&fresh)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let listener = UnixListener::bind(&fresh)?;
+    std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o600))?;
+    std::fs::rename(&fresh, folder.join("admin.sock"))?;
+    Ok(listener)
+}
+
+impl Admin {
+    /// Answers until the task is ended.
+    pub async fn serve(self: Arc<Self>, listener: UnixListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(self.clone().serve_one(stream));
+                }
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    async fn serve_one(self: Arc<Self>, stream: UnixStream) {
+        let service = service_fn(move |request| {
+            let admin = self.clone();
+            async move { Ok::<_, Infallible>(admin.answer(request)) }
+        });
+        // What goes wrong here is the other side's.
+        let _ = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+            .await;
+    }
+
+    fn answer(&self, request: Request<Incoming>) -> Response<Text> {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/livez") => respond(StatusCode::OK, "ok\n".to_owned()),
+            (&Method::GET, "/readyz") => self.ready(request.uri().query() == Some("verbose")),
+            (&Method::GET, "/metrics") => {
+                let mut response = respond(StatusCode::OK, self.page());
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+                response
+            }
+            (&Method::POST, "/stop") => self.order(Order::Stop),
+            (&Method::POST, "/drain") => self.order(Order::Drain),
+            (&Method::POST, "/handover") => self.hand_over(request),
+            (_, "/livez" | "/readyz" | "/metrics" | "/stop" | "/drain" | "/handover") => {
+                respond(StatusCode::METHOD_NOT_ALLOWED, "another method\n".to_owned())
+            }
+            _ => respond(StatusCode::NOT_FOUND, "not here\n".to_owned()),
+        }
+    }
+
+    fn order(&self, order: Order) -> Response<Text> {
+        // The control thread lives as long as the process.
+        let _ = self.orders.send(order);
+        respond(StatusCode::ACCEPTED, "will be done\n".to_owned())
+    }
+
+    fn hand_over(&self, mut request: Request<Incoming>) -> Response<Text> {
+        if request.headers().get(UPGRADE).is_none_or(|upgrade| upgrade != "hosting-handover") {
+            return respond(StatusCode::UPGRADE_REQUIRED, "Upgrade: hosting-handover\n".to_owned());
+        }
+        let upgraded = hyper::upgrade::on(&mut request);
+        let orders = self.orders.clone();
+        tokio::spawn(async move {
+            let Ok(upgraded) = upgraded.await else { return };
+            let Ok(parts) = upgraded.downcast::<TokioIo<UnixStream>>() else { return };
+            if let Ok(stream) = parts.io.into_inner().into_std() {
+                let _ = orders.send(Order::HandOver(stream));
+            }
+        });
+        let mut response = respond(StatusCode::SWITCHING_PROTOCOLS, String::new());
+        response.headers_mut().insert(UPGRADE, HeaderValue::from_static("hosting-handover"));
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        response
+    }
+
+    fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn ready(&self, is_verbose: bool) -> Response<Text> {
+        let status = self.status();
+        let is_ready = status.has_begun && !status.is_leaving;
+        let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        if !is_verbose {
+            return respond(code, if is_ready { "ready\n" } else { "not ready\n" }.to_owned());
+        }
+        let [(http, at_http), (https, at_https)] = self.listeners;
+        let told = serde_json::json!({
+            "is_ready": is_ready,
+            "is_leaving": status.is_leaving,
+            "is_connected": status.is_connected,
+            "is_kept": status.is_kept,
+            "epoch": status.epoch,
+            "version": status.version,
+            "routes_listening": status.standing.listening,
+            "routes_refused": status.standing.refused,
+            "descriptors": self.descriptors,
+            "datagram_sessions_max": self.datagram_sessions,
+            "pid": std::process::id(),
+            http: at_http,
+            https: at_https,
+        });
+        respond(code, format!("{told}\n"))
+    }
+
+    fn page(&self) -> String {
+        let status = self.status();
+        let mut page = Page::default();
+        let mut all: Vec<&Counters> = vec![&self.counters];
+        all.extend(self.workers.iter().map(|worker| &worker.counters));
+        all.extend(self.datagrams.counters().map(|counters| &**counters));
+        let routes = [("listening", status.standing.listening as u64), ("refused", status.standing.refused as u64)];
+        page.values("hosting_edge_routes", "gauge", "Routes by what became of them", "state", &routes);
+        let gauge = |page: &mut Page, name: &str, about: &str, value: u64| {
+            page.value(&format!("hosting_edge_{name}"), "gauge", about, value);
+        };
+        gauge(&mut page, "routes_epoch", "Epoch that routes come from", status.epoch);
+        gauge(&mut page, "routes_version", "Version of the routes", status.version);
+        gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_kept.into());
+        gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
+        gauge(&mut page, "descriptors_max", "Descriptors that there may be", self.descriptors);
+        gauge(&mut page, "datagram_sessions_max", "UDP sessions that there may be", self.datagram_sessions as u64);
+        page.counters(&all);
+        page.into_text()
+    }
+}
+
+fn respond(status: StatusCode, text: String) -> Response<Text> {
+    let mut response = Response::new(Text(Some(Bytes::from(text)).filter(|text| !text.is_empty())));
+    *response.status_mut() = status;
+    response
+}
+
+/// A body that is there at once.
+struct Text(Option<Bytes>);
+
+impl Body for Text {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        std::task::Poll::Ready(self.0.take().map(|text| Ok(Frame::data(text))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |text| text.len() as u64))
+    }
+}

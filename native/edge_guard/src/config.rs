@@ -1,0 +1,276 @@
+//! The settings of one edge-guard: a JSON file, read once (certificates again on SIGHUP), every problem told at once.
+//!
+//! Owns names, defaults and ranges. What a setting does is told where it is used.
+
+mod fields;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fields::Fields;
+use serde_json::Value;
+
+use crate::address::Network;
+
+/// Everything that an edge-guard is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its own folder: lock, routes, admin socket.
+    pub folder: PathBuf,
+    /// Unix socket of the data plane that serves `Routes`.
+    pub source: PathBuf,
+    /// Which edge this is.
+    pub edge_id: String,
+    /// What ports of routes are bound on.
+    pub bind: IpAddr,
+    /// What players are told; names the certificate of those who send no server name.
+    pub advertised: String,
+    /// Where plain HTTP by host is served.
+    pub http: Option<Listen>,
+    /// Where HTTPS by host is served.
+    pub https: Option<Listen>,
+    /// Certificates by server name.
+    pub certificates: Vec<Certificate>,
+    /// Our API and CDN, by host.
+    pub backends: Vec<Backend>,
+    /// Proxies in front of us, whose word about the client's address counts.
+    pub proxies: Vec<Network>,
+    /// Threads for streams, and as many for datagrams.
+    pub workers: usize,
+    /// How much of everything.
+    pub limits: LimitSettings,
+    /// How long everything.
+    pub timeouts: Timeouts,
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// An address to bind.
+    Address(SocketAddr),
+    /// A listening descriptor that was inherited (`fd:3`).
+    Inherited(i32),
+}
+
+/// One certificate and its key, PEM files.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    /// Names that it is for; `*.` stands for one label.
+    pub server_names: Vec<String>,
+    /// Chain, the server's own first.
+    pub cert: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+}
+
+/// A back end of our own, served by host.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    /// Host names; `*.` stands for one label.
+    pub hosts: Vec<String>,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Whether each connection to it begins with a PROXY v2 header.
+    pub proxy_protocol: bool,
+}
+
+/// How much of everything.
+#[derive(Debug, Clone)]
+pub struct LimitSettings {
+    /// Connections of clients in all.
+    pub connections: usize,
+    /// Of one route.
+    pub connections_per_route: usize,
+    /// Of one client address (IPv6: /64).
+    pub connections_per_address: usize,
+    /// UDP sessions in all.
+    pub datagram_sessions: usize,
+    /// Of one client address (IPv6: /64).
+    pub datagram_sessions_per_address: usize,
+    /// UDP sessions that may begin in a second.
+    pub datagram_sessions_per_second: usize,
+    /// Size of a request's head.
+    pub head_bytes: usize,
+}
+
+/// How long everything.
+#[derive(Debug, Clone)]
+pub struct Timeouts {
+    /// Until a back end takes a connection.
+    pub connect: Duration,
+    /// Until TLS is agreed on.
+    pub handshake: Duration,
+    /// Until the head of a request is there, from its first byte.
+    pub head: Duration,
+    /// How long an HTTP connection may wait for its next request.
+    pub keep_alive: Duration,
+    /// Until a back end begins to answer.
+    pub response: Duration,
+    /// How long a stream may carry nothing.
+    pub stream_idle: Duration,
+    /// How long a UDP session may carry nothing.
+    pub datagram_idle: Duration,
+    /// How long sessions may go on after SIGTERM.
+    pub drain: Duration,
+    /// How long sessions may go on in a process that was replaced.
+    pub replaced: Duration,
+}
+
+impl Config {
+    /// Reads a settings file.
+    ///
+    /// # Errors
+    /// Every problem of the file, one text for each.
+    pub fn read(path: &Path) -> Result<Self, Vec<String>> {
+        let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+        Self::parse(&text)
+    }
+
+    /// Reads settings from their text.
+    ///
+    /// # Errors
+    /// Every problem of the text.
+    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+        let value: Value = serde_json::from_str(text).map_err(|error| vec![format!("not JSON: {error}")])?;
+        let mut problems = Vec::new();
+        let config = Self::from_value(value, &mut problems);
+        if problems.is_empty() { Ok(config) } else { Err(problems) }
+    }
+
+    fn from_value(value: Value, problems: &mut Vec<String>) -> Self {
+        let mut fields = Fields::new("", value, problems);
+        let config = Self {
+            folder: fields.path("folder"),
+            source: fields.path("source"),
+            edge_id: fields.text_or("edge_id", "local", 1..=64),
+            bind: fields.parsed_or("bind", "an IP address", IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            advertised: fields.text_or("advertised", "127.0.0.1", 1..=253),
+            http: fields.parsed("http", "an address and port, or fd:<number>"),
+            https: fields.parsed("https", "an address and port, or fd:<number>"),
+            certificates: fields.each("certificates", Certificate::from_fields),
+            backends: fields.each("backends", Backend::from_fields),
+            proxies: fields.all_parsed("proxies", "a network such as 10.0.0.0/8"),
+            workers: fields.number_or("workers", cores(), 1..=256),
+            limits: fields.inner("limits", LimitSettings::from_fields),
+            timeouts: fields.inner("timeouts", Timeouts::from_fields),
+        };
+        if config.edge_id.is_empty() {
+            fields.problem("edge_id", "must not be empty");
+        }
+        if config.https.is_some() && config.certificates.is_empty() {
+            fields.problem("https", "needs at least one of certificates");
+        }
+        fields.end();
+        config
+    }
+}
+
+impl std::str::FromStr for Listen {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.strip_prefix("fd:") {
+            Some(number) => number.parse().ok().filter(|fd| *fd > 2).map(Self::Inherited).ok_or(()),
+            None => text.parse().map(Self::Address).map_err(|_| ()),
+        }
+    }
+}
+
+impl Certificate {
+    fn from_fields(fields: &mut Fields<'_>) -> Self {
+        Self { server_names: fields.names("server_names"), cert: fields.path("cert"), key: fields.path("key") }
+    }
+}
+
+impl Backend {
+    fn from_fields(fields: &mut Fields<'_>) -> Self {
+        Self {
+            hosts: fields.names("hosts"),
+            address: fields.parsed_or("address", "an address and port", SocketAddr::from(([127, 0, 0, 1], 0))),
+            proxy_protocol: fields.truth_or("proxy_protocol", true),
+        }
+    }
+}
+
+impl LimitSettings {
+    fn from_fields(fields: &mut Fields<'_>) -> Self {
+        const MOST: usize = 10_000_000;
+        Self {
+            connections: fields.number_or("connections", 65_536, 1..=MOST),
+            connections_per_route: fields.number_or("connections_per_route", 16_384, 1..=MOST),
+            connections_per_address: fields.number_or("connections_per_address", 1_024, 1..=MOST),
+            datagram_sessions: fields.number_or("datagram_sessions", 16_384, 1..=MOST),
+            datagram_sessions_per_address: fields.number_or("datagram_sessions_per_address", 1_024, 1..=MOST),
+            datagram_sessions_per_second: fields.number_or("datagram_sessions_per_second", 10_000, 1..=MOST),
+            head_bytes: fields.number_or("head_bytes", 32_768, 8_192..=1_048_576),
+        }
+    }
+}
+
+impl Timeouts {
+    fn from_fields(fields: &mut Fields<'_>) -> Self {
+        const HOUR_MS: u64 = 3_600_000;
+        Self {
+            connect: fields.ms_or("connect_ms", 5_000),
+            handshake: fields.ms_or("handshake_ms", 10_000),
+            head: fields.ms_or("head_ms", 15_000),
+            keep_alive: fields.ms_or("keep_alive_ms", 75_000),
+            response: fields.ms_or("response_ms", 120_000),
+            stream_idle: fields.ms_or("stream_idle_ms", 2 * HOUR_MS),
+            datagram_idle: fields.ms_or("datagram_idle_ms", 60_000),
+            drain: fields.ms_or("drain_ms", 10_000),
+            replaced: fields.ms_or("replaced_ms", 24 * HOUR_MS),
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_settings_are_folder_and_source() {
+        let config = Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap();
+        assert_eq!(config.bind, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_eq!(config.limits.datagram_sessions, 16_384);
+        assert_eq!(config.timeouts.connect, Duration::from_secs(5));
+        assert!(config.workers >= 1);
+    }
+
+    #[test]
+    fn every_problem_is_told_at_once_with_its_place() {
+        let text = r#"{"source": 7, "bind": "here", "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
+            "certificates": [{"server_names": [], "cert": "/c"}], "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99"]}"#;
+        let problems = Config::parse(text).unwrap_err().join("\n");
+        for place in [
+            "folder: is required",
+            "source: ",
+            "bind: ",
+            "limits.connections: ",
+            "limits.speed: is not a setting",
+            "certificates.0.server_names: ",
+            "certificates.0.key: is required",
+            "timeouts.head_ms: ",
+            "proxies.0: ",
+        ] {
+            assert!(problems.contains(place), "no `{place}` in\n{problems}");
+        }
+    }
+
+    #[test]
+    fn https_without_a_certificate_is_refused() {
+        let problems = Config::parse(r#"{"folder": "/a", "source": "/b", "https": "0.0.0.0:443"}"#).unwrap_err();
+        assert_eq!(problems, ["https: needs at least one of certificates"]);
+    }
+
+    #[test]
+    fn a_listener_can_be_an_inherited_descriptor() {
+        assert_eq!("fd:3".parse(), Ok(Listen::Inherited(3)));
+        assert_eq!("fd:1".parse::<Listen>(), Err(()), "the standard streams are nobody's listener");
+    }
+}

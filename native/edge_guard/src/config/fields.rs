@@ -1,0 +1,175 @@
+//! Reading of one JSON object, field by field: what is wrong is written down with its place, and reading goes on.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// One object that is being read, and the problems that were found so far.
+pub struct Fields<'a> {
+    place: String,
+    object: Map<String, Value>,
+    problems: &'a mut Vec<String>,
+}
+
+impl<'a> Fields<'a> {
+    /// Begins with an object that stands at `place` (empty: the whole file).
+    pub fn new(place: &str, value: Value, problems: &'a mut Vec<String>) -> Self {
+        let object = match value {
+            Value::Object(object) => object,
+            _ => {
+                let name = if place.is_empty() { "settings" } else { place };
+                problems.push(format!("{name}: must be an object"));
+                Map::new()
+            }
+        };
+        Self { place: place.to_owned(), object, problems }
+    }
+
+    /// Whatever was not asked for is unknown.
+    pub fn end(mut self) {
+        for name in std::mem::take(&mut self.object).keys() {
+            self.problem(name, "is not a setting");
+        }
+    }
+
+    /// Writes a problem of a field down.
+    pub fn problem(&mut self, name: &str, text: &str) {
+        let place = self.place_of(name);
+        self.problems.push(format!("{place}: {text}"));
+    }
+
+    /// A path that must be there, and absolute.
+    pub fn path(&mut self, name: &str) -> PathBuf {
+        match self.object.remove(name) {
+            Some(Value::String(text)) if text.starts_with('/') => return PathBuf::from(text),
+            Some(_) => self.problem(name, "must be an absolute path"),
+            None => self.problem(name, "is required"),
+        }
+        PathBuf::new()
+    }
+
+    /// A text, or what stands for it when it is absent.
+    pub fn text_or(&mut self, name: &str, default: &str, length: RangeInclusive<usize>) -> String {
+        match self.object.remove(name) {
+            None => return default.to_owned(),
+            Some(Value::String(text)) if length.contains(&text.len()) => return text,
+            Some(_) => self.problem(name, &format!("must be a text of {} to {} bytes", length.start(), length.end())),
+        }
+        default.to_owned()
+    }
+
+    /// A text that has to be read as something, when it is there.
+    pub fn parsed<T: FromStr>(&mut self, name: &str, what: &str) -> Option<T> {
+        let value = self.object.remove(name)?;
+        let parsed = value.as_str().and_then(|text| text.parse().ok());
+        if parsed.is_none() {
+            self.problem(name, &format!("must be {what}"));
+        }
+        parsed
+    }
+
+    /// The same, with what stands for it.
+    pub fn parsed_or<T: FromStr>(&mut self, name: &str, what: &str, default: T) -> T {
+        self.parsed(name, what).unwrap_or(default)
+    }
+
+    /// A list of texts that have to be read as something.
+    pub fn all_parsed<T: FromStr>(&mut self, name: &str, what: &str) -> Vec<T> {
+        let mut all = Vec::new();
+        for (index, value) in self.list(name).into_iter().enumerate() {
+            match value.as_str().and_then(|text| text.parse().ok()) {
+                Some(parsed) => all.push(parsed),
+                None => self.problem(&format!("{name}.{index}"), &format!("must be {what}")),
+            }
+        }
+        all
+    }
+
+    /// A list of host names that must not be empty; they come back in lower case.
+    pub fn names(&mut self, name: &str) -> Vec<String> {
+        let values = self.list(name);
+        if values.is_empty() {
+            self.problem(name, "must name at least one");
+        }
+        let mut names = Vec::new();
+        for (index, value) in values.iter().enumerate() {
+            match value.as_str() {
+                Some(text) if !text.is_empty() && text.len() <= 253 => names.push(text.to_ascii_lowercase()),
+                _ => self.problem(&format!("{name}.{index}"), "must be a host name"),
+            }
+        }
+        names
+    }
+
+    /// True or false.
+    pub fn truth_or(&mut self, name: &str, default: bool) -> bool {
+        match self.object.remove(name) {
+            None => default,
+            Some(Value::Bool(truth)) => truth,
+            Some(_) => {
+                self.problem(name, "must be true or false");
+                default
+            }
+        }
+    }
+
+    /// A number in a range.
+    pub fn number_or(&mut self, name: &str, default: usize, range: RangeInclusive<usize>) -> usize {
+        let Some(value) = self.object.remove(name) else { return default };
+        match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
+            Some(number) if range.contains(&number) => number,
+            _ => {
+                self.problem(name, &format!("must be a number from {} to {}", range.start(), range.end()));
+                default
+            }
+        }
+    }
+
+    /// Milliseconds, at most 30 days.
+    pub fn ms_or(&mut self, name: &str, default: u64) -> Duration {
+        const MOST: usize = 30 * 24 * 3_600_000;
+        let default = usize::try_from(default).unwrap_or(MOST);
+        Duration::from_millis(self.number_or(name, default, 1..=MOST) as u64)
+    }
+
+    /// A list of objects.
+    pub fn each<T>(&mut self, name: &str, read: fn(&mut Fields<'_>) -> T) -> Vec<T> {
+        let values = self.list(name);
+        let place = self.place_of(name);
+        let mut all = Vec::new();
+        for (index, value) in values.into_iter().enumerate() {
+            let mut fields = Fields::new(&format!("{place}.{index}"), value, self.problems);
+            all.push(read(&mut fields));
+            fields.end();
+        }
+        all
+    }
+
+    /// An object within; absent is the same as empty.
+    pub fn inner<T>(&mut self, name: &str, read: fn(&mut Fields<'_>) -> T) -> T {
+        let value = self.object.remove(name).unwrap_or_else(|| Value::Object(Map::new()));
+        let place = self.place_of(name);
+        let mut fields = Fields::new(&place, value, self.problems);
+        let inner = read(&mut fields);
+        fields.end();
+        inner
+    }
+
+    fn list(&mut self, name: &str) -> Vec<Value> {
+        match self.object.remove(name) {
+            None => Vec::new(),
+            Some(Value::Array(values)) => values,
+            Some(_) => {
+                self.problem(name, "must be a list");
+                Vec::new()
+            }
+        }
+    }
+
+    fn place_of(&self, name: &str) -> String {
+        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
+    }
+}

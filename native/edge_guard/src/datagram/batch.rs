@@ -1,0 +1,234 @@
+//! Many datagrams by one system call: recvmmsg(2) and sendmmsg(2) over memory that is set up once.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
+
+/// How many datagrams one call moves at most.
+pub const BATCH: usize = 64;
+
+/// No datagram is larger.
+const LARGEST: usize = 65_536;
+
+/// Room for a batch of datagrams with their addresses.
+pub struct Batch {
+    bytes: Box<[u8]>,
+    names: Box<[libc::sockaddr_storage; BATCH]>,
+    lengths: [usize; BATCH],
+    iovecs: Box<[libc::iovec; BATCH]>,
+    messages: Box<[libc::mmsghdr; BATCH]>,
+}
+
+// SAFETY: the pointers in it lead into its own boxes, which move with it between threads and nowhere else.
+unsafe impl Send for Batch {}
+
+/// What became of sending.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Taken by the system.
+    pub datagrams: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Thrown away.
+    pub dropped: u64,
+}
+
+impl Batch {
+    /// Empty room. Pages that no datagram has touched take no memory.
+    pub fn new() -> Self {
+        // SAFETY: all of these are plain data for which zeroes are valid.
+        let (names, iovecs, messages) =
+            unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
+        let mut batch = Self { bytes: vec![0; BATCH * LARGEST].into(), names, lengths: [0; BATCH], iovecs, messages };
+        for place in 0..BATCH {
+            batch.iovecs[place].iov_base = batch.bytes[place * LARGEST..].as_mut_ptr().cast();
+            let message = &mut batch.messages[place].msg_hdr;
+            message.msg_iov = &raw mut batch.iovecs[place];
+            message.msg_iovlen = 1;
+        }
+        batch
+    }
+
+    /// Receives into the places from `first` on, at most `most`; says how many came.
+    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, with_names: bool) -> io::Result<usize> {
+        let count = most.min(BATCH - first);
+        for place in first..first + count {
+            self.iovecs[place].iov_len = LARGEST;
+            let message = &mut self.messages[place].msg_hdr;
+            if with_names {
+                message.msg_name = (&raw mut self.names[place]).cast();
+                message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            } else {
+                message.msg_name = std::ptr::null_mut();
+                message.msg_namelen = 0;
+            }
+        }
+        let messages = &raw mut self.messages[first];
+        // SAFETY: `count` messages follow, each with room of its own; they live as long as self.
+        let came = unsafe { libc::recvmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
+        let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
+        for place in first..first + came {
+            self.lengths[place] = self.messages[place].msg_len as usize;
+        }
+        Ok(came)
+    }
+
+    /// Whom the datagram in a place came from.
+    pub fn sender(&self, place: usize) -> Option<SocketAddr> {
+        read_address(&self.names[place])
+    }
+
+    /// Addresses the datagram in a place.
+    pub fn address_to(&mut self, place: usize, client: SocketAddr) {
+        let length = write_address(&mut self.names[place], client);
+        let message = &mut self.messages[place].msg_hdr;
+        message.msg_name = (&raw mut self.names[place]).cast();
+        message.msg_namelen = length;
+    }
+
+    /// Sends the datagrams in these places, to where they are addressed or (`is_connected`) where the socket leads.
+    /// What the socket does not take at once is dropped, as a network would.
+    pub fn send(&mut self, fd: RawFd, places: std::ops::Range<usize>, is_connected: bool) -> Sent {
+        for place in places.clone() {
+            self.iovecs[place].iov_len = self.lengths[place];
+            if is_connected {
+                let message = &mut self.messages[place].msg_hdr;
+                message.msg_name = std::ptr::null_mut();
+                message.msg_namelen = 0;
+            }
+        }
+        let mut sent = Sent::default();
+        let mut next = places.start;
+        // A connected socket first tells of what an earlier datagram met (nobody listened): once is enough to hear it.
+        let mut may_repeat = is_connected;
+        while next < places.end {
+            let messages = &raw mut self.messages[next];
+            let count = (places.end - next) as u32;
+            // SAFETY: `count` messages follow, each of which points to bytes and an address that live as long as self.
+            let taken = unsafe { libc::sendmmsg(fd, messages, count, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            match usize::try_from(taken) {
+                Ok(taken) => {
+                    sent.datagrams += taken as u64;
+                    sent.bytes += self.lengths[next..next + taken].iter().sum::<usize>() as u64;
+                    next += taken;
+                }
+                Err(_) if std::mem::take(&mut may_repeat) && is_echo(&io::Error::last_os_error()) => {}
+                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => {
+                    sent.dropped += (places.end - next) as u64;
+                    break;
+                }
+                Err(_) => {
+                    sent.dropped += 1;
+                    next += 1;
+                }
+            }
+        }
+        sent
+    }
+}
+
+/// Whether an error is that of an earlier datagram.
+pub fn is_echo(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+fn read_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is one.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
+            let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Some(SocketAddr::from((address, u16::from_be(name.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is one.
+            let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
+            let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            let port = u16::from_be(name.sin6_port);
+            Some(std::net::SocketAddrV6::new(address, port, 0, name.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+fn write_address(name: &mut libc::sockaddr_storage, address: SocketAddr) -> libc::socklen_t {
+    match address {
+        SocketAddr::V4(address) => {
+            // SAFETY: the storage has room for any address.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in>() };
+            name.sin_family = libc::AF_INET as libc::sa_family_t;
+            name.sin_port = address.port().to_be();
+            name.sin_addr.s_addr = address.ip().to_bits().to_be();
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(address) => {
+            // SAFETY: the storage has room for any address.
+            let name = unsafe { &mut *(&raw mut *name).cast::<libc::sockaddr_in6>() };
+            name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            name.sin6_port = address.port().to_be();
+            name.sin6_flowinfo = 0;
+            name.sin6_addr.s6_addr = address.ip().octets();
+            name.sin6_scope_id = address.scope_id();
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn socket() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    #[test]
+    fn a_batch_comes_with_its_senders_and_goes_to_whom_it_is_addressed() {
+        let ((from, sender), (through, middle), (to, receiver)) = (socket(), socket(), socket());
+        for text in ["one", "", "three"] {
+            from.send_to(text.as_bytes(), middle).unwrap();
+        }
+        let mut batch = Batch::new();
+        assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, true).unwrap(), 3);
+        assert_eq!(batch.sender(2), Some(sender));
+        (0..3).for_each(|place| batch.address_to(place, receiver));
+        let sent = batch.send(through.as_raw_fd(), 0..3, false);
+        assert_eq!(sent, Sent { datagrams: 3, bytes: 8, dropped: 0 });
+        let mut buffer = [0; 16];
+        for text in ["one", "", "three"] {
+            let (length, sender) = to.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..length], sender), (text.as_bytes(), middle));
+        }
+    }
+
+    #[test]
+    fn the_echo_of_a_closed_port_costs_no_datagram() {
+        let (from, _) = socket();
+        let (gone, backend) = socket();
+        from.connect(backend).unwrap();
+        drop(gone);
+        from.send(b"nobody hears this").unwrap();
+        let back = UdpSocket::bind(backend).unwrap();
+        let mut batch = Batch::new();
+        batch.lengths[0] = 5;
+        assert_eq!(batch.send(from.as_raw_fd(), 0..1, true).datagrams, 1);
+        assert_eq!(back.recv(&mut [0; 16]).unwrap(), 5);
+    }
+
+    #[test]
+    fn addresses_of_both_families_read_back_as_written() {
+        for text in ["10.1.2.3:4", "[2001:db8::5]:6"] {
+            let address: SocketAddr = text.parse().unwrap();
+            // SAFETY: plain data.
+            let mut name = unsafe { std::mem::zeroed() };
+            write_address(&mut name, address);
+            assert_eq!(read_address(&name), Some(address));
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The loop of one thread: reads what there is, passes it on, does what it is told, and ends what is idle.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use slab::Slab;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::batch::{BATCH, Batch, Sent, is_echo};
+use super::epoll::{Epoll, Waker};
+use super::sessions::{Rank, Sessions};
+use super::{Bounds, Carried, Order, Port};
+use crate::metrics::{Counters, Drop, End, Way};
+
+/// How many descriptors are looked at in one turn.
+const EVENTS: usize = 256;
+
+/// How many datagrams of one session are read before others get their turn.
+const OF_ONE: usize = 16;
+
+/// How often idle sessions are looked for.
+const SWEEP_MS: u64 = 250;
+
+/// Tokens: the waker, a port, or the use of a place by a session.
+const WAKER: u64 = u64::MAX;
+const PORT: u64 = 1 << 63;
+
+struct Served {
+    number: u64,
+    socket: Arc<UdpSocket>,
+    backend: Option<SocketAddr>,
+}
+
+/// Everything of one thread.
+pub struct Turns {
+    bounds: Bounds,
+    orders: Receiver<Order>,
+    waker: Arc<Waker>,
+    counters: Arc<Counters>,
+    epoll: Epoll,
+    ports: Slab<Served>,
+    by_number: HashMap<u64, usize>,
+    sessions: Sessions,
+    batch: Batch,
+    begun: Instant,
+    now_ms: u64,
+    swept_ms: u64,
+    may_begin: u64,
+    refilled_ms: u64,
+    is_resting: bool,
+}
+
+impl Turns {
+    pub fn new(
+        bounds: Bounds,
+        orders: Receiver<Order>,
+        waker: Arc<Waker>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(waker.fd(), WAKER)?;
+        Ok(Self {
+            bounds,
+            orders,
+            waker,
+            counters,
+            epoll,
+            ports: Slab::new(),
+            by_number: HashMap::new(),
+            sessions: Sessions::default(),
+            batch: Batch::new(),
+            begun: Instant::now(),
+            now_ms: 0,
+            swept_ms: 0,
+            may_begin: bounds.sessions_per_second as u64,
+            refilled_ms: 0,
+            is_resting: false,
+        })
+    }
+
+    /// Turns for ever.
+    pub fn run(&mut self) {
+        // SAFETY: plain data.
+        let mut events: [libc::epoll_event; EVENTS] = unsafe { std::mem::zeroed() };
+        loop {
+            let count = self.epoll.wait(&mut events, if self.sessions.len() > 0 { SWEEP_MS as i32 } else { 1_000 });
+            self.now_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if !self.is_resting {
+                self.back(&events[..count]);
+                for event in &events[..count] {
+                    let token = event.u64;
+                    if token != WAKER && token & PORT != 0 {
+                        self.there((token & !PORT) as usize);
+                    }
+                }
+                self.sweep();
+            }
+            if events[..count].iter().any(|event| { event.u64 } == WAKER) {
+                self.waker.heard();
+                while let Ok(order) = self.orders.try_recv() {
+                    self.obey(order);
+                }
+            }
+        }
+    }
+
+    /// From players to the process.
+    fn there(&mut self, port: usize) {
+        let Some(served) = self.ports.get(port) else { return };
+        let (fd, backend) = (served.socket.as_raw_fd(), served.backend);
+        let Ok(count) = self.batch.receive(fd, 0, BATCH, true) else { return };
+        let mut place = 0;
+        while place < count {
+            let Some(client) = self.batch.sender(place) else {
+                place += 1;
+                continue;
+            };
+            let session = match (self.sessions.find(port, client), backend) {
+                (Some(session), _) => Ok(session),
+                (None, Some(backend)) => self.begin(port, client, backend),
+                (None, None) => Err(Drop::NoBackend),
+            };
+            match session {
+                Ok(session) => {
+                    // Several in a row of one player go by one call.
+                    let mut end = place + 1;
+                    while end < count && self.batch.sender(end) == Some(client) {
+                        end += 1;
+                    }
+                    let to = self.sessions.at(session).socket.as_raw_fd();
+                    let sent = self.batch.send(to, place..end, true);
+                    self.sessions.heard(session, self.now_ms);
+                    self.count(Way::In, sent, Drop::Backend);
+                    place = end;
+                }
+                Err(why) => {
+                    self.counters.dropped.of(why).one();
+                    place += 1;
+                }
+            }
+        }
+    }
+
+    /// From the process to players: what sessions of one port have goes by one call.
+    fn back(&mut self, events: &[libc::epoll_event]) {
+        let mut filled = 0;
+        let mut through = None;
+        for event in events {
+            let token = event.u64;
+            if token & PORT != 0 {
+                continue;
+            }
+            let place = (token & 0x7fff_ffff) as usize;
+            let Some(session) = self.sessions.get(place, (token >> 31) as u32) else { continue };
+            let (client, port, fd) = (session.client, session.port, session.socket.as_raw_fd());
+            if through.is_some_and(|through| through != port) || BATCH - filled < OF_ONE {
+                self.flush(through, &mut filled);
+            }
+            through = Some(port);
+            match self.batch.receive(fd, filled, OF_ONE, false) {
+                Ok(count) => {
+                    (filled..filled + count).for_each(|at| self.batch.address_to(at, client));
+                    filled += count;
+                    self.sessions.answered(place, self.now_ms);
+                }
+                // Nobody listens there just now; the session waits for somebody who does.
+                Err(error) if is_echo(&error) => {}
+                Err(_) => {}
+            }
+        }
+        self.flush(through, &mut filled);
+    }
+
+    fn flush(&mut self, port: Option<usize>, filled: &mut usize) {
+        let count = std::mem::take(filled);
+        let Some(port) = port.and_then(|port| self.ports.get(port)).filter(|_| count > 0) else { return };
+        let sent = self.batch.send(port.socket.as_raw_fd(), 0..count, false);
+        self.count(Way::Out, sent, Drop::Client);
+    }
+
+    fn count(&self, way: Way, sent: Sent, drop: Drop) {
+        self.counters.datagrams.of(way).add(sent.datagrams);
+        self.counters.datagram_bytes.of(way).add(sent.bytes);
+        if sent.dropped > 0 {
+            self.counters.dropped.of(drop).add(sent.dropped);
+        }
+    }
+
+    fn begin(&mut self, port: usize, client: SocketAddr, backend: SocketAddr) -> Result<usize, Drop> {
+        if self.sessions.of_address(client.ip()) >= self.bounds.sessions_per_address {
+            return Err(Drop::Address);
+        }
+        if !self.may_begin_one() {
+            return Err(Drop::Rate);
+        }
+        if self.sessions.len() >= self.bounds.sessions {
+            let displaced = self.sessions.displaceable(self.now_ms).ok_or(Drop::Full)?;
+            self.end(displaced, End::Displaced);
+        }
+        let socket = connected(backend).map_err(|_| Drop::Descriptors)?;
+        let place = self.sessions.insert(port, client, socket, Rank::Begun, self.now_ms);
+        if self.watch(place).is_err() {
+            self.sessions.remove(place);
+            return Err(Drop::Descriptors);
+        }
+        self.counters.sessions.one();
+        self.counters.sessions_begun.one();
+        Ok(place)
+    }
+
+    fn watch(&self, place: usize) -> io::Result<()> {
+        let session = self.sessions.at(place);
+        let token = (u64::from(session.use_of_place) << 31 | place as u64) & !PORT;
+        self.epoll.add(session.socket.as_raw_fd(), token)
+    }
+
+    /// A flood of new addresses is not to take the time of those who play.
+    fn may_begin_one(&mut self) -> bool {
+        let most = self.bounds.sessions_per_second as u64;
+        let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
+        if refill > 0 {
+            self.may_begin = (self.may_begin + refill).min(most);
+            self.refilled_ms = self.now_ms;
+        }
+        let may = self.may_begin > 0;
+        self.may_begin -= u64::from(may);
+        may
+    }
+
+    fn end(&mut self, place: usize, why: End) {
+        let session = self.sessions.remove(place);
+        // Another process may hold the same socket: closing ours would not take it out.
+        self.epoll.remove(session.socket.as_raw_fd());
+        self.counters.sessions.less();
+        self.counters.sessions_ended.of(why).one();
+    }
+
+    fn sweep(&mut self) {
+        if self.now_ms - self.swept_ms < SWEEP_MS {
+            return;
+        }
+        self.swept_ms = self.now_ms;
+        let idle_ms = u64::try_from(self.bounds.idle.as_millis()).unwrap_or(u64::MAX);
+        while let Some(place) = self.sessions.idle(self.now_ms, idle_ms) {
+            self.end(place, End::Idle);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Open(port, sessions) => self.open(port, sessions),
+            Order::Lead(number, backend) => {
+                let Some(port) = self.by_number.get(&number).copied() else { return };
+                if self.ports[port].backend != backend {
+                    self.ports[port].backend = backend;
+                    self.end_of_port(port, End::Route);
+                }
+            }
+            Order::Close(number, done) => {
+                if let Some(port) = self.by_number.remove(&number) {
+                    self.end_of_port(port, End::Route);
+                    self.close(port);
+                }
+                let _ = done.send(());
+            }
+            Order::Rest(say) => {
+                self.is_resting = true;
+                self.listen_to_ports(false);
+                let _ = say.send(self.carried());
+            }
+            Order::GoOn => {
+                self.is_resting = false;
+                self.listen_to_ports(true);
+            }
+            Order::Forget(done) => {
+                let ports: Vec<usize> = self.by_number.drain().map(|(_, port)| port).collect();
+                for port in ports {
+                    self.end_of_port(port, End::HandedOver);
+                    self.close(port);
+                }
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn open(&mut self, port: Port, sessions: Vec<Carried>) {
+        let Port { number, socket, backend } = port;
+        let place = self.ports.insert(Served { number, socket, backend });
+        self.by_number.insert(number, place);
+        for Carried { client, backend: leads_to, rank, socket, .. } in sessions {
+            if Some(leads_to) == backend && self.sessions.len() < self.bounds.sessions {
+                let session = self.sessions.insert(place, client, socket, rank, self.now_ms);
+                self.counters.sessions.one();
+                if self.watch(session).is_err() {
+                    self.end(session, End::Route);
+                }
+            }
+        }
+        // Without a place in the loop the port would be silent: descriptors for it were there at its binding.
+        let _ = self.epoll.add(self.ports[place].socket.as_raw_fd(), PORT | place as u64);
+    }
+
+    fn close(&mut self, port: usize) {
+        let served = self.ports.remove(port);
+        self.epoll.remove(served.socket.as_raw_fd());
+    }
+
+    fn end_of_port(&mut self, port: usize, why: End) {
+        let places: Vec<usize> =
+            self.sessions.iter().filter(|(_, session)| session.port == port).map(|(place, _)| place).collect();
+        places.into_iter().for_each(|place| self.end(place, why));
+    }
+
+    /// Events of what is not read would come again and again.
+    fn listen_to_ports(&self, is_on: bool) {
+        for (place, served) in &self.ports {
+            let fd = served.socket.as_raw_fd();
+            if is_on {
+                let _ = self.epoll.add(fd, PORT | place as u64);
+            } else {
+                self.epoll.remove(fd);
+            }
+        }
+        for (place, session) in self.sessions.iter() {
+            if is_on {
+                let _ = self.watch(place);
+            } else {
+                self.epoll.remove(session.socket.as_raw_fd());
+            }
+        }
+    }
+
+    fn carried(&self) -> Vec<Carried> {
+        let mut all = Vec::new();
+        for (_, session) in self.sessions.iter() {
+            let served = &self.ports[session.port];
+            if let (Some(backend), Ok(socket)) = (served.backend, session.socket.try_clone()) {
+                let (client, rank) = (session.client, session.rank());
+                all.push(Carried { number: served.number, client, backend, rank, socket });
+            }
+        }
+        all
+    }
+}
+
+fn connected(backend: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(backend), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.connect(&SockAddr::from(backend))?;
+    Ok(socket.into())
+}

@@ -1,0 +1,87 @@
+//! The folder of an edge-guard: one process at a time, by a lock that it holds.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The lock: whoever holds the descriptor, or one that was made from it, is the one.
+#[derive(Debug)]
+pub struct Lock(File);
+
+impl Lock {
+    /// Takes the lock of a folder, which is made if it is not there. None: another process has it.
+    ///
+    /// # Errors
+    /// The folder's.
+    pub fn take(folder: &Path) -> io::Result<Option<Self>> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join("LOCK"))?;
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        let lock = Self(file);
+        lock.sign()?;
+        Ok(Some(lock))
+    }
+
+    /// A lock that another process held and gave.
+    ///
+    /// # Errors
+    /// The folder's.
+    pub fn inherit(descriptor: OwnedFd) -> io::Result<Self> {
+        let lock = Self(File::from(descriptor));
+        lock.sign()?;
+        Ok(lock)
+    }
+
+    /// The same lock, for another process.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone().map(OwnedFd::from)
+    }
+
+    /// Writes down who we are, for whoever looks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sign(&self) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let pid = format!("{}\n", std::process::id());
+        // Written before it is cut: whoever looks meanwhile sees a whole first line.
+        self.0.write_all_at(pid.as_bytes(), 0)?;
+        self.0.set_len(pid.len() as u64)?;
+        (&self.0).flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_holder_and_its_pid() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/b");
+        let lock = Lock::take(&inner).unwrap().unwrap();
+        assert!(Lock::take(&inner).unwrap().is_none());
+        let pid = std::fs::read_to_string(inner.join("LOCK")).unwrap();
+        assert_eq!(pid, format!("{}\n", std::process::id()));
+        let given = Lock::inherit(lock.duplicate().unwrap()).unwrap();
+        drop(lock);
+        assert!(Lock::take(&inner).unwrap().is_none(), "who was given the lock holds it");
+        drop(given);
+        assert!(Lock::take(&inner).unwrap().is_some());
+    }
+}

@@ -1,0 +1,186 @@
+//! Asks the data plane for routes, again and again, and tells it what became of them.
+//!
+//! Owns the connection, the pace of asking, and outcomes until an answer shows that they arrived.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use crate::routes::Answer;
+use crate::table::Outcome;
+use crate::wire;
+use crate::wire::routes_client::RoutesClient;
+
+/// How long a question waits for something new.
+const WAIT_MS: u32 = 15_000;
+
+/// How much later than that an answer is given up.
+const LATE: Duration = Duration::from_secs(5);
+
+/// Between questions that failed.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How many outcomes go with one question.
+const OUTCOMES: usize = 2_000;
+
+/// How large an answer may be.
+const ANSWER_BYTES: usize = 256 * 1024 * 1024;
+
+/// The asking side.
+#[derive(Debug)]
+pub struct Source {
+    client: RoutesClient<Channel>,
+    edge_id: String,
+    instance: String,
+    outcomes: Vec<Outcome>,
+    pause: Duration,
+    not_before: Option<Instant>,
+}
+
+/// A question, and how many outcomes go with it.
+#[derive(Debug)]
+pub struct Question {
+    request: wire::FollowRequest,
+    outcomes: usize,
+}
+
+impl Source {
+    /// Will ask at a unix socket; connects when it is first asked.
+    ///
+    /// # Panics
+    /// Never: the address is a constant.
+    #[must_use]
+    pub fn new(socket: &Path, edge_id: &str, instance: &str) -> Self {
+        let path = PathBuf::from(socket);
+        let connector = tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The name is never looked up: the connector knows the way.
+        let channel = Endpoint::from_static("http://data-plane").connect_with_connector_lazy(connector);
+        Self {
+            client: RoutesClient::new(channel).max_decoding_message_size(ANSWER_BYTES),
+            edge_id: edge_id.to_owned(),
+            instance: instance.to_owned(),
+            outcomes: Vec::new(),
+            pause: FIRST_PAUSE,
+            not_before: None,
+        }
+    }
+
+    /// Has something to tell with the next question.
+    pub fn tell(&mut self, outcome: Outcome) {
+        self.outcomes.push(outcome);
+    }
+
+    /// The next question, of somebody who has the set of this epoch and version. Ends are told only when the set without them is kept: what was told as gone must not come back
+    /// with the next start.
+    pub fn question(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> Question {
+        if !is_kept {
+            // Ends go to the back, and so wait.
+            self.outcomes.sort_by_key(|outcome| matches!(outcome, Outcome::Removed(_)));
+        }
+        let sendable =
+            self.outcomes.iter().filter(|outcome| is_kept || !matches!(outcome, Outcome::Removed(_))).count();
+        let outcomes = sendable.min(OUTCOMES);
+        let request = wire::FollowRequest {
+            edge_id: self.edge_id.clone(),
+            instance: self.instance.clone(),
+            epoch,
+            version,
+            // There is more to tell at once.
+            wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
+            outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
+        };
+        Question { request, outcomes }
+    }
+
+    /// Asks, no sooner than the pace allows. Dropping it in between asks nothing and loses nothing.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn ask(&self, question: &Question) -> Result<Answer, String> {
+        if let Some(not_before) = self.not_before {
+            tokio::time::sleep_until(not_before).await;
+        }
+        let mut client = self.client.clone();
+        let asking = client.follow(question.request.clone());
+        let within = Duration::from_millis(u64::from(question.request.wait_ms)) + LATE;
+        match tokio::time::timeout(within, asking).await {
+            Ok(Ok(answer)) => Ok(Answer::from_wire(answer.into_inner())),
+            Ok(Err(status)) => Err(format!("{}: {}", status.code(), status.message())),
+            Err(_) => Err("no answer in time".to_owned()),
+        }
+    }
+
+    /// An answer came: what was told with its question has arrived.
+    pub fn answered(&mut self, question: &Question) {
+        self.outcomes.drain(..question.outcomes);
+        self.pause = FIRST_PAUSE;
+        self.not_before = None;
+    }
+
+    /// None came: the next question waits, each time for longer.
+    pub fn failed(&mut self) {
+        self.not_before = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn to_wire(outcome: &Outcome) -> wire::Outcome {
+    use wire::OutcomeKind::{Listening, Refused, Removed};
+    let (owner, port_name, port, kind, reason) = match outcome {
+        Outcome::Listening(key, port) => (&key.owner, &*key.port_name, u32::from(*port), Listening, ""),
+        Outcome::Refused(key, port, reason) => (&key.owner, &*key.port_name, *port, Refused, &**reason),
+        Outcome::Removed(owner) => (owner, "", 0, Removed, ""),
+    };
+    wire::Outcome {
+        owner_id: owner.clone(),
+        port_name: port_name.to_owned(),
+        port,
+        kind: kind.into(),
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::Key;
+
+    fn source() -> Source {
+        Source::new(Path::new("/nowhere"), "local", "one")
+    }
+
+    #[tokio::test]
+    async fn what_was_told_is_told_again_until_an_answer_comes() {
+        let mut source = source();
+        let key = Key { owner: "a".to_owned(), port_name: "game".to_owned() };
+        source.tell(Outcome::Listening(key, 26_000));
+        let question = source.question((0, 0), true);
+        assert!(source.ask(&question).await.is_err(), "nobody is there");
+        source.failed();
+        let again = source.question((0, 0), true);
+        assert_eq!(again.request.outcomes, question.request.outcomes);
+        source.tell(Outcome::Removed("b".to_owned()));
+        source.answered(&again);
+        assert_eq!(
+            source.outcomes,
+            [Outcome::Removed("b".to_owned())],
+            "what came after the question is still to be told"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_end_waits_until_the_set_without_it_is_kept() {
+        let mut source = source();
+        source.tell(Outcome::Removed("b".to_owned()));
+        assert_eq!(source.question((0, 0), false).outcomes, 0);
+        assert_eq!(source.question((0, 0), true).outcomes, 1);
+    }
+}

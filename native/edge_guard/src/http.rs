@@ -1,0 +1,202 @@
+//! HTTP in front: HTTP/1.1 and HTTP/2, plain or over TLS, for one route or for many by host.
+//!
+//! Owns a player's connection. What is done with one request is `exchange`'s.
+
+mod body;
+mod exchange;
+mod heads;
+mod watched;
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout};
+
+use crate::asked::Asked;
+use crate::listener::{Serve, prepare};
+use crate::live::Live;
+use crate::metrics::{Kind, Refusal};
+use crate::pool::Pool;
+use crate::proxy;
+use crate::worker::{Open, Worker};
+use watched::{Tracker, Verdict, Watched};
+
+/// What every HTTP/2 connection begins with.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
+
+/// How much of a body is read at once.
+const BUFFER: usize = 64 * 1024;
+
+/// Requests of one HTTP/2 connection at once.
+const STREAMS: u32 = 128;
+
+/// What is done with connections that speak HTTP.
+#[derive(Debug)]
+pub struct Requests {
+    /// What a connection belongs to: its route, or the listener of all hosts.
+    pub live: Arc<Live>,
+    /// Whether the host says whose a request is.
+    pub by_host: bool,
+}
+
+/// One connection of a player.
+#[derive(Debug)]
+struct Front {
+    worker: Arc<Worker>,
+    /// Whose all requests are, unless the host says it.
+    route: Option<Arc<Live>>,
+    is_tls: bool,
+    peer: SocketAddr,
+    local: SocketAddr,
+    /// Whether the peer is a proxy whose word counts.
+    is_proxied: bool,
+    told: heads::Told,
+    tracker: Arc<Tracker>,
+    /// Connections to back ends that were told who the player is: nobody else's.
+    own_pool: Pool<Asked>,
+    _open: Open,
+}
+
+impl Serve for Requests {
+    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>) {
+        let kind = if self.live.is_tls { Kind::Https } else { Kind::Http };
+        let of_route = (!self.by_host).then_some(&self.live.connections);
+        match worker.shared.limits.admit(worker.shared.client(peer), of_route) {
+            Ok(permit) => {
+                let open = Open::new(worker, kind, Some(permit));
+                let route = (!self.by_host).then(|| self.live.clone());
+                let arrived = Arrived { worker: worker.clone(), route, is_tls: self.live.is_tls, peer, open };
+                let of_worker = worker.clone();
+                self.live.spawn(&worker.handle, async move {
+                    if let Err(refusal) = arrived.serve(client).await {
+                        of_worker.counters.refused.of(refusal).one();
+                    }
+                });
+            }
+            Err(refusal) => worker.counters.refused.of(refusal).one(),
+        }
+    }
+}
+
+/// A connection of which nothing was read yet.
+struct Arrived {
+    worker: Arc<Worker>,
+    route: Option<Arc<Live>>,
+    is_tls: bool,
+    peer: SocketAddr,
+    open: Open,
+}
+
+impl Arrived {
+    async fn serve(mut self, client: TcpStream) -> Result<(), Refusal> {
+        let worker = self.worker.clone();
+        let timeouts = worker.shared.timeouts();
+        let Ok(client) = prepare(client) else { return Ok(()) };
+        let Ok(mut local) = client.local_addr() else { return Ok(()) };
+        if worker.shared.is_trusted(self.peer) {
+            let told = timeout(timeouts.head, proxy::read(&client)).await.map_err(|_| Refusal::Proxy)?;
+            if let Some((client, server)) = told.map_err(|_| Refusal::Proxy)? {
+                (self.peer, local) = (client, server);
+            }
+        }
+        // Whoever was named by such a header speaks for others only if it is a proxy of ours itself.
+        let is_proxied = worker.shared.is_trusted(self.peer);
+        if !self.is_tls {
+            let mut begin = [0; HTTP2.len()];
+            let Ok(Ok(_)) = timeout(timeouts.head, client.peek(&mut begin)).await else { return Ok(()) };
+            let front = self.into_front(local, is_proxied);
+            front.run(client, begin == HTTP2).await;
+            return Ok(());
+        }
+        let accepting = worker.shared.certificates.http().accept(client);
+        let Ok(Ok(client)) = timeout(timeouts.handshake, accepting).await else { return Err(Refusal::Handshake) };
+        let is_http2 = client.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.into_front(local, is_proxied).run(client, is_http2).await;
+        Ok(())
+    }
+
+    fn into_front(self, local: SocketAddr, is_proxied: bool) -> Arc<Front> {
+        Arc::new(Front {
+            told: heads::Told::new(self.peer, self.is_tls),
+            worker: self.worker,
+            route: self.route,
+            is_tls: self.is_tls,
+            peer: self.peer,
+            local,
+            is_proxied,
+            tracker: Arc::default(),
+            own_pool: Pool::default(),
+            _open: self.open,
+        })
+    }
+}
+
+impl Front {
+    async fn run<S>(self: Arc<Self>, client: S, is_http2: bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let tracker = self.tracker.clone();
+        let worker = self.worker.clone();
+        let io = TokioIo::new(Watched::new(client, tracker.clone(), !is_http2));
+        let head_bytes = worker.shared.config.limits.head_bytes;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let front = self.clone();
+            async move { Ok::<_, Infallible>(exchange::answer(&front, request).await) }
+        });
+        if is_http2 {
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder
+                .max_concurrent_streams(STREAMS)
+                .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
+                .max_send_buf_size(64 * 1024);
+            let connection = builder.serve_connection(io, service);
+            tokio::pin!(connection);
+            until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;
+        } else {
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(BUFFER)).half_close(true);
+            let connection = builder.serve_connection(io, service).with_upgrades();
+            tokio::pin!(connection);
+            until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;
+        }
+    }
+}
+
+/// Runs a connection until it ends by itself or its time is up.
+async fn until_cut<C: Future>(
+    mut connection: std::pin::Pin<&mut C>,
+    worker: &Worker,
+    tracker: &Tracker,
+    end_gently: impl Fn(std::pin::Pin<&mut C>),
+) {
+    let timeouts = worker.shared.timeouts();
+    let mut leaving = worker.shared.leaving.subscribe();
+    let first = Instant::now() + timeouts.head.min(timeouts.keep_alive);
+    let timer = tokio::time::sleep_until(first);
+    tokio::pin!(timer);
+    let left = leaving.wait_for(|is_leaving| *is_leaving);
+    tokio::pin!(left);
+    let mut is_leaving = false;
+    loop {
+        tokio::select! {
+            biased;
+            _ = connection.as_mut() => return,
+            () = timer.as_mut() => match tracker.verdict(timeouts) {
+                Verdict::Cut => return,
+                Verdict::AskAgain(when) => timer.as_mut().reset(when + Duration::from_millis(1)),
+            },
+            _ = left.as_mut(), if !is_leaving => {
+                is_leaving = true;
+                end_gently(connection.as_mut());
+            }
+        }
+    }
+}

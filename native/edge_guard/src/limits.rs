@@ -1,0 +1,203 @@
+//! How many connections there may be: in all, of one route, of one client address; and descriptors for them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::address;
+use crate::config::LimitSettings;
+use crate::metrics::Refusal;
+
+/// Counts what is there, and says no.
+#[derive(Debug)]
+pub struct Limits {
+    all_max: usize,
+    route_max: usize,
+    address_max: usize,
+    all: AtomicUsize,
+    addresses: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// The right to one connection; dropping it gives it back.
+#[derive(Debug)]
+pub struct Permit {
+    limits: Arc<Limits>,
+    source: Option<IpAddr>,
+    of_route: Option<Arc<AtomicUsize>>,
+}
+
+impl Limits {
+    /// With these settings.
+    #[must_use]
+    pub fn new(settings: &LimitSettings) -> Self {
+        Self {
+            all_max: settings.connections,
+            route_max: settings.connections_per_route,
+            address_max: settings.connections_per_address,
+            all: AtomicUsize::new(0),
+            addresses: Mutex::default(),
+        }
+    }
+
+    /// Whether all connections that there may be are there: nothing more need be accepted.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.all.load(SeqCst) >= self.all_max
+    }
+
+    /// Lets a connection in. Without a client (a proxy in front of us) or a route (the listener of all hosts) only the
+    /// other limits count.
+    ///
+    /// # Errors
+    /// Which limit does not.
+    pub fn admit(
+        self: &Arc<Self>,
+        client: Option<IpAddr>,
+        of_route: Option<&Arc<AtomicUsize>>,
+    ) -> Result<Permit, Refusal> {
+        if !add_one(&self.all, self.all_max) {
+            return Err(Refusal::All);
+        }
+        // What is counted by it is given back by it, also when one of the next limits says no.
+        let mut permit = Permit { limits: self.clone(), source: None, of_route: None };
+        if let Some(of_route) = of_route {
+            if !add_one(of_route, self.route_max) {
+                return Err(Refusal::Route);
+            }
+            permit.of_route = Some(of_route.clone());
+        }
+        if let Some(source) = client.map(address::source) {
+            let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = addresses.entry(source).or_default();
+            if *count >= self.address_max {
+                drop(addresses);
+                return Err(Refusal::Address);
+            }
+            *count += 1;
+            permit.source = Some(source);
+        }
+        Ok(permit)
+    }
+}
+
+fn add_one(count: &AtomicUsize, most: usize) -> bool {
+    count.fetch_update(SeqCst, SeqCst, |count| (count < most).then_some(count + 1)).is_ok()
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.limits.all.fetch_sub(1, SeqCst);
+        if let Some(of_route) = &self.of_route {
+            of_route.fetch_sub(1, SeqCst);
+        }
+        let Some(source) = self.source else { return };
+        let mut addresses = self.limits.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = addresses.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                addresses.remove(&source);
+            }
+        }
+    }
+}
+
+/// Raises the number of descriptors as far as we may, and says how many there are now.
+///
+/// Connections need two each and UDP sessions one. Where that is not to be had, each kind gets half, or less if it wants
+/// less: so neither starves the other.
+#[must_use]
+pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
+    let wanted = wanted(settings) + APART;
+    let have = raise_descriptors(wanted);
+    (fit(settings, have), have)
+}
+
+/// For routes, back ends between requests, pipes, and ourselves.
+const APART: u64 = 8_192;
+
+fn wanted(settings: &LimitSettings) -> u64 {
+    2 * settings.connections as u64 + settings.datagram_sessions as u64
+}
+
+fn fit(settings: &LimitSettings, have: u64) -> LimitSettings {
+    let free = usize::try_from(have.saturating_sub(APART.min(have / 10))).unwrap_or(usize::MAX);
+    let for_connections = (2 * settings.connections).min(free.saturating_sub(settings.datagram_sessions).max(free / 2));
+    LimitSettings {
+        connections: (for_connections / 2).max(1),
+        datagram_sessions: settings.datagram_sessions.min(free - for_connections).max(1),
+        ..settings.clone()
+    }
+}
+
+fn raise_descriptors(wanted: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours and lives through the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 1_024;
+        }
+        if limit.rlim_max < wanted {
+            // Only the privileged may; the others keep what they were given.
+            let higher = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const higher) == 0 {
+                return wanted;
+            }
+        }
+        let own = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) == 0 { own.rlim_cur } else { limit.rlim_cur }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(all: usize, route: usize, address: usize) -> Arc<Limits> {
+        let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
+        settings.connections = all;
+        settings.connections_per_route = route;
+        settings.connections_per_address = address;
+        Arc::new(Limits::new(&settings))
+    }
+
+    #[test]
+    fn each_limit_refuses_under_its_own_name_and_takes_nothing() {
+        let (one, two) = (Arc::default(), Arc::default());
+        let here: IpAddr = "10.0.0.1".parse().unwrap();
+        let there: IpAddr = "10.0.0.2".parse().unwrap();
+        let limits = limits(3, 2, 2);
+        let first = limits.admit(Some(here), Some(&one)).unwrap();
+        let _second = limits.admit(Some(here), Some(&one)).unwrap();
+        assert_eq!(limits.admit(Some(there), Some(&one)).unwrap_err(), Refusal::Route);
+        assert_eq!(limits.admit(Some(here), Some(&two)).unwrap_err(), Refusal::Address);
+        let _third = limits.admit(Some(there), Some(&two)).unwrap();
+        assert!(limits.is_full());
+        assert_eq!(limits.admit(Some(there), Some(&two)).unwrap_err(), Refusal::All);
+        drop(first);
+        assert!(limits.admit(Some(there), Some(&one)).is_ok(), "a place that was given back is a place");
+    }
+
+    #[test]
+    fn few_descriptors_are_shared_and_who_wants_little_gets_it() {
+        let settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
+        let fitting = |connections, datagram_sessions, have| {
+            let few = fit(&LimitSettings { connections, datagram_sessions, ..settings.clone() }, have);
+            (few.connections, few.datagram_sessions)
+        };
+        assert_eq!(fitting(4_000, 1_000, 1_000_000), (4_000, 1_000));
+        assert_eq!(fitting(65_536, 16_384, 20_000), (4_500, 9_000));
+        assert_eq!(fitting(65_536, 64, 20_000), (8_968, 64));
+        assert_eq!(fitting(100, 16_384, 10_000), (100, 8_800));
+    }
+
+    #[test]
+    fn clients_of_one_ipv6_network_are_one() {
+        let route = Arc::default();
+        let limits = limits(9, 9, 1);
+        let (first, second) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+        let _held = limits.admit(Some(first), Some(&route)).unwrap();
+        assert_eq!(limits.admit(Some(second), Some(&route)).unwrap_err(), Refusal::Address);
+        assert!(limits.admit(None, Some(&route)).is_ok(), "a proxy in front of us speaks for many");
+    }
+}

@@ -1,0 +1,147 @@
+//! Sockets that wait for players: how they are bound, and how connections are taken from them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol as Transport, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use crate::live::Live;
+use crate::metrics::Refusal;
+use crate::worker::{Worker, Workers};
+
+/// How long nothing is accepted when descriptors ran out, or all connections are there.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How much of a UDP port may wait for us.
+const DATAGRAMS_WAIT: usize = 1024 * 1024;
+
+/// Binds a listener. A port that another program listens on is refused: the address may be used again only while old
+/// connections of it linger.
+///
+/// # Errors
+/// The system's; `AddrInUse` when another program has the port.
+pub fn bind_stream(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Transport::TCP))?;
+    socket.set_reuse_address(true)?;
+    take_both_families(&socket, address)?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(4_096)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Binds a UDP socket. Here nothing may be shared: two programs that both allow it would both have the port.
+///
+/// # Errors
+/// The system's; `AddrInUse` when another program has the port.
+pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Transport::UDP))?;
+    take_both_families(&socket, address)?;
+    // The system gives less where it is told to; that is no fault.
+    let _ = socket.set_recv_buffer_size(DATAGRAMS_WAIT);
+    let _ = socket.set_send_buffer_size(DATAGRAMS_WAIT);
+    socket.bind(&SockAddr::from(address))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+fn take_both_families(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() { socket.set_only_v6(false) } else { Ok(()) }
+}
+
+/// A listener whose connections are taken until it is dropped.
+#[derive(Debug)]
+pub struct Door {
+    socket: Arc<TcpListener>,
+    _open: oneshot::Sender<()>,
+}
+
+/// What is done with a connection that was taken: runs on the worker that is given.
+pub trait Serve: Send + Sync + 'static {
+    /// Takes over a connection.
+    fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>);
+}
+
+impl Door {
+    /// Takes connections of a socket on behalf of a route; ends with it.
+    #[must_use]
+    pub fn open(socket: TcpListener, live: &Arc<Live>, workers: &Workers, serve: impl Serve) -> Self {
+        let (open, closed) = oneshot::channel();
+        let socket = Arc::new(socket);
+        let port = socket.local_addr().map_or(0, |address| address.port());
+        let own = workers.of_port(port).clone();
+        let (on, workers, taken) = (own.handle.clone(), workers.clone(), socket.clone());
+        live.spawn(&on, async move {
+            tokio::select! {
+                _ = closed => {}
+                () = take_connections(taken, &own, &workers, serve) => {}
+            }
+        });
+        Self { socket, _open: open }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
+    /// Another descriptor of its socket.
+    ///
+    /// # Errors
+    /// There are no more.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone().map(OwnedFd::from)
+    }
+}
+
+async fn take_connections(socket: Arc<TcpListener>, own: &Arc<Worker>, workers: &Workers, serve: impl Serve) {
+    let socket = loop {
+        // SAFETY: the descriptor is the listener's own, and stays open as long as the listener that is held here.
+        match unsafe { AsyncFd::register(socket.clone()) } {
+            Ok(socket) => break socket,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    };
+    loop {
+        if own.shared.limits.is_full() {
+            own.counters.refused.of(Refusal::All).one();
+            while own.shared.limits.is_full() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        let Ok(mut ready) = socket.readable().await else { return };
+        match ready.try_io(|socket| socket.get_ref().accept()) {
+            Ok(Ok((client, peer))) => serve.serve(client, peer, workers.idlest(own)),
+            Ok(Err(error)) if is_of_the_client(&error) => {}
+            Ok(Err(_)) => {
+                // Out of descriptors or memory. Whoever waits keeps waiting in the socket's queue.
+                own.counters.accept_pauses.one();
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(_would_block) => {}
+        }
+    }
+}
+
+fn is_of_the_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+/// Makes a player's connection ready to be served: no delay of small writes, and a peer that is gone is found out.
+///
+/// # Errors
+/// The connection is gone already.
+pub fn prepare(client: TcpStream) -> io::Result<tokio::net::TcpStream> {
+    client.set_nonblocking(true)?;
+    client.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
+    SockRef::from(&client).set_tcp_keepalive(&keepalive)?;
+    tokio::net::TcpStream::from_std(client)
+}

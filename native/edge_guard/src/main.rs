@@ -1,0 +1,24 @@
+//! `hosting-edge-guard`: what is typed, and nothing else.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "hosting-edge-guard <config>             serves, by settings in a JSON file
+hosting-edge-guard <config> --replace   the same, taking over from the process that has the folder
+hosting-edge-guard <config> --check     reads the settings and says what is wrong with them
+hosting-edge-guard ca <folder> <name…>  makes a certificate authority and a certificate, for development";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match *arguments {
+        ["ca", folder, ref names @ ..] if !names.is_empty() => hosting_edge_guard::authority::make(folder, names),
+        [config, "--check"] => hosting_edge_guard::run::check(Path::new(config)),
+        [config, "--replace"] => hosting_edge_guard::run::run(Path::new(config), true),
+        [config] if !config.starts_with('-') => hosting_edge_guard::run::run(Path::new(config), false),
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(64)
+        }
+    }
+}

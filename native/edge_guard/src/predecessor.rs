@@ -1,0 +1,87 @@
+//! The process before this one, when it still carries connections that began there; and being one.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::handover::{Frame, read_frame, write_frame};
+
+/// What can be asked of it.
+#[derive(Debug)]
+pub struct Predecessor {
+    say: mpsc::UnboundedSender<Frame>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_over: bool,
+    waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
+}
+
+impl Predecessor {
+    /// The one on the other end.
+    ///
+    /// # Errors
+    /// The connection is gone already.
+    pub fn new(stream: std::os::unix::net::UnixStream) -> io::Result<Arc<Self>> {
+        stream.set_read_timeout(None)?;
+        stream.set_nonblocking(true)?;
+        let (mut from, to) = UnixStream::from_std(stream)?.into_split();
+        let (say, said) = mpsc::unbounded_channel();
+        let state: Arc<Mutex<State>> = Arc::default();
+        tokio::spawn(write_all(to, said));
+        let heard = state.clone();
+        tokio::spawn(async move {
+            while let Ok(frame) = read_frame(&mut from).await {
+                if let Frame::Gone(owner) = frame {
+                    heard.lock().unwrap_or_else(PoisonError::into_inner).waiting.remove(&owner);
+                }
+            }
+            // With the process everything that it carried is gone.
+            let mut state = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            state.is_over = true;
+            state.waiting.clear();
+        });
+        Ok(Arc::new(Self { say, state }))
+    }
+
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_over
+    }
+
+    /// Ends what it still has of an owner; returns when that is over, or the process is.
+    pub async fn remove(&self, owner: &str) {
+        let gone = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
+                return;
+            }
+            let (waits, gone) = oneshot::channel();
+            state.waiting.entry(owner.to_owned()).or_default().push(waits);
+            gone
+        };
+        let _ = self.say.send(Frame::Remove(owner.to_owned()));
+        // The word is the end of the channel, however it comes.
+        let _ = gone.await;
+    }
+
+    /// Ends the process.
+    pub fn stop(&self) {
+        let _ = self.say.send(Frame::Stop);
+    }
+}
+
+async fn write_all(mut to: OwnedWriteHalf, mut said: mpsc::UnboundedReceiver<Frame>) {
+    while let Some(frame) = said.recv().await {
+        if write_frame(&mut to, &frame).await.is_err() {
+            return;
+        }
+    }
+}

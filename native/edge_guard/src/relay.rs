@@ -1,0 +1,215 @@
+//! Passes bytes both ways between two streams until both have ended.
+//!
+//! An idle pair owns no buffer: what is read goes through one buffer of the thread, and only what the other side does not
+//! take at once is kept. Half closes are passed on. Two plain sockets with much to say change to splice(2).
+
+mod pipe;
+mod spliced;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::metrics::{Counters, Way};
+use spliced::SplicedFlow;
+
+/// How much one read takes at most.
+const SCRATCH: usize = 65_536;
+
+/// How often one flow goes round before others get their turn.
+const TURNS: usize = 32;
+
+thread_local! {
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// Runs two sockets until both directions have ended.
+///
+/// # Errors
+/// Either side's, or that nothing was carried for `idle`.
+pub async fn sockets(
+    client: &mut TcpStream,
+    backend: &mut TcpStream,
+    idle: Duration,
+    counters: &Counters,
+) -> io::Result<()> {
+    let (mut there, mut back) = (SplicedFlow::default(), SplicedFlow::default());
+    let mut is_over = (false, false);
+    until_idle(idle, |cx| {
+        let before = there.carried() + back.carried();
+        let (in_before, out_before) = (there.carried(), back.carried());
+        is_over.0 = is_over.0 || there.poll(cx, client, backend)?.is_ready();
+        is_over.1 = is_over.1 || back.poll(cx, backend, client)?.is_ready();
+        count(counters, there.carried() - in_before, back.carried() - out_before);
+        let has_moved = there.carried() + back.carried() != before;
+        Ok(Turn { has_moved, is_over: is_over.0 && is_over.1 })
+    })
+    .await
+}
+
+/// Runs any two streams until both directions have ended.
+///
+/// # Errors
+/// Either side's, or that nothing was carried for `idle`.
+pub async fn streams<A, B>(client: &mut A, backend: &mut B, idle: Duration, counters: &Counters) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut there, mut back) = (Flow::default(), Flow::default());
+    until_idle(idle, |cx| {
+        let (in_before, out_before) = (there.carried, back.carried);
+        let _ = there.poll(cx, client, backend)?;
+        let _ = back.poll(cx, backend, client)?;
+        count(counters, there.carried - in_before, back.carried - out_before);
+        let has_moved = (there.carried, back.carried) != (in_before, out_before);
+        Ok(Turn { has_moved, is_over: there.is_over() && back.is_over() })
+    })
+    .await
+}
+
+fn count(counters: &Counters, more_in: u64, more_out: u64) {
+    if more_in > 0 {
+        counters.stream_bytes.of(Way::In).add(more_in);
+    }
+    if more_out > 0 {
+        counters.stream_bytes.of(Way::Out).add(more_out);
+    }
+}
+
+struct Turn {
+    has_moved: bool,
+    is_over: bool,
+}
+
+async fn until_idle(idle: Duration, mut turn: impl FnMut(&mut Context<'_>) -> io::Result<Turn>) -> io::Result<()> {
+    let timer = tokio::time::sleep(idle);
+    tokio::pin!(timer);
+    // The timer is not set anew with each byte: when it ends it is asked whether anything moved meanwhile.
+    let mut has_moved = false;
+    poll_fn(|cx| {
+        let result = turn(cx)?;
+        has_moved |= result.has_moved;
+        if result.is_over {
+            return Poll::Ready(Ok(()));
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if !std::mem::take(&mut has_moved) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            timer.as_mut().reset(tokio::time::Instant::now() + idle);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+#[derive(Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Open,
+    Closing,
+    Closed,
+}
+
+/// One direction of two streams.
+#[derive(Default)]
+struct Flow {
+    rest: Vec<u8>,
+    sent: usize,
+    stage: Stage,
+    is_unflushed: bool,
+    carried: u64,
+}
+
+impl Flow {
+    fn is_over(&self) -> bool {
+        self.stage == Stage::Closed
+    }
+
+    fn poll<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W) -> io::Result<Poll<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        for _ in 0..TURNS {
+            match self.step(cx, from, to) {
+                Poll::Ready(Ok(())) if self.is_over() => return Ok(Poll::Ready(())),
+                Poll::Ready(result) => result?,
+                Poll::Pending => {
+                    if self.is_unflushed && Pin::new(&mut *to).poll_flush(cx)?.is_ready() {
+                        self.is_unflushed = false;
+                    }
+                    return Ok(Poll::Pending);
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(Poll::Pending)
+    }
+
+    fn step<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        if self.sent < self.rest.len() {
+            let sent = ready!(Pin::new(to).poll_write(cx, &self.rest[self.sent..]))?;
+            self.moved(sent)?;
+            self.sent += sent;
+            if self.sent == self.rest.len() {
+                (self.rest, self.sent) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        match self.stage {
+            Stage::Closed => Poll::Ready(Ok(())),
+            Stage::Closing => {
+                ready!(Pin::new(to).poll_shutdown(cx)).or_else(no_longer_there)?;
+                self.is_unflushed = false;
+                self.stage = Stage::Closed;
+                Poll::Ready(Ok(()))
+            }
+            Stage::Open => BUFFER.with_borrow_mut(|buffer| {
+                let mut buffer = ReadBuf::new(buffer);
+                ready!(Pin::new(from).poll_read(cx, &mut buffer))?;
+                if buffer.filled().is_empty() {
+                    self.stage = Stage::Closing;
+                    return Poll::Ready(Ok(()));
+                }
+                match Pin::new(to).poll_write(cx, buffer.filled()) {
+                    Poll::Ready(sent) => {
+                        let sent = sent?;
+                        self.moved(sent)?;
+                        self.rest.extend_from_slice(&buffer.filled()[sent..]);
+                    }
+                    Poll::Pending => self.rest.extend_from_slice(buffer.filled()),
+                }
+                Poll::Ready(Ok(()))
+            }),
+        }
+    }
+
+    fn moved(&mut self, sent: usize) -> io::Result<()> {
+        if sent == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.is_unflushed = true;
+        self.carried += sent as u64;
+        Ok(())
+    }
+}
+
+/// Closing what the other side has closed already is no fault.
+fn no_longer_there(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Bytes arrive whole and in order, ends are passed on, and silence ends a pair.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (client, listener.accept().await.unwrap().0)
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 31 % 251) as u8).collect()
+}
+
+async fn carry(is_spliced: bool, length: usize) -> Arc<Counters> {
+    let (mut player, mut front) = pair().await;
+    let (mut back, mut server) = pair().await;
+    let counters = Arc::new(Counters::default());
+    let counted = counters.clone();
+    let relay = tokio::spawn(async move {
+        let idle = Duration::from_secs(60);
+        if is_spliced {
+            sockets(&mut front, &mut back, idle, &counted).await
+        } else {
+            streams(&mut front, &mut back, idle, &counted).await
+        }
+    });
+    let sent = pattern(length);
+    let writing = tokio::spawn(async move {
+        player.write_all(&pattern(length)).await.unwrap();
+        player.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        player.read_to_end(&mut answer).await.unwrap();
+        answer
+    });
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).await.unwrap();
+    assert!(received == sent, "altered on the way there");
+    // The player has closed its half; the answer still comes through the other one.
+    server.write_all(&received).await.unwrap();
+    server.shutdown().await.unwrap();
+    assert!(writing.await.unwrap() == sent, "altered on the way back");
+    relay.await.unwrap().unwrap();
+    counters
+}
+
+#[tokio::test]
+async fn ten_megabytes_arrive_whole_through_pipes_and_half_closed() {
+    let counters = carry(true, 10_000_000).await;
+    assert_eq!(counters.stream_bytes.of(Way::In).now(), 10_000_000);
+    assert_eq!(counters.stream_bytes.of(Way::Out).now(), 10_000_000);
+}
+
+#[tokio::test]
+async fn ten_megabytes_arrive_whole_through_the_buffer_and_half_closed() {
+    assert_eq!(carry(false, 10_000_000).await.stream_bytes.of(Way::Out).now(), 10_000_000);
+}
+
+#[tokio::test]
+async fn nothing_but_an_end_is_passed_on() {
+    carry(true, 0).await;
+    carry(false, 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_that_carries_nothing_ends_and_one_that_does_stays() {
+    let (player, mut front) = tokio::io::duplex(64);
+    let (mut back, server) = tokio::io::duplex(64);
+    let (mut player, mut server) = (player, server);
+    let counters = Arc::new(Counters::default());
+    let relay = tokio::spawn(async move { streams(&mut front, &mut back, Duration::from_secs(60), &counters).await });
+    let begun = tokio::time::Instant::now();
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        player.write_all(b"still here").await.unwrap();
+        server.read_exact(&mut [0; 10]).await.unwrap();
+    }
+    assert!(!relay.is_finished());
+    assert_eq!(relay.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(begun.elapsed() >= Duration::from_secs(4 * 40 + 60), "ended while it was in use");
+}

@@ -1,0 +1,249 @@
+//! The set of routes: which public port or host leads where, and the rules by which it changes.
+//!
+//! Absence removes nothing by itself: a route goes when its owner is named as removed, or when a complete set that is
+//! not empty and of an epoch not older than the newest one seen does not have it. So a data plane that lost its memory
+//! takes nobody's game away.
+
+mod disk;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+pub use disk::Disk;
+
+use crate::wire;
+
+/// Whose route, and which of its ports.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// The lobby or server.
+    pub owner: String,
+    /// Name of its port.
+    pub port_name: String,
+}
+
+/// What is spoken on a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// HTTP/1.1, HTTP/2, WebSocket.
+    Http,
+    /// The same over TLS.
+    Https,
+    /// Bytes.
+    Tcp,
+    /// Bytes over TLS.
+    TcpTls,
+    /// Datagrams.
+    Udp,
+}
+
+/// One way in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Whose.
+    #[serde(flatten)]
+    pub key: Key,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// The public port; 0: reached by host.
+    pub port: u16,
+    /// The host name, where the port is 0; lower case.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Whether TLS ends here.
+    pub is_tls: bool,
+    /// Where the process is; none: it is not there yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+}
+
+impl Route {
+    /// Reads a route as it was sent.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_wire(sent: wire::Route) -> Result<Self, (Key, String)> {
+        let key = Key { owner: sent.owner_id, port_name: sent.port_name };
+        match Self::read(&key, &sent.protocol, sent.port, &sent.host, (&sent.backend_address, sent.backend_port)) {
+            Ok((protocol, port, backend)) => {
+                let host = sent.host.to_ascii_lowercase();
+                Ok(Self { key, protocol, port, host, is_tls: sent.is_tls, backend })
+            }
+            Err(problem) => Err((key, problem)),
+        }
+    }
+
+    fn read(
+        key: &Key,
+        protocol: &str,
+        port: u32,
+        host: &str,
+        backend: (&str, u32),
+    ) -> Result<(Protocol, u16, Option<SocketAddr>), String> {
+        let protocol = match protocol {
+            "http" => Protocol::Http,
+            "https" => Protocol::Https,
+            "tcp" => Protocol::Tcp,
+            "tcp_tls" => Protocol::TcpTls,
+            "udp" => Protocol::Udp,
+            other => return Err(format!("protocol `{other}` is not known")),
+        };
+        let port = u16::try_from(port).map_err(|_| format!("port {port} is none"))?;
+        let by_host = matches!(protocol, Protocol::Http | Protocol::Https) && !host.is_empty();
+        if key.owner.is_empty() || key.port_name.is_empty() || (port == 0 && !by_host) {
+            return Err("an owner, a port name, and a port or (http, https) a host are needed".to_owned());
+        }
+        let backend = match backend {
+            ("", _) => None,
+            (address, port) => {
+                let address: IpAddr = address.parse().map_err(|_| format!("`{address}` is no IP address"))?;
+                let port = u16::try_from(port).ok().filter(|port| *port != 0);
+                Some(SocketAddr::new(address, port.ok_or("the back end has no port")?))
+            }
+        };
+        Ok((protocol, port, backend))
+    }
+
+    /// Whether another route needs another socket than this one.
+    #[must_use]
+    pub fn is_elsewhere(&self, other: &Self) -> bool {
+        (self.protocol, self.port, &self.host, self.is_tls) != (other.protocol, other.port, &other.host, other.is_tls)
+    }
+}
+
+/// What the data plane answered, read.
+#[derive(Debug, Default, Clone)]
+pub struct Answer {
+    /// Of which start of the data plane.
+    pub epoch: u64,
+    /// Up to which change.
+    pub version: u64,
+    /// These are all.
+    pub is_complete: bool,
+    /// New and changed ones.
+    pub routes: Vec<Route>,
+    /// Those that could not be read, and why.
+    pub unreadable: Vec<(Key, u32, String)>,
+    /// Owners whose routes have to go.
+    pub removed: Vec<String>,
+}
+
+impl Answer {
+    /// Reads an answer as it was sent.
+    #[must_use]
+    pub fn from_wire(sent: wire::FollowResponse) -> Self {
+        let mut answer = Self {
+            epoch: sent.epoch,
+            version: sent.version,
+            is_complete: sent.is_complete,
+            removed: sent.removed,
+            ..Self::default()
+        };
+        for route in sent.routes {
+            let port = route.port;
+            match Route::from_wire(route) {
+                Ok(route) => answer.routes.push(route),
+                Err((key, problem)) => answer.unreadable.push((key, port, problem)),
+            }
+        }
+        answer
+    }
+}
+
+/// What an answer changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Owners that have to go, also those that were never here: their end is told either way.
+    pub removed: Vec<String>,
+    /// Ports of owners that stay.
+    pub dropped: Vec<Key>,
+    /// New and changed ones.
+    pub put: Vec<Key>,
+}
+
+/// All routes, and how new they are.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    /// Of the last answer.
+    pub epoch: u64,
+    /// Of the last answer.
+    pub version: u64,
+    /// The newest epoch that was seen: a complete set of an older one removes nothing.
+    pub newest_epoch: u64,
+    #[serde(with = "as_list")]
+    routes: BTreeMap<Key, Route>,
+}
+
+impl Set {
+    /// Takes an answer, by the rules above.
+    pub fn take(&mut self, answer: &Answer) -> Change {
+        let mut change = Change { removed: answer.removed.clone(), ..Change::default() };
+        if answer.is_complete && !answer.routes.is_empty() && answer.epoch >= self.newest_epoch {
+            self.name_what_is_missing(answer, &mut change);
+        }
+        for owner in &change.removed {
+            self.routes.retain(|key, _| key.owner != *owner);
+        }
+        for key in &change.dropped {
+            self.routes.remove(key);
+        }
+        for route in &answer.routes {
+            if self.routes.get(&route.key) != Some(route) {
+                self.routes.insert(route.key.clone(), route.clone());
+                change.put.push(route.key.clone());
+            }
+        }
+        self.epoch = answer.epoch;
+        self.version = answer.version;
+        self.newest_epoch = self.newest_epoch.max(answer.epoch);
+        change
+    }
+
+    fn name_what_is_missing(&self, answer: &Answer, change: &mut Change) {
+        // What could not be read is not missing.
+        let kept: std::collections::BTreeSet<&Key> = (answer.routes.iter().map(|route| &route.key))
+            .chain(answer.unreadable.iter().map(|(key, _, _)| key))
+            .collect();
+        let owners: std::collections::BTreeSet<&str> = kept.iter().map(|key| key.owner.as_str()).collect();
+        for key in self.routes.keys() {
+            if !owners.contains(key.owner.as_str()) {
+                if change.removed.last() != Some(&key.owner) {
+                    change.removed.push(key.owner.clone());
+                }
+            } else if !kept.contains(key) {
+                change.dropped.push(key.clone());
+            }
+        }
+    }
+
+    /// One route.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<&Route> {
+        self.routes.get(key)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Route> {
+        self.routes.values()
+    }
+}
+
+mod as_list {
+    //! Routes carry their keys, so a list says it all.
+    use super::{BTreeMap, Deserialize, Key, Route};
+
+    pub fn serialize<S: serde::Serializer>(routes: &BTreeMap<Key, Route>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(routes.values())
+    }
+
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<Key, Route>, D::Error> {
+        let routes = Vec::<Route>::deserialize(from)?;
+        Ok(routes.into_iter().map(|route| (route.key.clone(), route)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! TLS that ends here: a certificate by the name that the client asks for, read anew on SIGHUP.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::{Certificate, Config};
+use crate::hosts::find_name;
+
+/// All certificates, and what ends TLS with them.
+pub struct Certificates {
+    by_name: Arc<ByName>,
+    http: TlsAcceptor,
+    bytes: TlsAcceptor,
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("Certificates")
+    }
+}
+
+impl Certificates {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Every file that cannot be read, and why.
+    pub fn read(config: &Config) -> Result<Self, Vec<String>> {
+        let provider = Arc::new(ring::default_provider());
+        let names = Names::read(config, &provider)?;
+        let by_name = Arc::new(ByName { names: RwLock::new(names), provider });
+        let http = by_name.acceptor(&[b"h2", b"http/1.1"])?;
+        let bytes = by_name.acceptor(&[])?;
+        Ok(Self { by_name, http, bytes })
+    }
+
+    /// Reads them again; what was there stays when anything is wrong.
+    ///
+    /// # Errors
+    /// Every file that cannot be read, and why.
+    pub fn read_again(&self, config: &Config) -> Result<(), Vec<String>> {
+        let names = Names::read(config, &self.by_name.provider)?;
+        *self.by_name.names.write().unwrap_or_else(PoisonError::into_inner) = names;
+        Ok(())
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.names.read().unwrap_or_else(PoisonError::into_inner).unnamed.is_none()
+    }
+
+    /// For HTTPS: agrees on HTTP/2 or HTTP/1.1.
+    #[must_use]
+    pub fn http(&self) -> &TlsAcceptor {
+        &self.http
+    }
+
+    /// For bytes: agrees on nothing more.
+    #[must_use]
+    pub fn bytes(&self) -> &TlsAcceptor {
+        &self.bytes
+    }
+}
+
+#[derive(Debug)]
+struct ByName {
+    names: RwLock<Names>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ByName {
+    fn acceptor(self: &Arc<Self>, protocols: &[&[u8]]) -> Result<TlsAcceptor, Vec<String>> {
+        let problem = |error: rustls::Error| vec![format!("certificates: {error}")];
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(problem)?
+            .with_no_client_auth()
+            .with_cert_resolver(self.clone());
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        // Tickets, so that resuming takes no memory of ours.
+        config.ticketer = ring::Ticketer::new().map_err(problem)?;
+        config.send_tls13_tickets = 1;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        match hello.server_name() {
+            Some(name) => find_name(&names.named, &name.to_ascii_lowercase()).cloned(),
+            // Who connects to an address says no name.
+            None => names.unnamed.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    named: HashMap<String, Arc<CertifiedKey>>,
+    unnamed: Option<Arc<CertifiedKey>>,
+}
+
+impl Names {
+    fn read(config: &Config, provider: &CryptoProvider) -> Result<Self, Vec<String>> {
+        let mut names = Self::default();
+        let mut problems = Vec::new();
+        for (index, certificate) in config.certificates.iter().enumerate() {
+            match read_pair(certificate, provider) {
+                Ok(pair) => {
+                    let pair = Arc::new(pair);
+                    names.unnamed.get_or_insert_with(|| pair.clone());
+                    if certificate.server_names.contains(&config.advertised.to_ascii_lowercase()) {
+                        names.unnamed = Some(pair.clone());
+                    }
+                    for name in &certificate.server_names {
+                        names.named.insert(name.clone(), pair.clone());
+                    }
+                }
+                Err(problem) => problems.push(format!("certificates.{index}: {problem}")),
+            }
+        }
+        if problems.is_empty() { Ok(names) } else { Err(problems) }
+    }
+}
+
+fn read_pair(certificate: &Certificate, provider: &CryptoProvider) -> Result<CertifiedKey, String> {
+    let chain = chain(&certificate.cert).map_err(|error| format!("{}: {error}", certificate.cert.display()))?;
+    let key = PrivateKeyDer::from_pem_file(&certificate.key)
+        .map_err(|error| format!("{}: {error}", certificate.key.display()))?;
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| error.to_string())
+}
+
+fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())?.collect();
+    match chain {
+        Ok(chain) if chain.is_empty() => Err("has no certificate".to_owned()),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,5 @@
+//! What edge-guard and the data plane say to each other: generated from `proto/hosting/internal/v1/routes.proto`.
+
+#![allow(missing_docs, clippy::all, clippy::unwrap_used)]
+
+tonic::include_proto!("hosting.internal.v1");

@@ -1,0 +1,146 @@
+//! Threads for streams: one runtime each, so that what belongs to one connection never crosses threads.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::asked::Asked;
+use crate::config::{Config, Timeouts};
+use crate::hosts::Hosts;
+use crate::limits::{Limits, Permit};
+use crate::metrics::{Counters, Kind};
+use crate::pool::Pool;
+use crate::tls::Certificates;
+
+/// What every connection may need to know.
+#[derive(Debug)]
+pub struct Shared {
+    /// Settings.
+    pub config: Config,
+    /// How many connections there may be.
+    pub limits: Arc<Limits>,
+    /// Who is reached by host name.
+    pub hosts: RwLock<Hosts>,
+    /// For TLS that ends here.
+    pub certificates: Certificates,
+    /// Becomes true when the process is about to end.
+    pub leaving: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// How long everything may take.
+    #[must_use]
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.config.timeouts
+    }
+
+    /// Whether a peer is a proxy in front of us, whose word about the client counts.
+    #[must_use]
+    pub fn is_trusted(&self, peer: SocketAddr) -> bool {
+        self.config.proxies.iter().any(|network| network.contains(peer.ip()))
+    }
+
+    /// The client that a peer is; none for a proxy, which speaks for many.
+    #[must_use]
+    pub fn client(&self, peer: SocketAddr) -> Option<IpAddr> {
+        (!self.is_trusted(peer)).then(|| peer.ip())
+    }
+}
+
+/// One thread for streams.
+#[derive(Debug)]
+pub struct Worker {
+    /// Where its tasks are spawned.
+    pub handle: Handle,
+    /// What it counts.
+    pub counters: Counters,
+    /// What all workers know.
+    pub shared: Arc<Shared>,
+    /// Connections to back ends that wait for their next request.
+    pub pool: Pool<Asked>,
+    load: AtomicUsize,
+}
+
+/// All of them.
+#[derive(Debug, Clone)]
+pub struct Workers(Arc<[Arc<Worker>]>);
+
+impl Workers {
+    /// Starts the threads. They end with the process.
+    ///
+    /// # Errors
+    /// The system gives no thread, or no descriptors for its loop.
+    pub fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+        let mut all = Vec::new();
+        for number in 0..shared.config.workers {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let worker = Arc::new(Worker {
+                handle: runtime.handle().clone(),
+                counters: Counters::default(),
+                shared: shared.clone(),
+                pool: Pool::default(),
+                load: AtomicUsize::new(0),
+            });
+            let sweeper = worker.clone();
+            std::thread::Builder::new().name(format!("stream-{number}")).spawn(move || {
+                runtime.block_on(async move {
+                    loop {
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        sweeper.pool.sweep();
+                    }
+                })
+            })?;
+            all.push(worker);
+        }
+        Ok(Self(all.into()))
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.0.iter()
+    }
+
+    /// The one that waits for connections of a port.
+    #[must_use]
+    pub fn of_port(&self, port: u16) -> &Arc<Worker> {
+        &self.0[usize::from(port) % self.0.len()]
+    }
+
+    /// The one with the fewest connections, `own` among equals: so one busy port uses every core.
+    #[must_use]
+    pub fn idlest<'a>(&'a self, own: &'a Arc<Worker>) -> &'a Arc<Worker> {
+        let least = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)).unwrap_or(own);
+        if least.load.load(Relaxed) < own.load.load(Relaxed) { least } else { own }
+    }
+}
+
+/// Counts one connection while it is open.
+#[derive(Debug)]
+pub struct Open {
+    worker: Arc<Worker>,
+    kind: Kind,
+    _permit: Option<Permit>,
+}
+
+impl Open {
+    /// A connection began.
+    #[must_use]
+    pub fn new(worker: &Arc<Worker>, kind: Kind, permit: Option<Permit>) -> Self {
+        worker.load.fetch_add(1, Relaxed);
+        worker.counters.open.of(kind).one();
+        worker.counters.opened.of(kind).one();
+        Self { worker: worker.clone(), kind, _permit: permit }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.worker.load.fetch_sub(1, Relaxed);
+        self.worker.counters.open.of(self.kind).less();
+    }
+}

@@ -1,0 +1,230 @@
+//! Datagrams: each player has its own session, floods push nobody out, and closed ports end nothing.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::until;
+use crate::servers::{ask_datagram, echo_datagram, speak, speak_from, udp, udp_echo};
+
+#[test]
+fn each_player_has_a_session_of_its_own_and_hears_only_its_own() {
+    let guard = Guard::start();
+    let port = free_port();
+    let server = udp(|datagram, from| Some(format!("{} {}", String::from_utf8_lossy(datagram), from.port()).into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(server)));
+    let hear = |socket: &UdpSocket, text: &str| {
+        socket.send(text.as_bytes()).unwrap();
+        let mut answer = [0; 64];
+        let length = socket.recv(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    let players: Vec<_> = (0..20).map(|_| speak(port)).collect();
+    let first: Vec<String> = players.iter().enumerate().map(|(n, player)| hear(player, &n.to_string())).collect();
+    let again: Vec<String> = players.iter().enumerate().map(|(n, player)| hear(player, &n.to_string())).collect();
+    assert_eq!(first, again, "a session changed its address");
+    let seen: std::collections::BTreeSet<&str> = first.iter().map(|text| text.split(' ').nth(1).unwrap()).collect();
+    assert_eq!(seen.len(), 20, "the server cannot tell players apart");
+    assert_eq!(guard.figure("datagram_sessions"), 20);
+}
+
+#[test]
+fn the_largest_and_the_empty_datagram_pass_whole() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    let player = speak(port);
+    for length in [65_507, 0, 1_472] {
+        let sent: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+        player.send(&sent).unwrap();
+        let mut answer = vec![0; 65_536];
+        let received = player.recv(&mut answer).unwrap();
+        assert!(answer[..received] == sent, "{length} bytes came back as {received}");
+    }
+}
+
+#[test]
+fn a_process_that_is_away_for_a_moment_keeps_its_sessions() {
+    let guard = Guard::start();
+    let port = free_port();
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    guard.source.serve_route(&route("a", "udp", port, Some(address)));
+    let player = speak(port);
+    player.send(b"one").unwrap();
+    let (_, session) = server.recv_from(&mut [0; 8]).unwrap();
+    drop(server);
+    // The system tells the session's socket that nobody listens.
+    (0..10).for_each(|_| drop(player.send(b"lost")));
+    guard.wait_for_figure("datagrams_total{way=\"in\"}", |passed| passed >= 10);
+    let server = UdpSocket::bind(address).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let again = until("the process hears the player", || {
+        player.send(b"two").unwrap();
+        Some(server.recv_from(&mut [0; 8]).ok()?.1)
+    });
+    assert_eq!(again, session, "the player came back as somebody else");
+    server.send_to(b"welcome back", again).unwrap();
+    assert_eq!(player.recv(&mut [0; 32]).unwrap(), 12);
+}
+
+#[test]
+fn a_session_that_carries_nothing_ends_with_its_time() {
+    let guard = Guard::start_with(json!({"timeouts": {"datagram_idle_ms": 300}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    echo_datagram(&speak(port), "hello");
+    guard.wait_for_figure("datagram_sessions_ended_total{reason=\"idle\"}", |ended| ended == 1);
+    assert_eq!(guard.figure("datagram_sessions"), 0);
+}
+
+#[test]
+fn a_hundred_thousand_spoofed_players_take_bounded_room_and_nobodys_place() {
+    let bounds = json!({"limits": {"datagram_sessions": 600, "datagram_sessions_per_second": 100_000}});
+    let guard = Guard::start_with(bounds);
+    let (port, quiet) = (free_port(), free_port());
+    // Says who asks, to players alone.
+    let server = || udp(|datagram, from| datagram.starts_with(b"play").then(|| from.port().to_string().into()));
+    guard.source.put(&[route("a", "udp", port, Some(server())), route("b", "udp", quiet, Some(server()))]);
+    guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
+    guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
+    let players: Vec<_> = (0..50).map(|n| speak(if n % 2 == 0 { port } else { quiet })).collect();
+    let who = || -> Vec<String> { players.iter().map(|player| ask_datagram(player, "play")).collect() };
+    let first = who();
+    assert_eq!(who(), first);
+    let (memory, descriptors) = (guard.memory(), guard.descriptors());
+    for source in 0..100_000_u32 {
+        let [_, a, b, c] = source.to_be_bytes();
+        let spoofed = UdpSocket::bind((std::net::Ipv4Addr::new(127, 1 + a, b, c), 0)).unwrap();
+        let _ = spoofed.send_to(b"who are you", ("127.0.0.1", port));
+        if source % 5_000 == 0 {
+            assert_eq!(who(), first, "a player was moved to another session");
+        }
+    }
+    assert_eq!(who(), first, "a player was moved to another session");
+    assert!(guard.figure("datagram_sessions") <= 600);
+    assert!(guard.descriptors() <= descriptors + 600, "{} from {descriptors}", guard.descriptors());
+    assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} from {memory}", guard.memory());
+    assert!(guard.figure("datagram_sessions_ended_total{reason=\"displaced\"}") > 10_000);
+}
+
+#[test]
+fn a_flood_that_the_process_answers_does_not_move_players_to_new_sessions() {
+    let guard = Guard::start_with(json!({"limits": {"datagram_sessions": 64}}));
+    let port = free_port();
+    let server = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(server)));
+    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let players: Vec<_> = (0..10).map(|_| speak(port)).collect();
+    let first: Vec<String> = players.iter().map(who).collect();
+    players.iter().for_each(|player| drop(who(player)));
+    for source in 0..5_000_u16 {
+        let [b, c] = source.to_be_bytes();
+        let spoofed = UdpSocket::bind((std::net::Ipv4Addr::new(127, 9, b, c), 0)).unwrap();
+        spoofed.send_to(b"spoofed", ("127.0.0.1", port)).unwrap();
+    }
+    let after: Vec<String> = players.iter().map(who).collect();
+    assert_eq!(first, after, "{}", guard.ask("GET", "/metrics"));
+}
+
+#[test]
+fn new_sessions_are_limited_by_the_second() {
+    let guard = Guard::start_with(json!({"workers": 1, "limits": {"datagram_sessions_per_second": 5}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    for source in 1..=200 {
+        speak_from(&format!("127.3.0.{source}"), port).send(b"new").unwrap();
+    }
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_rate\"}", |dropped| dropped > 100);
+}
+
+#[test]
+fn one_client_address_has_so_many_sessions_and_another_its_own() {
+    let guard = Guard::start_with(json!({"limits": {"datagram_sessions_per_address": 3}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    let players: Vec<_> = (0..3).map(|_| speak(port)).collect();
+    players.iter().for_each(|player| echo_datagram(player, "in"));
+    speak(port).send(b"one too many").unwrap();
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
+    echo_datagram(&speak_from("127.4.4.4", port), "another client");
+}
+
+#[test]
+fn before_the_process_answers_nothing_goes_out_that_did_not_come_in() {
+    let guard = Guard::start();
+    let port = free_port();
+    let heard = Arc::new(AtomicU64::new(0));
+    let sum = heard.clone();
+    let server = udp(move |datagram, _: SocketAddr| {
+        sum.fetch_add(datagram.len() as u64, SeqCst);
+        None
+    });
+    guard.source.serve_route(&route("a", "udp", port, Some(server)));
+    let player = speak(port);
+    (0..50).for_each(|_| assert_eq!(player.send(&[1; 100]).unwrap(), 100));
+    until("all of it arrives", || (heard.load(SeqCst) == 5_000).then_some(()));
+    assert_eq!(guard.figure("datagram_bytes_total{way=\"out\"}"), 0);
+    player.set_nonblocking(true).unwrap();
+    assert!(player.recv(&mut [0; 8]).is_err(), "something came out of nowhere");
+}
+
+#[test]
+fn what_an_old_player_sent_never_reaches_the_next_lobby_of_a_port() {
+    let guard = Guard::start();
+    let port = free_port();
+    let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+    guard.source.serve_route(&route("a", "udp", port, first.local_addr().ok()));
+    let old = speak(port);
+    old.send(b"of the first lobby").unwrap();
+    let (_, session) = first.recv_from(&mut [0; 32]).unwrap();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flood = std::thread::spawn({
+        let (is_over, old) = (is_over.clone(), old.try_clone().unwrap());
+        // A closed port is told as an error of the next call.
+        move || {
+            while !is_over.load(SeqCst) {
+                let _ = old.send(b"of the first lobby");
+            }
+        }
+    });
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", crate::wire::OutcomeKind::Removed);
+    // The port rests between two lobbies, and longer than anybody goes on to send.
+    is_over.store(true, SeqCst);
+    flood.join().unwrap();
+    let second = UdpSocket::bind("127.0.0.1:0").unwrap();
+    guard.source.serve_route(&route("b", "udp", port, second.local_addr().ok()));
+    let new = speak(port);
+    new.send(b"of the second lobby").unwrap();
+    let mut buffer = [0; 64];
+    let (length, of_new) = second.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"of the second lobby", "it came first, so nothing old was kept anywhere");
+    assert_ne!(of_new, session);
+    // The first lobby's process is still there and speaks to whom it knew.
+    first.send_to(b"late", session).unwrap();
+    second.send_to(b"welcome", of_new).unwrap();
+    assert_eq!(new.recv(&mut buffer).unwrap(), 7);
+    old.set_nonblocking(true).unwrap();
+    while let Ok(length) = old.recv(&mut buffer) {
+        panic!("{:?}", &buffer[..length]);
+    }
+}
+
+#[test]
+fn a_port_that_leads_elsewhere_leads_its_players_there() {
+    let guard = Guard::start();
+    let port = free_port();
+    let named = |name: &'static str| udp(move |_, _| Some(name.into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(named("first"))));
+    let player = speak(port);
+    assert_eq!(ask_datagram(&player, "who"), "first");
+    guard.source.forget_outcomes();
+    guard.source.serve_route(&route("a", "udp", port, Some(named("second"))));
+    until("the second answers", || (ask_datagram(&player, "who") == "second").then_some(()));
+    assert_eq!(guard.figure("datagram_sessions"), 1);
+}

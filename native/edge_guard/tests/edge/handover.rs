@@ -1,0 +1,195 @@
+//! An upgrade of edge-guard itself: a newer process takes over while players play.
+
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use serde_json::json;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::until;
+use crate::plain_http::{get, server, upgrade, websocket};
+use crate::servers::{ask_datagram, connect, echo, is_closed, speak, tcp_echo, udp};
+use crate::wire::OutcomeKind;
+
+/// A newer process in the place of the older one, which goes on as a child of its own.
+fn replace(guard: &mut Guard) -> std::process::Child {
+    let newer = guard.another(&["--replace"]);
+    let older = std::mem::replace(&mut guard.child, newer);
+    guard.wait_until_ready();
+    older
+}
+
+#[test]
+fn sessions_go_on_and_new_ones_begin_while_a_newer_process_takes_over() {
+    let mut guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+    let (stream, datagram, web) = (free_port(), free_port(), free_port());
+    let who = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.put(&[
+        route("a", "tcp", stream, Some(tcp_echo())),
+        route("b", "udp", datagram, Some(who)),
+        route("c", "http", web, Some(websocket())),
+    ]);
+    for owner in ["a", "b", "c"] {
+        guard.source.wait_for(owner, OutcomeKind::Listening);
+    }
+    let mut streams: Vec<TcpStream> = (0..100).map(|_| connect(stream)).collect();
+    streams.iter_mut().for_each(|stream| echo(stream, "before"));
+    let players: Vec<UdpSocket> = (0..100).map(|_| speak(datagram)).collect();
+    let sessions: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
+    let mut socket = connect(web);
+    upgrade(&mut socket, "c");
+    let listener = guard.listener("http");
+
+    let mut older = replace(&mut guard);
+
+    assert_eq!(guard.listener("http"), listener);
+    streams.iter_mut().for_each(|stream| echo(stream, "after"));
+    echo(&mut socket, "after");
+    let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
+    assert_eq!(sessions, after, "a UDP session was begun anew");
+    assert_eq!(guard.figure("datagram_sessions"), 100);
+    echo(&mut connect(stream), "new");
+    // The newer process is another instance: it says of every route that it listens.
+    guard.source.forget_outcomes();
+    guard.source.put(&[route("d", "tcp", free_port(), Some(tcp_echo()))]);
+    guard.source.wait_for("d", OutcomeKind::Listening);
+    assert!(older.try_wait().unwrap().is_none(), "connections go on in the older process");
+    drop((streams, socket));
+    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+}
+
+#[test]
+fn nobody_is_refused_and_no_datagram_is_lost_while_processes_change() {
+    let mut guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[
+        route("a", "tcp", stream, Some(tcp_echo())),
+        route("b", "udp", datagram, Some(udp(|datagram, _| Some(datagram.to_vec())))),
+    ]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let (is_over, connected) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let comers = std::thread::spawn({
+        let (is_over, connected) = (is_over.clone(), connected.clone());
+        move || {
+            while !is_over.load(SeqCst) {
+                echo(&mut connect(stream), "let me in");
+                connected.fetch_add(1, SeqCst);
+            }
+        }
+    });
+    let speakers = std::thread::spawn({
+        let is_over = is_over.clone();
+        move || {
+            let player = speak(datagram);
+            let mut count = 0_u64;
+            // Each is awaited before the next is sent: a lost one would be waited for in vain.
+            while !is_over.load(SeqCst) {
+                crate::servers::echo_datagram(&player, &count.to_string());
+                count += 1;
+            }
+            count
+        }
+    });
+    for _ in 0..3 {
+        let before = connected.load(SeqCst);
+        let mut older = replace(&mut guard);
+        until("comers are served by the newer process", || (connected.load(SeqCst) > before + 20).then_some(()));
+        assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+    }
+    is_over.store(true, SeqCst);
+    comers.join().unwrap();
+    assert!(speakers.join().unwrap() > 100);
+    assert_eq!(guard.figure("datagram_sessions"), 1);
+}
+
+#[test]
+fn a_route_is_gone_when_the_older_processes_have_cut_it_too() {
+    let mut guard = Guard::start();
+    let (port, other) = (free_port(), free_port());
+    let backend = tcp_echo();
+    guard.source.put(&[route("a", "tcp", port, Some(backend)), route("b", "tcp", other, Some(backend))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let mut first = connect(port);
+    echo(&mut first, "in the first process");
+    let mut oldest = replace(&mut guard);
+    let mut second = connect(port);
+    let mut stays = connect(other);
+    echo(&mut second, "in the second");
+    echo(&mut stays, "in the second");
+    let mut older = replace(&mut guard);
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert!(is_closed(&mut first) && is_closed(&mut second));
+    assert!(until("the oldest process ends", || oldest.try_wait().unwrap()).success());
+    echo(&mut stays, "untouched");
+    guard.ask("POST", "/stop");
+    assert!(until("it ends", || guard.child.try_wait().unwrap()).success());
+    assert!(until("and with it the older one", || older.try_wait().unwrap()).success());
+}
+
+#[test]
+fn requests_under_way_are_answered_by_the_older_process() {
+    let mut guard = Guard::start();
+    let port = free_port();
+    let (say, hear) = std::sync::mpsc::channel::<()>();
+    let hear = Arc::new(std::sync::Mutex::new(hear));
+    let backend = server(move |request, _| {
+        if request.first_line.contains("slow") {
+            hear.lock().unwrap().recv().unwrap();
+        }
+        "done".to_owned()
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    let mut player = connect(port);
+    player.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
+    let mut older = replace(&mut guard);
+    assert_eq!(get(&mut connect(port), "a", "/quick").text(), "done");
+    say.send(()).unwrap();
+    assert_eq!(crate::plain_http::read(&mut player).unwrap().text(), "done");
+    assert!(is_closed(&mut player), "the next request is the newer process's");
+    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+}
+
+#[test]
+fn a_newer_process_that_dies_halfway_changes_nothing() {
+    let guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    let who = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(who))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let player = speak(datagram);
+    let session = ask_datagram(&player, "who");
+    let mut newer = UnixStream::connect(guard.folder().join("admin.sock")).unwrap();
+    newer
+        .write_all(b"POST /handover HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: hosting-handover\r\n\r\n")
+        .unwrap();
+    let _ = std::io::Read::read(&mut newer, &mut [0; 16]).unwrap();
+    drop(newer);
+    guard.wait_for_figure("failures_total{of=\"handover\"}", |failures| failures == 1);
+    assert_eq!(ask_datagram(&player, "who"), session);
+    echo(&mut connect(stream), "as before");
+    guard.source.forget_outcomes();
+    guard.source.put(&[route("c", "tcp", free_port(), Some(tcp_echo()))]);
+    guard.source.wait_for("c", OutcomeKind::Listening);
+}
+
+#[test]
+fn a_newer_process_serves_what_was_told_last_with_the_source_away() {
+    let mut guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    guard.source.kill();
+    let mut older = replace(&mut guard);
+    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+    echo(&mut connect(port), "alone");
+    guard.kill();
+    guard.start_again();
+    echo(&mut connect(port), "from disk");
+}

@@ -1,0 +1,109 @@
+//! HTTP by host on one listener: game servers by name, and our own API and CDN with the word about who asks.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::json;
+
+use crate::guard::{Guard, route};
+use crate::plain_http::{get, mirror, read, server};
+use crate::servers::{connect, tcp};
+use crate::wire::{OutcomeKind, Route};
+
+fn by_host(owner: &str, host: &str, backend: std::net::SocketAddr) -> Route {
+    Route { host: host.to_owned(), ..route(owner, "http", 0, Some(backend)) }
+}
+
+#[test]
+fn each_host_is_led_to_its_own_server_whatever_its_case() {
+    let guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+    guard.source.put(&[
+        by_host("a", "a-game.lobby.local.example", server(|_, _| "first".to_owned())),
+        by_host("b", "b-game.lobby.local.example", server(|_, _| "second".to_owned())),
+    ]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let port = guard.listener("http").port();
+    // One connection may ask for many.
+    let mut player = connect(port);
+    assert_eq!(get(&mut player, "a-game.lobby.local.example", "/").text(), "first");
+    assert_eq!(get(&mut player, "B-Game.Lobby.Local.Example:80", "/").text(), "second");
+    let unknown = get(&mut player, "c-game.lobby.local.example", "/");
+    assert_eq!(unknown.status(), 404);
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert_eq!(get(&mut player, "a-game.lobby.local.example", "/").status(), 404);
+    assert_eq!(get(&mut player, "b-game.lobby.local.example", "/").text(), "second");
+}
+
+#[test]
+fn a_host_without_a_listener_and_a_host_that_is_taken_are_refused() {
+    let guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+    let backend = mirror();
+    let secure = Route { protocol: "https".to_owned(), ..by_host("s", "s.example", backend) };
+    guard.source.put(&[by_host("a", "a.example", backend), secure]);
+    assert!(guard.source.wait_for("s", OutcomeKind::Refused).reason.contains("no listener"));
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.put(&[by_host("b", "a.example", backend)]);
+    assert!(guard.source.wait_for("b", OutcomeKind::Refused).reason.contains("another route"));
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+}
+
+/// Reads the header of the PROXY protocol and then answers with what it said.
+fn api() -> std::net::SocketAddr {
+    tcp(|mut stream: TcpStream| {
+        let mut header = [0; 28];
+        if stream.read_exact(&mut header).is_err() {
+            return;
+        }
+        assert_eq!(&header[..16], b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c");
+        let client = format!("{}.{}.{}.{}", header[16], header[17], header[18], header[19]);
+        let port = u16::from_be_bytes([header[24], header[25]]);
+        while let Some(request) = read(&mut stream) {
+            let text = format!("{client}:{port} {}", request.header("x-forwarded-for"));
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(head.as_bytes()).unwrap();
+        }
+    })
+}
+
+#[test]
+fn our_own_back_ends_are_told_the_player_of_each_connection() {
+    let backends = json!([{"hosts": ["api.example", "*.cdn.example"], "address": api()}]);
+    let guard = Guard::start_with(json!({"http": "127.0.0.1:0", "workers": 1, "backends": backends}));
+    let port = guard.listener("http").port();
+    for _ in 0..3 {
+        let mut player = connect(port);
+        let own = player.local_addr().unwrap();
+        for host in ["api.example", "game.cdn.example"] {
+            assert_eq!(get(&mut player, host, "/").text(), format!("{own} 127.0.0.1"));
+        }
+    }
+    let from_elsewhere = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    from_elsewhere.bind(&std::net::SocketAddr::from(([127, 7, 7, 7], 0)).into()).unwrap();
+    from_elsewhere.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    let mut player = TcpStream::from(from_elsewhere);
+    assert!(get(&mut player, "api.example", "/").text().starts_with("127.7.7.7:"));
+}
+
+#[test]
+fn a_proxy_that_counts_says_who_the_player_is_and_others_do_not() {
+    let backends = json!([{"hosts": ["api.example"], "address": api()}]);
+    let settings = json!({"http": "127.0.0.1:0", "backends": backends, "proxies": ["127.0.0.1/32"]});
+    let guard = Guard::start_with(settings);
+    let port = guard.listener("http").port();
+    let mut proxy = connect(port);
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\x00\x71\x09\x7f\x00\x00\x01\x13\x88\x00\x50";
+    proxy.write_all(header).unwrap();
+    assert_eq!(get(&mut proxy, "api.example", "/").text(), "203.0.113.9:5000 203.0.113.9");
+    // A client that a proxy named by the header cannot name another one.
+    let mut proxy = connect(port);
+    proxy.write_all(header).unwrap();
+    proxy.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\nx-forwarded-for: 1.1.1.1\r\n\r\n").unwrap();
+    assert_eq!(read(&mut proxy).unwrap().text(), "203.0.113.9:5000 203.0.113.9");
+    // Without the header the proxy's word in the head counts.
+    let mut proxy = connect(port);
+    proxy.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\nx-forwarded-for: 1.1.1.1, 198.51.100.4\r\n\r\n").unwrap();
+    assert!(read(&mut proxy).unwrap().text().ends_with(" 198.51.100.4"));
+}

@@ -1,0 +1,336 @@
+//! HTTP on a port of its own: passed on as it is, but for what is a connection's own.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use serde_json::{Value, json};
+
+use crate::guard::{Guard, free_port, route};
+use crate::plain_http::{ask, get, mirror, read, server, upgrade, websocket};
+use crate::servers::{connect, echo, is_closed, tcp};
+use crate::wire::OutcomeKind;
+
+#[test]
+fn a_request_is_passed_on_with_who_asks_and_without_what_is_a_connections_own() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut player = connect(port);
+    let request = "POST /play?x=1 HTTP/1.1\r\nhost: game.example:8080\r\ncontent-length: 4\r\n\
+        connection: keep-alive, x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=9\r\nx-forwarded-for: 6.6.6.6\r\n\
+        x-own: kept\r\n\r\nbody";
+    let answer = ask(&mut player, request).text();
+    let lines: Vec<&str> = answer.lines().collect();
+    assert_eq!(lines.first(), Some(&"POST /play?x=1 HTTP/1.1"));
+    for expected in [
+        "host=game.example:8080",
+        "x-forwarded-for=127.0.0.1",
+        "x-forwarded-proto=http",
+        "x-forwarded-host=game.example:8080",
+        "x-own=kept",
+        "content-length=4",
+        "body",
+    ] {
+        assert!(lines.contains(&expected), "no {expected} in\n{answer}");
+    }
+    assert!(!answer.contains("x-hop") && !answer.contains("keep-alive"), "{answer}");
+}
+
+#[test]
+fn connections_stay_on_both_sides_and_bodies_of_any_length_pass() {
+    let guard = Guard::start_with(json!({"workers": 1}));
+    let port = free_port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    let backend = tcp(move |mut stream: TcpStream| {
+        count.fetch_add(1, SeqCst);
+        while let Some(request) = read(&mut stream) {
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            let chunk = format!("{:x}\r\n", request.body.len());
+            stream.write_all(head.as_bytes()).unwrap();
+            if !request.body.is_empty() {
+                stream.write_all(&[chunk.as_bytes(), &request.body, b"\r\n"].concat()).unwrap();
+            }
+            stream.write_all(b"0\r\n\r\n").unwrap();
+        }
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    let mut player = connect(port);
+    for length in [0, 1, 100_000, 5_000_000, 7] {
+        let body = "x".repeat(length);
+        let request = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
+        assert_eq!(ask(&mut player, &request).body.len(), length);
+    }
+    for _ in 0..20 {
+        get(&mut connect(port), "a", "/");
+    }
+    assert_eq!(connections.load(SeqCst), 1, "a connection to the server was not used again");
+    assert_eq!(guard.figure("http_requests_total{status=\"2xx\"}"), 25);
+}
+
+#[test]
+fn requests_that_come_at_once_are_answered_in_order() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut player = connect(port);
+    let requests: String = (0..50).map(|n| format!("GET /{n} HTTP/1.1\r\nhost: a\r\n\r\n")).collect();
+    player.write_all(requests.as_bytes()).unwrap();
+    for n in 0..50 {
+        assert!(read(&mut player).unwrap().text().starts_with(&format!("GET /{n} ")));
+    }
+}
+
+#[test]
+fn a_websocket_is_bytes_both_ways_after_the_upgrade() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(websocket())));
+    let mut player = connect(port);
+    upgrade(&mut player, "a");
+    (0..100).for_each(|n| echo(&mut player, &format!("message {n}")));
+    assert_eq!(guard.figure("connections{kind=\"websocket\"}"), 1);
+    drop(player);
+    guard.wait_for_figure("connections{kind=\"websocket\"}", |open| open == 0);
+}
+
+#[test]
+fn a_websocket_is_cut_when_its_route_goes() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(websocket())));
+    let mut player = connect(port);
+    upgrade(&mut player, "a");
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert!(is_closed(&mut player));
+    assert_eq!(guard.figure("connections{kind=\"websocket\"}"), 0);
+}
+
+#[test]
+fn a_server_that_refuses_to_upgrade_is_heard() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut player = connect(port);
+    let request = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    assert_eq!(ask(&mut player, request).status(), 200);
+    assert_eq!(get(&mut player, "a", "/again").status(), 200);
+}
+
+fn problem_of(route_to: Option<std::net::SocketAddr>, timeouts: Value) -> (u16, Value) {
+    let guard = Guard::start_with(json!({"timeouts": timeouts}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, route_to));
+    let answer = get(&mut connect(port), "a", "/");
+    assert_eq!(answer.header("content-type"), "application/problem+json");
+    let problem: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(problem["status"], answer.status());
+    (answer.status(), problem["code"].clone())
+}
+
+#[test]
+fn whoever_is_not_there_is_told_as_a_problem() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(problem_of(None, json!({})), (502, "SERVER_NOT_THERE".into()));
+    assert_eq!(problem_of(Some(gone), json!({})), (502, "SERVER_UNREACHABLE".into()));
+    let breaks = tcp(|mut stream: TcpStream| drop(stream.read(&mut [0; 1])));
+    assert_eq!(problem_of(Some(breaks), json!({})), (502, "SERVER_UNREACHABLE".into()));
+    let silent = tcp(|mut stream: TcpStream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
+    assert_eq!(problem_of(Some(silent), json!({"response_ms": 100})), (504, "SERVER_LATE".into()));
+}
+
+#[test]
+fn a_server_that_closed_a_connection_meanwhile_is_asked_over_another() {
+    let guard = Guard::start_with(json!({"workers": 1}));
+    let port = free_port();
+    // Answers one request on each connection and closes it without a word about that.
+    let backend = tcp(|mut stream: TcpStream| {
+        if read(&mut stream).is_some() {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+        }
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    let mut player = connect(port);
+    for _ in 0..50 {
+        assert_eq!(get(&mut player, "a", "/").status(), 200);
+    }
+}
+
+#[test]
+fn a_slow_head_is_cut_off_and_a_slow_server_is_not() {
+    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 300, "keep_alive_ms": 60_000}}));
+    let port = free_port();
+    let (say, hear) = std::sync::mpsc::channel::<()>();
+    let hear = Arc::new(std::sync::Mutex::new(hear));
+    let backend = server(move |request, _| {
+        if request.first_line.contains("slow") {
+            hear.lock().unwrap().recv().unwrap();
+        }
+        "done".to_owned()
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    let mut slow_server = connect(port);
+    slow_server.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    let mut silent = connect(port);
+    let mut second = connect(port);
+    get(&mut second, "a", "/");
+    second.write_all(b"GET / HT").unwrap();
+    let mut loris = connect(port);
+    loris.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").unwrap();
+    let drip = std::thread::spawn({
+        let mut loris = loris.try_clone().unwrap();
+        move || {
+            while loris.write_all(b"x-a: b\r\n").is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
+    });
+    for cut in [&mut silent, &mut second, &mut loris] {
+        assert!(is_closed(cut));
+    }
+    drip.join().unwrap();
+    say.send(()).unwrap();
+    assert_eq!(read(&mut slow_server).unwrap().text(), "done");
+}
+
+#[test]
+fn a_slow_body_passes_while_it_comes_and_is_cut_off_when_it_does_not() {
+    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 300, "response_ms": 600}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut player = connect(port);
+    player.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 12\r\n\r\n").unwrap();
+    // Longer in all than either time, and never silent for so long.
+    for piece in b"it all comes" {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        player.write_all(&[*piece]).unwrap();
+    }
+    assert!(read(&mut player).unwrap().text().ends_with("it all comes"));
+    player.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 12\r\n\r\nit does").unwrap();
+    assert_eq!(read(&mut player).unwrap().status(), 408);
+    assert!(is_closed(&mut player));
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut player = connect(port);
+    let large = format!("GET / HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n", "x".repeat(40_000));
+    let _ = player.write_all(large.as_bytes());
+    // What is not read any more may break the connection before the answer is.
+    assert!(read(&mut player).is_none_or(|answer| answer.status() == 431));
+    let fits = format!("GET / HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n", "x".repeat(30_000));
+    assert_eq!(ask(&mut connect(port), &fits).status(), 200);
+}
+
+#[test]
+fn a_request_with_two_lengths_reaches_nobody() {
+    let guard = Guard::start();
+    let port = free_port();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let backend = server(move |_, _| {
+        count.fetch_add(1, SeqCst);
+        String::new()
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    for twofold in [
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 30\r\n\r\nabc",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +3\r\n\r\nabc",
+    ] {
+        let mut player = connect(port);
+        player.write_all(twofold.as_bytes()).unwrap();
+        assert!(read(&mut player).is_none_or(|answer| answer.status() == 400), "{twofold}");
+    }
+    assert_eq!(asked.load(SeqCst), 0);
+}
+
+#[test]
+fn a_server_that_answers_before_a_body_is_whole_holds_up_nobody_else() {
+    let guard = Guard::start_with(json!({"workers": 1}));
+    let port = free_port();
+    let backend = tcp(|mut stream: TcpStream| {
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while matches!(stream.read(&mut byte), Ok(1)) {
+            head.push(byte[0]);
+            // The head alone is answered, whatever may follow.
+            if head.ends_with(b"\r\n\r\n") {
+                head.clear();
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            }
+        }
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    let mut slow = connect(port);
+    let begun = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegun";
+    assert_eq!(ask(&mut slow, begun).status(), 200);
+    let mut other = connect(port);
+    other.set_read_timeout(Some(std::time::Duration::from_secs(3))).unwrap();
+    assert_eq!(get(&mut other, "a", "/").status(), 200, "it waits for the body of somebody else");
+}
+
+#[test]
+fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
+    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 100, "response_ms": 500}}));
+    let port = free_port();
+    let backend = server(|_, _| "x".repeat(12_000_000));
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    // As little room as there may be: the system would keep all of it for who does not read.
+    let narrow = || {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(65_536).unwrap();
+        socket.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+        TcpStream::from(socket)
+    };
+    let memory = guard.memory();
+    let mut players: Vec<TcpStream> = (0..8).map(|_| narrow()).collect();
+    for player in &mut players {
+        player.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    }
+    // Seven do not read at all.
+    let mut slow = players.pop().unwrap();
+    let mut buffer = vec![0; 1_000_000];
+    let mut read = 0;
+    while guard.figure("connections{kind=\"http\"}") > 1 {
+        // Far less than it takes to be late; all of it would take much longer.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        read += slow.read(&mut buffer).unwrap();
+    }
+    assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} grew to {}: answers wait here", memory, guard.memory());
+    socket2::SockRef::from(&slow).set_recv_buffer_size(4_000_000).unwrap();
+    while read < 12_000_000 {
+        read += slow.read(&mut buffer).expect("whoever reads goes on");
+    }
+}
+
+#[test]
+fn the_head_of_an_answer_without_a_body_says_what_the_body_would_be() {
+    let guard = Guard::start();
+    let port = free_port();
+    let backend = tcp(|mut stream: TcpStream| {
+        while let Some(request) = read(&mut stream) {
+            assert!(request.first_line.starts_with("HEAD "));
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 12345\r\netag: x\r\n\r\n").unwrap();
+        }
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    let mut player = connect(port);
+    for _ in 0..3 {
+        player.write_all(b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            player.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.contains("content-length: 12345\r\n") && head.contains("etag: x\r\n"), "{head}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Limits: who is over one is closed, who is not does not notice.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::json;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::until;
+use crate::servers::{connect, echo, is_closed, tcp_echo};
+
+fn from(address: [u8; 4], port: u16) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from((address, 0)).into()).unwrap();
+    socket.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(crate::patience::LONG)).unwrap();
+    stream
+}
+
+#[test]
+fn one_client_address_has_so_many_connections_and_another_its_own() {
+    let guard = Guard::start_with(json!({"limits": {"connections_per_address": 3}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut held: Vec<_> = (0..3).map(|_| connect(port)).collect();
+    held.iter_mut().for_each(|stream| echo(stream, "in"));
+    assert!(is_closed(&mut connect(port)));
+    assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_address\"}"), 1);
+    echo(&mut from([127, 5, 5, 5], port), "another client");
+    held.pop();
+    until("the place is free", || {
+        let mut stream = connect(port);
+        stream.write_all(b"x").ok()?;
+        (stream.read(&mut [0; 1]).ok()? == 1).then_some(())
+    });
+}
+
+#[test]
+fn one_route_has_so_many_connections_and_another_its_own() {
+    let guard = Guard::start_with(json!({"limits": {"connections_per_route": 2}}));
+    let (port, other) = (free_port(), free_port());
+    let backend = tcp_echo();
+    guard.source.put(&[route("a", "tcp", port, Some(backend)), route("b", "tcp", other, Some(backend))]);
+    guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
+    guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
+    let mut held: Vec<_> = (0..2).map(|_| connect(port)).collect();
+    held.iter_mut().for_each(|stream| echo(stream, "in"));
+    assert!(is_closed(&mut connect(port)));
+    echo(&mut connect(other), "in");
+    assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_route\"}"), 1);
+}
+
+#[test]
+fn above_all_connections_new_ones_wait_and_are_served_when_others_have_left() {
+    let guard = Guard::start_with(json!({"limits": {"connections": 4}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut held: Vec<_> = (0..4).map(|_| connect(port)).collect();
+    held.iter_mut().for_each(|stream| echo(stream, "in"));
+    let mut waiting = connect(port);
+    guard.wait_for_figure("connections_refused_total{reason=\"connections\"}", |refused| refused > 0);
+    held.clear();
+    echo(&mut waiting, "at last");
+}
+
+/// Changes how many descriptors a process may have, and says how many it might.
+fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the process is ours; both limits live through the calls.
+    unsafe {
+        assert_eq!(libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut before), 0);
+        let after = libc::rlimit { rlim_cur: now.unwrap_or(before.rlim_max), rlim_max: before.rlim_max };
+        assert_eq!(libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, &raw const after, std::ptr::null_mut()), 0);
+    }
+    before.rlim_max
+}
+
+#[test]
+fn descriptors_that_run_out_delay_new_players_and_nothing_else() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut inside = connect(port);
+    echo(&mut inside, "before");
+    // Those that are open stay; not one more is to be had.
+    limit_descriptors(guard.child.id(), Some(3));
+    let before = processor_ms(guard.child.id());
+    let mut late = connect(port);
+    // Long enough for a loop without a pause to show.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    echo(&mut inside, "meanwhile");
+    let spent = processor_ms(guard.child.id()) - before;
+    assert!(spent < 150, "{spent} ms of processor time in 300 ms of waiting");
+    limit_descriptors(guard.child.id(), None);
+    echo(&mut late, "at last");
+    assert!(guard.figure("accept_pauses_total") > 0);
+}
+
+#[test]
+fn who_took_the_last_descriptor_waits_for_one_to_the_server() {
+    let guard = Guard::start_with(json!({"workers": 1}));
+    let (bytes, requests) = (free_port(), free_port());
+    guard.source.put(&[
+        route("a", "tcp", bytes, Some(tcp_echo())),
+        route("b", "http", requests, Some(crate::plain_http::mirror())),
+    ]);
+    guard.source.wait_for("a", crate::wire::OutcomeKind::Listening);
+    guard.source.wait_for("b", crate::wire::OutcomeKind::Listening);
+    until("nothing is opened or closed any more", || {
+        let before = guard.descriptors();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        (guard.descriptors() == before).then_some(())
+    });
+    let open = guard.descriptors();
+    // One for each player, none for their way on.
+    let is_free = |number: &u64| !std::path::Path::new(&format!("/proc/{}/fd/{number}", guard.child.id())).exists();
+    limit_descriptors(guard.child.id(), (0..).filter(is_free).nth(2));
+    let (mut stream, mut request) = (connect(bytes), connect(requests));
+    request.write_all(b"GET / HTTP/1.1\r\nhost: b\r\n\r\n").unwrap();
+    until("both are inside", || (guard.descriptors() == open + 2).then_some(()));
+    stream.set_nonblocking(true).unwrap();
+    let waits = stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock, "the player was sent away");
+    stream.set_nonblocking(false).unwrap();
+    limit_descriptors(guard.child.id(), None);
+    echo(&mut stream, "at last");
+    assert_eq!(crate::plain_http::read(&mut request).unwrap().status(), 200);
+}
+
+/// Processor time of a process, in ms.
+fn processor_ms(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+}
+
+#[test]
+fn the_limit_of_descriptors_is_raised_by_itself() {
+    let guard = Guard::start_with(json!({"limits": {"connections": 1_000, "datagram_sessions": 500}}));
+    let told = guard.status();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", guard.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let now: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    let most: u64 = line.split_whitespace().nth(4).unwrap().parse().unwrap();
+    assert_eq!(now, most, "there is more to be had");
+    assert_eq!(told["descriptors"], now);
+}

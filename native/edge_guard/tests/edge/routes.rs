@@ -1,0 +1,269 @@
+//! Routes come, go, stay over every failure of who sends them, and are told of.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use serde_json::json;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::until;
+use crate::servers::{connect, echo, echo_datagram, is_closed, speak, tcp_echo, tcp_named, udp_echo};
+use crate::wire::{FollowResponse, OutcomeKind};
+
+#[test]
+fn a_route_is_told_as_listening_when_whoever_connects_is_served() {
+    let guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
+    let told = guard.source.wait_for("a", OutcomeKind::Listening);
+    assert_eq!((told.port_name.as_str(), told.port), ("game", stream.into()));
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    echo(&mut connect(stream), "hello");
+    echo_datagram(&speak(datagram), "hello");
+    assert_eq!(guard.status()["routes_listening"], 2);
+}
+
+#[test]
+fn a_removed_route_is_told_as_gone_when_its_socket_is_closed_and_its_sessions_are_cut() {
+    let guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[
+        route("a", "tcp", stream, Some(tcp_echo())),
+        crate::wire::Route { port_name: "query".into(), ..route("a", "udp", datagram, Some(udp_echo())) },
+    ]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    let mut player = connect(stream);
+    echo(&mut player, "before");
+    let other = speak(datagram);
+    echo_datagram(&other, "before");
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert!(is_closed(&mut player), "a session went on");
+    assert!(TcpStream::connect(("127.0.0.1", stream)).is_err(), "the port is still open");
+    UdpSocket::bind(("127.0.0.1", datagram)).expect("the port is free again");
+    assert_eq!(guard.figure("datagram_sessions"), 0);
+    assert_eq!(guard.figure("connections{kind=\"tcp\"}"), 0);
+}
+
+#[test]
+fn an_owner_that_was_never_here_is_told_as_gone() {
+    let guard = Guard::start();
+    guard.source.remove(&["nobody"]);
+    guard.source.wait_for("nobody", OutcomeKind::Removed);
+}
+
+#[test]
+fn an_empty_set_and_one_of_an_older_epoch_remove_nothing() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut player = connect(port);
+    echo(&mut player, "before");
+    let epoch = guard.source.held(|held| held.epoch);
+    let empty = FollowResponse { epoch: epoch + 1, version: 9, is_complete: true, ..FollowResponse::default() };
+    guard.source.answer_next(empty);
+    guard.source.wait_for_questions(2);
+    let other = free_port();
+    let older = FollowResponse {
+        epoch: epoch - 1,
+        version: 1,
+        is_complete: true,
+        routes: vec![route("b", "tcp", other, Some(tcp_echo()))],
+        removed: Vec::new(),
+    };
+    guard.source.answer_next(older);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    echo(&mut player, "after");
+    echo(&mut connect(port), "anew");
+    assert!(!guard.source.was_told("a", OutcomeKind::Removed));
+}
+
+#[test]
+fn a_complete_set_of_a_new_epoch_removes_whom_it_does_not_have() {
+    let mut guard = Guard::start();
+    let (first, second) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", first, Some(tcp_echo())), route("b", "tcp", second, Some(tcp_echo()))]);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    guard.source.kill();
+    guard.source.lose("a");
+    guard.source.start();
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert!(TcpStream::connect(("127.0.0.1", first)).is_err());
+    echo(&mut connect(second), "still here");
+}
+
+#[test]
+fn a_hundred_sessions_of_each_kind_outlive_every_death_of_the_source() {
+    let mut guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let mut streams: Vec<TcpStream> = (0..100).map(|_| connect(stream)).collect();
+    let datagrams: Vec<UdpSocket> = (0..100).map(|_| speak(datagram)).collect();
+    for death in 0..10 {
+        guard.source.kill();
+        streams.iter_mut().for_each(|stream| echo(stream, &format!("death {death}")));
+        datagrams.iter().for_each(|socket| echo_datagram(socket, &format!("death {death}")));
+        guard.source.forget_outcomes();
+        guard.source.start();
+        // It may have forgotten all that it was told: it is told again.
+        guard.source.wait_for("a", OutcomeKind::Listening);
+        guard.source.wait_for("b", OutcomeKind::Listening);
+    }
+    streams.iter_mut().for_each(|stream| echo(stream, "at the end"));
+    datagrams.iter().for_each(|socket| echo_datagram(socket, "at the end"));
+    assert_eq!(guard.figure("datagram_sessions_total"), 100, "a session was begun anew");
+    assert_eq!(guard.figure("connections_total{kind=\"tcp\"}"), 100);
+}
+
+#[test]
+fn a_start_serves_the_last_routes_before_the_source_is_there() {
+    let mut guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    guard.source.kill();
+    guard.kill();
+    guard.start_again();
+    echo(&mut connect(stream), "alone");
+    echo_datagram(&speak(datagram), "alone");
+    assert_eq!(guard.status()["is_connected"], false);
+    guard.source.forget_outcomes();
+    guard.source.start();
+    guard.source.wait_for("a", OutcomeKind::Listening);
+}
+
+#[test]
+fn what_was_told_as_gone_does_not_come_back_with_the_next_start() {
+    let mut guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    guard.source.kill();
+    guard.kill();
+    guard.start_again();
+    assert_eq!(guard.status()["routes_listening"], 0);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+#[test]
+fn a_damaged_file_of_routes_is_set_aside_and_the_routes_come_again() {
+    let mut guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    guard.kill();
+    std::fs::write(guard.folder().join("routes"), "{").unwrap();
+    guard.start_again();
+    until("the route is back", || TcpStream::connect(("127.0.0.1", port)).ok());
+    assert!(guard.folder().join("routes.damaged").exists());
+}
+
+#[test]
+fn a_port_that_another_program_has_is_refused_and_taken_when_it_is_free() {
+    let guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    // Strangers that allow sharing get no more than those who do not.
+    let stranger = TcpListener::bind(("127.0.0.1", stream)).unwrap();
+    let sharing = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+    sharing.set_reuse_address(true).unwrap();
+    sharing.set_reuse_port(true).unwrap();
+    sharing.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], datagram)).into()).unwrap();
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
+    let told = guard.source.wait_for("a", OutcomeKind::Refused);
+    assert_eq!(told.port, u32::from(stream));
+    assert!(told.reason.contains("in use"), "{}", told.reason);
+    guard.source.wait_for("b", OutcomeKind::Refused);
+    assert_eq!(guard.figure("routes{state=\"refused\"}"), 2);
+    drop((stranger, sharing));
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    echo(&mut connect(stream), "mine now");
+    echo_datagram(&speak(datagram), "mine now");
+}
+
+#[test]
+fn a_refused_route_that_gets_another_port_is_served_there() {
+    let guard = Guard::start();
+    let (taken, free) = (free_port(), free_port());
+    let _stranger = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+    let backend = tcp_echo();
+    guard.source.put(&[route("a", "tcp", taken, Some(backend))]);
+    guard.source.wait_for("a", OutcomeKind::Refused);
+    guard.source.put(&[route("a", "tcp", free, Some(backend))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    echo(&mut connect(free), "here");
+}
+
+#[test]
+fn a_route_without_a_process_closes_streams_and_drops_datagrams_until_it_has_one() {
+    let guard = Guard::start();
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", stream, None), route("b", "udp", datagram, None)]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    assert!(is_closed(&mut connect(stream)));
+    let early = speak(datagram);
+    early.send(b"too early").unwrap();
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"no_backend\"}", |dropped| dropped == 1);
+    guard.source.forget_outcomes();
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    echo(&mut connect(stream), "now");
+    until("the datagram port leads to the process", || {
+        early.send(b"now").unwrap();
+        (early.recv(&mut [0; 8]).ok()? == 3).then_some(())
+    });
+}
+
+#[test]
+fn a_route_that_leads_elsewhere_keeps_streams_that_go_on() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut old = connect(port);
+    echo(&mut old, "before");
+    guard.source.forget_outcomes();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_named("second"))));
+    let mut name = [0; 6];
+    connect(port).read_exact(&mut name).unwrap();
+    assert_eq!(&name, b"second");
+    echo(&mut old, "after");
+}
+
+#[test]
+fn a_route_that_cannot_be_read_is_refused_with_the_reason_and_hurts_no_other() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.put(&[route("bad", "quic", 26_000, None), route("good", "tcp", port, Some(tcp_echo()))]);
+    let told = guard.source.wait_for("bad", OutcomeKind::Refused);
+    assert!(told.reason.contains("quic"), "{}", told.reason);
+    guard.source.wait_for("good", OutcomeKind::Listening);
+    echo(&mut connect(port), "fine");
+}
+
+#[test]
+fn one_folder_has_one_edge_guard() {
+    let guard = Guard::start();
+    let status = guard.another(&[]).wait().unwrap();
+    assert_eq!(status.code(), Some(75));
+    guard.wait_until_ready();
+    let pid = std::fs::read_to_string(guard.folder().join("LOCK")).unwrap();
+    assert_eq!(pid.trim(), guard.child.id().to_string());
+}
+
+#[test]
+fn settings_that_are_wrong_are_all_told_and_nothing_is_started() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("config.json");
+    std::fs::write(&config, json!({"folder": "relative", "speed": 1}).to_string()).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(&config).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    for problem in ["folder: must be an absolute path", "source: is required", "speed: is not a setting"] {
+        assert!(told.contains(problem), "{told}");
+    }
+}

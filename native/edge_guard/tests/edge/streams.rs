@@ -1,0 +1,120 @@
+//! Bytes over TCP: whole, half closed, cut, refused.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+
+use serde_json::json;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::until;
+use crate::servers::{connect, echo, is_closed, tcp, tcp_echo};
+
+#[test]
+fn a_half_close_is_passed_on_both_ways() {
+    let guard = Guard::start();
+    let port = free_port();
+    let server = tcp(|mut stream| {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        // The player has closed its half and still hears this.
+        stream.write_all(format!("{} bytes", all.len()).as_bytes()).unwrap();
+    });
+    guard.source.serve_route(&route("a", "tcp", port, Some(server)));
+    let mut player = connect(port);
+    player.write_all(&vec![7; 3_000_000]).unwrap();
+    player.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    player.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "3000000 bytes");
+    guard.wait_for_figure("connections{kind=\"tcp\"}", |open| open == 0);
+    assert_eq!(guard.figure("stream_bytes_total{way=\"in\"}"), 3_000_000);
+}
+
+#[test]
+fn a_player_hears_at_once_that_nobody_listens_behind_the_port() {
+    let guard = Guard::start();
+    let port = free_port();
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    guard.source.serve_route(&route("a", "tcp", port, Some(gone)));
+    assert!(is_closed(&mut connect(port)));
+    guard.wait_for_figure("connections_refused_total{reason=\"backend_unreachable\"}", |refused| refused == 1);
+}
+
+#[test]
+fn a_server_that_breaks_off_is_not_taken_for_one_that_has_ended() {
+    let guard = Guard::start();
+    let port = free_port();
+    let server = tcp(|mut stream| {
+        let _ = stream.read(&mut [0; 1]);
+        socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    });
+    guard.source.serve_route(&route("a", "tcp", port, Some(server)));
+    let mut player = connect(port);
+    player.write_all(b"x").unwrap();
+    let broken = player.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_slow_reader_holds_the_writer_back_and_not_the_memory() {
+    const ALL: usize = 64 * 1024 * 1024;
+    let guard = Guard::start();
+    let port = free_port();
+    let server = tcp(|mut stream| {
+        let block = vec![1; 1024 * 1024];
+        for _ in 0..ALL / block.len() {
+            if stream.write_all(&block).is_err() {
+                return;
+            }
+        }
+    });
+    guard.source.serve_route(&route("a", "tcp", port, Some(server)));
+    let before = guard.memory();
+    let mut players: Vec<_> = (0..8).map(|_| connect(port)).collect();
+    // Nobody reads: what is on its way stays as much as sockets and a pipe hold.
+    let mut last = 0;
+    until("nothing moves any more", || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let now = guard.figure("stream_bytes_total{way=\"out\"}");
+        (now > 0 && std::mem::replace(&mut last, now) == now).then_some(())
+    });
+    assert!(last < 8 * ALL as u64 / 2, "{last} bytes went to nobody");
+    assert!(guard.memory() < before + 8 * 1024 * 1024, "{} grew to {}", before, guard.memory());
+    let mut count = 0;
+    let mut buffer = vec![0; 1024 * 1024];
+    while let Ok(read @ 1..) = players[0].read(&mut buffer) {
+        count += read;
+    }
+    assert_eq!(count, ALL);
+}
+
+#[test]
+fn a_stream_that_carries_nothing_ends_with_its_time() {
+    let guard = Guard::start_with(json!({"timeouts": {"stream_idle_ms": 200}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut player = connect(port);
+    echo(&mut player, "and then nothing");
+    assert!(is_closed(&mut player));
+}
+
+#[test]
+fn stop_ends_at_once_and_sigterm_when_players_have_left() {
+    let mut guard = Guard::start_with(json!({"timeouts": {"drain_ms": 60_000}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut player = connect(port);
+    echo(&mut player, "before");
+    guard.signal(libc::SIGTERM);
+    until("nobody is let in any more", || std::net::TcpStream::connect(("127.0.0.1", port)).is_err().then_some(()));
+    assert_eq!(guard.status()["is_leaving"], true);
+    echo(&mut player, "still here");
+    drop(player);
+    assert!(until("it ends", || guard.child.try_wait().unwrap()).success());
+    guard.start_again();
+    let mut player = connect(port);
+    echo(&mut player, "again");
+    guard.ask("POST", "/stop");
+    assert!(until("it ends", || guard.child.try_wait().unwrap()).success());
+    assert!(is_closed(&mut player));
+}

@@ -1,0 +1,279 @@
+//! TLS that ends here: the certificate by name, HTTP/2, WebSocket, bytes, and certificates that change.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::until;
+use crate::plain_http::{get, mirror, upgrade, websocket};
+use crate::servers::{connect, echo, tcp_echo};
+use crate::wire::{OutcomeKind, Route};
+
+/// Makes an authority and a certificate with the program itself.
+fn certify(folder: &Path, names: &[&str]) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
+    assert!(command.arg("ca").arg(folder).args(names).status().unwrap().success());
+}
+
+fn certificate(folder: &Path, names: &[&str]) -> Value {
+    certify(folder, names);
+    json!({"server_names": names, "cert": folder.join("server.pem"), "key": folder.join("server.key")})
+}
+
+fn trusting(folder: &Path, protocols: &[&[u8]]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.join("ca.pem")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Arc::new(config)
+}
+
+type Secure = StreamOwned<ClientConnection, TcpStream>;
+
+fn secure(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<Secure> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut stream = StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), connect(port));
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
+
+fn secure_route(owner: &str, protocol: &str, port: u16, backend: std::net::SocketAddr) -> Route {
+    Route { is_tls: true, ..route(owner, protocol, port, Some(backend)) }
+}
+
+fn started() -> (Guard, TempDir) {
+    let keys = tempfile::tempdir().unwrap();
+    let certificate = certificate(keys.path(), &["localhost", "127.0.0.1"]);
+    (Guard::start_with(json!({"certificates": [certificate]})), keys)
+}
+
+#[test]
+fn bytes_over_tls_end_here_and_a_half_close_is_passed_on() {
+    let (guard, keys) = started();
+    let port = free_port();
+    guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
+    // An address has no name to ask for: whoever connects to the advertised one gets its certificate.
+    for name in ["localhost", "127.0.0.1"] {
+        let mut player = secure(&trusting(keys.path(), &[]), name, port).unwrap();
+        echo(&mut player, "hello");
+        let large = vec![5; 1_000_000];
+        let mut answer = vec![0; large.len()];
+        for (sent, back) in large.chunks(10_000).zip(answer.chunks_mut(10_000)) {
+            player.write_all(sent).unwrap();
+            player.read_exact(back).unwrap();
+        }
+        assert!(answer == large);
+        player.conn.send_close_notify();
+        player.flush().unwrap();
+        player.sock.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(player.read(&mut [0; 1]).unwrap(), 0, "the other half did not end in order");
+    }
+}
+
+#[test]
+fn a_websocket_over_tls_is_bytes_both_ways() {
+    let (guard, keys) = started();
+    let port = free_port();
+    guard.source.serve_route(&secure_route("a", "https", port, websocket()));
+    let mut player = secure(&trusting(keys.path(), &[b"http/1.1"]), "localhost", port).unwrap();
+    upgrade(&mut player, "localhost");
+    (0..50).for_each(|n| echo(&mut player, &format!("message {n}")));
+}
+
+#[test]
+fn http2_over_tls_asks_many_things_at_once_of_a_server_that_knows_http1() {
+    let (guard, keys) = started();
+    let port = free_port();
+    guard.source.serve_route(&secure_route("a", "https", port, mirror()));
+    let config = trusting(keys.path(), &[b"h2", b"http/1.1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        ask_by_http2(TokioIo::new(stream), "https").await;
+    });
+    assert_eq!(guard.figure("http_requests_total{status=\"2xx\"}"), 40);
+    assert_eq!(guard.figure("connections_total{kind=\"https\"}"), 1);
+}
+
+#[test]
+fn http2_is_understood_without_tls_too() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        ask_by_http2(TokioIo::new(stream), "http").await;
+    });
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_are_not() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        for (length, expected) in [(20_000, Some(200)), (40_000, Some(431)), (20_000, Some(200))] {
+            let request = Request::get(format!("http://localhost:{port}/"))
+                .header("x-large", "x".repeat(length))
+                .body(String::new())
+                .unwrap();
+            let status = sender.send_request(request).await.ok().map(|answer| answer.status().as_u16());
+            assert_eq!(status, expected, "for {length} bytes");
+        }
+    });
+}
+
+#[test]
+fn an_http2_connection_that_asks_nothing_is_cut_off() {
+    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut silent = connect(port);
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    // Settings of the other side, and then the end.
+    silent.read_to_end(&mut Vec::new()).unwrap();
+    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
+}
+
+async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static, scheme: &str) {
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let mut asked = Vec::new();
+    for n in 0..40 {
+        let mut sender = sender.clone();
+        let request = Request::post(format!("{scheme}://localhost/{n}"))
+            .header("cookie", "a=1")
+            .header("cookie", "b=2")
+            .body(format!("body {n}"))
+            .unwrap();
+        asked.push(tokio::spawn(async move { sender.send_request(request).await.unwrap() }));
+    }
+    for (n, answer) in asked.into_iter().enumerate() {
+        let text = text_of(answer.await.unwrap().into_body()).await;
+        for expected in [
+            format!("POST /{n} HTTP/1.1\n"),
+            format!("x-forwarded-proto={scheme}\n"),
+            "host=localhost\n".to_owned(),
+            "cookie=a=1; b=2\n".to_owned(),
+            format!("body {n}"),
+        ] {
+            assert!(text.contains(&expected), "no {expected} in\n{text}");
+        }
+    }
+}
+
+async fn text_of(mut body: hyper::body::Incoming) -> String {
+    use hyper::body::Body;
+    let mut all = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await {
+        all.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
+    }
+    String::from_utf8(all).unwrap()
+}
+
+#[test]
+fn the_certificate_is_the_one_of_the_name_that_is_asked_for() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let certificates =
+        json!([certificate(first.path(), &["*.lobby.example"]), certificate(second.path(), &["api.example"]),]);
+    let backends = json!([{"hosts": ["api.example"], "address": mirror(), "proxy_protocol": false}]);
+    let settings = json!({"https": "127.0.0.1:0", "certificates": certificates, "backends": backends});
+    let guard = Guard::start_with(settings);
+    let host = "a-game.lobby.example";
+    let by_host = Route { host: host.to_owned(), ..secure_route("a", "https", 0, mirror()) };
+    guard.source.serve_route(&by_host);
+    let port = guard.listener("https").port();
+    let mut game = secure(&trusting(first.path(), &[]), host, port).unwrap();
+    assert!(get(&mut game, host, "/").text().contains("x-forwarded-proto=https"));
+    let mut api = secure(&trusting(second.path(), &[]), "api.example", port).unwrap();
+    assert_eq!(get(&mut api, "api.example", "/").status(), 200);
+    secure(&trusting(second.path(), &[]), "stranger.example", port).expect_err("nobody has this name");
+    guard.wait_for_figure("connections_refused_total{reason=\"handshake\"}", |refused| refused == 1);
+}
+
+#[test]
+fn certificates_are_read_again_on_sighup_and_broken_ones_change_nothing() {
+    let (mut guard, keys) = started();
+    let port = free_port();
+    guard.source.serve_route(&secure_route("a", "tcp_tls", port, tcp_echo()));
+    let old_authority = trusting(keys.path(), &[]);
+    let mut player = secure(&old_authority, "localhost", port).unwrap();
+    let renewed = tempfile::tempdir().unwrap();
+    let certificate = certificate(renewed.path(), &["localhost"]);
+    guard.set("certificates", json!([certificate]));
+    guard.signal(libc::SIGHUP);
+    let new_authority = trusting(renewed.path(), &[]);
+    until("the new certificate is shown", || secure(&new_authority, "localhost", port).ok());
+    echo(&mut player, "whoever was there stays");
+    std::fs::write(renewed.path().join("server.pem"), "nothing").unwrap();
+    guard.signal(libc::SIGHUP);
+    guard.wait_for_figure("failures_total{of=\"certificates\"}", |failures| failures == 1);
+    echo(&mut secure(&new_authority, "localhost", port).unwrap(), "still");
+}
+
+#[test]
+fn a_route_with_tls_is_refused_while_there_is_no_certificate() {
+    let guard = Guard::start();
+    guard.source.put(&[secure_route("a", "tcp_tls", free_port(), tcp_echo())]);
+    assert!(guard.source.wait_for("a", OutcomeKind::Refused).reason.contains("no certificate"));
+}
+
+#[test]
+fn an_authority_that_is_there_signs_again() {
+    let keys = tempfile::tempdir().unwrap();
+    certify(keys.path(), &["localhost"]);
+    let authority = std::fs::read(keys.path().join("ca.pem")).unwrap();
+    let server = std::fs::read(keys.path().join("server.pem")).unwrap();
+    certify(keys.path(), &["localhost", "game.example"]);
+    assert_eq!(std::fs::read(keys.path().join("ca.pem")).unwrap(), authority);
+    assert_ne!(std::fs::read(keys.path().join("server.pem")).unwrap(), server);
+    use std::os::unix::fs::PermissionsExt;
+    for key in ["ca.key", "server.key"] {
+        let mode = std::fs::metadata(keys.path().join(key)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+}
+
+#[test]
+fn who_does_not_agree_on_tls_in_time_is_cut_off() {
+    let keys = tempfile::tempdir().unwrap();
+    let certificate = certificate(keys.path(), &["localhost"]);
+    let guard = Guard::start_with(json!({"certificates": [certificate], "timeouts": {"handshake_ms": 200}}));
+    let (bytes, requests) = (free_port(), free_port());
+    guard
+        .source
+        .put(&[secure_route("a", "tcp_tls", bytes, tcp_echo()), secure_route("b", "https", requests, mirror())]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    for port in [bytes, requests] {
+        let mut silent = connect(port);
+        silent.write_all(&[22, 3, 1]).unwrap();
+        assert!(crate::servers::is_closed(&mut silent));
+    }
+}

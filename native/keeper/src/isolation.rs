@@ -1,0 +1,228 @@
+//! Keeps the program from all that is not its own. Runs in the child, between fork and exec.
+//!
+//! Three ways, one promise: of the file system it sees what `read` and `write` of the spec list, and it can neither
+//! look into, signal nor trace a process that is not its own.
+//!
+//! - `User`: a root that has only what is listed, process ids of its own, then another user. Needs root.
+//! - `Namespace`: the same in a user namespace.
+//! - `Landlock`: the root stays, what is not listed cannot be opened. The only one where listed paths may come and go.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    Scope,
+};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount, unmount,
+};
+use rustix::process::{Gid, Uid, chdir, getegid, geteuid, pivot_root};
+use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
+
+use crate::spec::{Isolation, Spec};
+
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// Under Landlock the whole of `/proc` would show others' environments and memory. Children of the program have not even
+/// their own there.
+const HARMLESS: [&str; 8] = [
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/sys/kernel",
+];
+
+/// What went wrong, and where.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+/// Prepared before the fork: whatever allocates or may block is done by then where it can be.
+pub struct Cage {
+    isolation: Isolation,
+    root: PathBuf,
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+    uid: u32,
+    gid: u32,
+    outside: (u32, u32),
+}
+
+impl Cage {
+    /// `folder` is the run's own; the root is made in it.
+    pub fn new(spec: &Spec, folder: &Path) -> io::Result<Self> {
+        let root = folder.join("root");
+        if matches!(spec.isolation, Isolation::User | Isolation::Namespace) {
+            fs::create_dir_all(&root)?;
+        }
+        Ok(Self {
+            isolation: spec.isolation,
+            root,
+            read: spec.read.clone(),
+            write: spec.write.clone(),
+            uid: spec.uid,
+            gid: spec.gid,
+            outside: (geteuid().as_raw(), getegid().as_raw()),
+        })
+    }
+
+    /// Goes in. There is no way back.
+    pub fn enter(&self) -> Result<(), Failure> {
+        match self.isolation {
+            Isolation::None => {}
+            Isolation::User => {
+                self.change_root()?;
+                self.become_user()?;
+            }
+            Isolation::Namespace => {
+                be_nobody(self.outside)?;
+                self.change_root()?;
+            }
+            Isolation::Landlock => self.restrict()?,
+        }
+        set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))
+    }
+
+    fn change_root(&self) -> Result<(), Failure> {
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
+            .map_err(|error| failure("making mounts private", error))?;
+        let safe = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("tmpfs", &self.root, "tmpfs", safe, Some(c"size=1m,mode=755")).map_err(|error| failure("root", error))?;
+        for path in &self.read {
+            self.bind(path, MountFlags::RDONLY)?;
+        }
+        for path in &self.write {
+            self.bind(path, MountFlags::empty())?;
+        }
+        for device in DEVICES {
+            let path = Path::new("/dev").join(device);
+            let place = self.place_of(&path);
+            make_file(&place)?;
+            mount_bind_recursive(&path, &place).map_err(|error| failure(&path, error))?;
+        }
+        self.mount_proc()?;
+        mount_remount(&self.root, safe | MountFlags::RDONLY | MountFlags::BIND, c"")
+            .map_err(|error| failure("root, read-only", error))?;
+        chdir(&self.root).map_err(|error| failure("root", error))?;
+        pivot_root(".", ".").map_err(|error| failure("pivot_root", error))?;
+        unmount(".", UnmountFlags::DETACH).map_err(|error| failure("the old root", error))?;
+        chdir("/").map_err(|error| failure("/", error))
+    }
+
+    fn bind(&self, path: &Path, more: MountFlags) -> Result<(), Failure> {
+        let Ok(found) = fs::symlink_metadata(path) else {
+            // Such as /lib64 on machines that have none.
+            return Ok(());
+        };
+        let place = self.place_of(path);
+        if found.is_symlink() {
+            let target = fs::read_link(path).map_err(|error| failure(path, error))?;
+            make_parent(&place)?;
+            return std::os::unix::fs::symlink(target, &place).map_err(|error| failure(path, error));
+        }
+        if found.is_dir() {
+            fs::create_dir_all(&place).map_err(|error| failure(path, error))?;
+        } else {
+            make_file(&place)?;
+        }
+        mount_bind_recursive(path, &place).map_err(|error| failure(path, error))?;
+        let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | more;
+        remount(&place, flags).map_err(|error| failure(path, error))
+    }
+
+    fn place_of(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Of its own processes alone: it has a namespace of them.
+    fn mount_proc(&self) -> Result<(), Failure> {
+        let place = self.root.join("proc");
+        fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
+        let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("proc", &place, "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
+    }
+
+    fn become_user(&self) -> Result<(), Failure> {
+        set_thread_groups(&[]).map_err(|error| failure("groups", error))?;
+        set_thread_gid(Gid::from_raw(self.gid)).map_err(|error| failure("group", error))?;
+        set_thread_uid(Uid::from_raw(self.uid)).map_err(|error| failure("user", error))
+    }
+
+    fn restrict(&self) -> Result<(), Failure> {
+        // What this kernel cannot promise is an error, but for the scopes, which came last.
+        let abi = ABI::V5;
+        let told = |error: &dyn std::fmt::Display| Failure(format!("landlock: {error}"));
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(ABI::V3))
+            .map_err(|error| told(&error))?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(abi))
+            .map_err(|error| told(&error))?
+            .scope(Scope::Signal | Scope::AbstractUnixSocket)
+            .map_err(|error| told(&error))?
+            .create()
+            .map_err(|error| told(&error))?;
+        let devices = DEVICES.iter().map(|name| Path::new("/dev").join(name));
+        let reads = self.read.iter().cloned().chain(HARMLESS.map(PathBuf::from));
+        let listed = reads
+            .map(|path| (path, AccessFs::from_read(abi)))
+            .chain(self.write.iter().cloned().map(|path| (path, AccessFs::from_all(abi))))
+            .chain(devices.map(|path| (path, AccessFs::ReadFile | AccessFs::WriteFile)));
+        for (path, access) in listed {
+            let Ok(opened) = PathFd::new(&path) else { continue };
+            let access = if path.is_dir() { access } else { access & AccessFs::from_file(abi) };
+            rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(|error| told(&error))?;
+        }
+        rules.restrict_self().map(drop).map_err(|error| told(&error))
+    }
+}
+
+const NOBODY: u32 = 65_534;
+
+/// In the user namespace that the child was made in. A program that finds itself root would try what it cannot do.
+fn be_nobody((uid, gid): (u32, u32)) -> Result<(), Failure> {
+    put("/proc/self/setgroups", "deny")?;
+    put("/proc/self/uid_map", &format!("{NOBODY} {uid} 1"))?;
+    put("/proc/self/gid_map", &format!("{NOBODY} {gid} 1"))
+}
+
+/// In a user namespace what was locked by the one above has to be named again.
+fn remount(place: &Path, flags: MountFlags) -> rustix::io::Result<()> {
+    mount_remount(place, flags, c"").or_else(|_| {
+        let kept = flags | MountFlags::NOATIME;
+        mount_remount(place, kept, c"")
+            .or_else(|_| mount_remount(place, flags | MountFlags::RELATIME | MountFlags::NOEXEC, c""))
+    })
+}
+
+fn make_parent(place: &Path) -> Result<(), Failure> {
+    match place.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(|error| failure(parent, error)),
+        None => Ok(()),
+    }
+}
+
+fn make_file(place: &Path) -> Result<(), Failure> {
+    make_parent(place)?;
+    File::create(place).map(drop).map_err(|error| failure(place, error))
+}
+
+fn put(path: &str, text: &str) -> Result<(), Failure> {
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| failure(path, error))
+}
+
+fn failure(what: impl AsRef<Path>, error: impl std::fmt::Display) -> Failure {
+    Failure(format!("isolation: {}: {error}", what.as_ref().display()))
+}

@@ -1,0 +1,40 @@
+//! `hosting-keeper <folder>`: runs the one game server of a folder, keeps its log, and records its end.
+//!
+//! The folder is the whole interface: `spec` says what to run, `lock` is held as long as it may run, `state` says how it
+//! is, `control` takes commands, `log/` has what it wrote. Nothing else is needed: the service may stop, crash and be
+//! replaced meanwhile. One folder is one run, ever. Ends with 0 when the run is over and recorded, 64 when it is called
+//! wrongly, 75 when the folder is somebody else's or was run before, 78 when `spec` cannot be used, 74 when the disk fails.
+
+mod control;
+mod isolation;
+mod keeper;
+mod log;
+mod memory;
+mod program;
+mod spec;
+mod state;
+mod times;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use keeper::Refusal;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let (Some(folder), None) = (arguments.next(), arguments.next()) else {
+        eprintln!("usage: hosting-keeper <folder>");
+        return ExitCode::from(64);
+    };
+    match keeper::keep(Path::new(&folder)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => {
+            eprintln!("{}: {refusal}", Path::new(&folder).display());
+            ExitCode::from(match refusal {
+                Refusal::Taken => 75,
+                Refusal::Spec(_) => 78,
+                Refusal::Disk(_) => 74,
+            })
+        }
+    }
+}

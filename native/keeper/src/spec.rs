@@ -1,0 +1,196 @@
+//! `spec`: what is to be run, written by the driver before the keeper starts.
+//!
+//! NUL-terminated `key=value` records, in any order. Keys that may repeat are lists in their order. A key that is not
+//! known is refused: a keeper older than the service must not leave out a limit.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How the program is kept from what is not its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Not at all.
+    None,
+    /// Another user, in a root of its own. Needs root.
+    User,
+    /// Landlock: it may open nothing but what is listed.
+    Landlock,
+    /// A user namespace with a root and process ids of its own.
+    Namespace,
+}
+
+/// What to run, and within which limits.
+#[derive(Debug)]
+pub struct Spec {
+    /// Program and arguments; the first is a path.
+    pub command: Vec<OsString>,
+    /// All of its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it starts.
+    pub workdir: PathBuf,
+    /// Between SIGTERM and SIGKILL when the keeper itself is told to end.
+    pub kill_timeout: Duration,
+    /// Of the log on disk; the oldest segments go.
+    pub log_bytes_max: u64,
+    /// A FIFO that is told `<id> <what>` lines.
+    pub notify: Option<PathBuf>,
+    /// What it is called there.
+    pub id: String,
+    /// How it is kept apart.
+    pub isolation: Isolation,
+    /// Whom it runs as, with `Isolation::User`.
+    pub uid: u32,
+    /// Its group, with `Isolation::User`.
+    pub gid: u32,
+    /// What it may read and run.
+    pub read: Vec<PathBuf>,
+    /// What it may write.
+    pub write: Vec<PathBuf>,
+    /// Of the whole tree of its processes, watched by the keeper; 0: somebody else does, or nobody.
+    pub memory_max_bytes: u64,
+    /// Files that take process ids of members: its control groups.
+    pub cgroups: Vec<PathBuf>,
+    /// A file that counts kills for want of memory, as `oom_kill <n>`: `memory.events` or `memory.oom_control`.
+    pub oom_counter: Option<PathBuf>,
+    /// Its weight against others; 0 is the usual one.
+    pub nice: i32,
+}
+
+impl Spec {
+    /// Reads it. The error is a sentence.
+    pub fn parse(content: &[u8]) -> Result<Self, String> {
+        let mut spec = Self {
+            command: Vec::new(),
+            env: Vec::new(),
+            workdir: PathBuf::new(),
+            kill_timeout: Duration::from_secs(30),
+            log_bytes_max: 64 << 20,
+            notify: None,
+            id: String::new(),
+            isolation: Isolation::None,
+            uid: 0,
+            gid: 0,
+            read: Vec::new(),
+            write: Vec::new(),
+            memory_max_bytes: 0,
+            cgroups: Vec::new(),
+            oom_counter: None,
+            nice: 0,
+        };
+        let Some(content) = content.strip_suffix(b"\0") else {
+            return Err("spec does not end with NUL: it is not whole".to_owned());
+        };
+        for record in content.split(|&byte| byte == 0) {
+            let Some(at) = record.iter().position(|&byte| byte == b'=') else {
+                return Err(format!("spec: no '=' in {:?}", OsStr::from_bytes(record)));
+            };
+            spec.take(&record[..at], OsStr::from_bytes(&record[at + 1..]))?;
+        }
+        spec.checked()
+    }
+
+    fn take(&mut self, key: &[u8], value: &OsStr) -> Result<(), String> {
+        match key {
+            b"command" => self.command.push(value.to_owned()),
+            b"env" => self.env.push(variable(value)?),
+            b"workdir" => self.workdir = value.into(),
+            b"kill_timeout_ms" => self.kill_timeout = Duration::from_millis(number(key, value)?),
+            b"log_bytes_max" => self.log_bytes_max = number(key, value)?,
+            b"notify" => self.notify = Some(value.into()),
+            b"id" => self.id = value.to_string_lossy().into_owned(),
+            b"isolation" => self.isolation = isolation(value)?,
+            b"uid" => self.uid = number(key, value)?,
+            b"gid" => self.gid = number(key, value)?,
+            b"read" => self.read.push(value.into()),
+            b"write" => self.write.push(value.into()),
+            b"memory_max_bytes" => self.memory_max_bytes = number(key, value)?,
+            b"cgroup" => self.cgroups.push(value.into()),
+            b"oom_counter" => self.oom_counter = Some(value.into()),
+            b"nice" => self.nice = number(key, value)?,
+            _ => return Err(format!("spec: unknown key {:?}", OsStr::from_bytes(key))),
+        }
+        Ok(())
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        if self.command.is_empty() {
+            return Err("spec: no command".to_owned());
+        }
+        if !self.workdir.is_absolute() {
+            return Err("spec: workdir must be an absolute path".to_owned());
+        }
+        if self.isolation == Isolation::User && (self.uid == 0 || self.gid == 0) {
+            return Err("spec: isolation=user needs uid and gid that are not root's".to_owned());
+        }
+        if let Some(path) = self.read.iter().chain(&self.write).find(|path| !path.is_absolute()) {
+            return Err(format!("spec: {} must be an absolute path", path.display()));
+        }
+        Ok(self)
+    }
+}
+
+fn variable(value: &OsStr) -> Result<(OsString, OsString), String> {
+    let bytes = value.as_bytes();
+    match bytes.iter().position(|&byte| byte == b'=') {
+        Some(at) if at > 0 => Ok((OsStr::from_bytes(&bytes[..at]).into(), OsStr::from_bytes(&bytes[at + 1..]).into())),
+        _ => Err(format!("spec: env {value:?} is not NAME=VALUE")),
+    }
+}
+
+fn number<T: std::str::FromStr>(key: &[u8], value: &OsStr) -> Result<T, String> {
+    value
+        .to_str()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| format!("spec: {} is no number that fits: {value:?}", String::from_utf8_lossy(key)))
+}
+
+fn isolation(value: &OsStr) -> Result<Isolation, String> {
+    match value.as_bytes() {
+        b"none" => Ok(Isolation::None),
+        b"user" => Ok(Isolation::User),
+        b"landlock" => Ok(Isolation::Landlock),
+        b"namespace" => Ok(Isolation::Namespace),
+        _ => Err(format!("spec: isolation {value:?} is none, user, landlock or namespace")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: &[u8] = b"command=/bin/game\0command=--x=1\0workdir=/srv\0";
+
+    fn with(more: &[u8]) -> Result<Spec, String> {
+        Spec::parse(&[LEAST, more].concat())
+    }
+
+    #[test]
+    fn values_keep_every_byte_but_nul() {
+        let spec = with(b"env=A=b=c\nd\0env=EMPTY=\0kill_timeout_ms=250\0").expect("good");
+        assert_eq!(spec.command, ["/bin/game", "--x=1"]);
+        assert_eq!(spec.env, [("A".into(), "b=c\nd".into()), ("EMPTY".into(), "".into())]);
+        assert_eq!(spec.kill_timeout, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn what_is_not_whole_or_not_known_is_refused() {
+        for (more, words) in [
+            (&b"nice=3"[..], "not whole"),
+            (b"niceness=3\0", "unknown key"),
+            (b"nice=low\0", "no number"),
+            (b"uid=-1\0", "no number"),
+            (b"env==x\0", "not NAME=VALUE"),
+            (b"isolation=some\0", "none, user"),
+            (b"isolation=user\0", "needs uid"),
+            (b"read=usr\0", "absolute"),
+            (b"\0", "no '='"),
+        ] {
+            let refusal = with(more).expect_err("refused");
+            assert!(refusal.contains(words), "{refusal}");
+        }
+        assert!(Spec::parse(b"workdir=/srv\0").expect_err("refused").contains("no command"));
+        assert!(Spec::parse(b"command=x\0").expect_err("refused").contains("workdir"));
+    }
+}

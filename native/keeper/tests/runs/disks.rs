@@ -1,0 +1,123 @@
+//! Logs and records on disks that are full or slow.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+
+use crate::folder::{NONE, Run, needs_root, until};
+
+/// A small disk, as long as it is needed.
+struct Disk {
+    place: TempDir,
+}
+
+impl Disk {
+    fn of_bytes(size: u64) -> Self {
+        let place = tempfile::tempdir().expect("a folder");
+        let options = std::ffi::CString::new(format!("size={size},mode=755")).expect("text");
+        mount("tmpfs", place.path(), "tmpfs", MountFlags::empty(), Some(options.as_c_str())).expect("mounted");
+        Self { place }
+    }
+
+    fn run(&self, script: &str) -> Run {
+        let folder = TempDir::new_in(self.place.path()).expect("a folder");
+        Run::of(NONE, folder, &["/bin/sh", "-c", script], &["log_bytes_max=67108864"])
+    }
+
+    /// Takes all that is left, and says where.
+    fn fill(&self) -> std::path::PathBuf {
+        let ballast = self.place.path().join("ballast");
+        let mut file = fs::File::create(&ballast).expect("ballast");
+        let page = [0; 4096];
+        while std::io::Write::write_all(&mut file, &page).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = unmount(self.place.path(), UnmountFlags::DETACH);
+    }
+}
+
+fn mark(path: &Path) -> String {
+    format!("echo {} >&2; : > {}", "x".repeat(9), path.display())
+}
+
+#[test]
+fn a_program_never_waits_for_a_disk_that_is_full_and_what_was_lost_is_counted() {
+    if !needs_root("a full disk") {
+        return;
+    }
+    let disk = Disk::of_bytes(4 << 20);
+    let outside = tempfile::tempdir().expect("a folder");
+    let (full, wrote) = (outside.path().join("full"), outside.path().join("wrote"));
+    let script = format!(
+        "echo first; until [ -e {} ]; do sleep 0.01; done; yes | head -n 3000000; {}",
+        full.display(),
+        mark(&wrote)
+    );
+    let run = disk.run(&script).begun();
+    run.says("o first");
+    let ballast = disk.fill();
+    fs::write(&full, "").expect("told");
+    // It wrote all that it has, many times what a pipe takes.
+    until(|| wrote.exists(), "it writes as if there was no disk");
+    let keeper = run.number("keeper_pid");
+    until(|| crate::folder::descendants(keeper).is_empty(), "it ends");
+    assert_eq!(run.state()["status"], "running", "an end that is not recorded is no end");
+    fs::remove_file(ballast).expect("room again");
+    let state = run.ended();
+    assert_eq!((state["exit_code"].as_str(), state["reason"].as_str()), ("0", "exited"));
+    let log = run.log();
+    let lost: u64 = log
+        .iter()
+        .filter_map(|line| line.strip_prefix("e [")?.strip_suffix(" lines lost: the disk took no more]"))
+        .map(|count| count.parse::<u64>().expect("a number"))
+        .sum();
+    let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
+    assert!(lost > 0, "{:?}", log.last());
+    assert_eq!(kept + lost, 3_000_001);
+}
+
+#[test]
+fn a_folder_on_a_full_disk_starts_nothing_and_may_be_tried_again() {
+    if !needs_root("a full disk") {
+        return;
+    }
+    let disk = Disk::of_bytes(1 << 20);
+    let run = disk.run("echo up");
+    let ballast = disk.fill();
+    let refused = run.keep();
+    assert_eq!(refused.status.code(), Some(74), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("No space left"));
+    assert!(!run.path("state").exists());
+    fs::remove_file(ballast).expect("room again");
+    assert_eq!(run.begun().ended()["exit_code"], "0");
+}
+
+#[test]
+fn a_program_never_waits_for_a_disk_that_does_not_answer_and_is_stopped_in_time() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let wrote = outside.path().join("wrote");
+    let script = format!("trap '' TERM; yes | head -n 3000000; {}; sleep 1000", mark(&wrote));
+    let run = Run::of_shell(&script);
+    fs::create_dir(run.path("log")).expect("log");
+    // Opening it takes until somebody reads: a disk that has no answer.
+    let segment = run.path("log").join(format!("{:020}", 0));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &segment, rustix::fs::Mode::RWXU).expect("fifo");
+    let run = run.begun();
+    until(|| wrote.exists(), "it writes as if there was no disk");
+    let keeper = run.number("keeper_pid");
+    run.tell("stop 20");
+    until(|| crate::folder::descendants(keeper).is_empty(), "the deadline needs no disk");
+    let mut text = String::new();
+    fs::File::open(segment).expect("answers").read_to_string(&mut text).expect("text");
+    assert_eq!(run.ended()["reason"], "stopped");
+    let lost = text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
+    let kept = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
+    assert_eq!(kept + lost.expect("told").parse::<usize>().expect("a number"), 3_000_001);
+}

@@ -1,0 +1,228 @@
+//! A folder with a spec, its keeper, and what can be seen of it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Who the program is, and who the keeper is where it is not us.
+pub const USER: u32 = 61_234;
+
+/// How a program is kept apart, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub isolation: &'static str,
+    pub is_ordinary: bool,
+}
+
+pub const NONE: Way = Way { isolation: "none", is_ordinary: false };
+
+impl Way {
+    /// Whether ending the first process ends all others.
+    pub fn has_own_processes(self) -> bool {
+        ["user", "namespace"].contains(&self.isolation)
+    }
+}
+
+/// All that this machine can do, each as root and as an ordinary user; what it cannot is told.
+pub fn possible() -> Vec<Way> {
+    let all = ["none", "user", "namespace", "landlock"];
+    let ways = all.into_iter().flat_map(|isolation| [false, true].map(|is_ordinary| Way { isolation, is_ordinary }));
+    ways.filter(|&way| match (way.isolation, way.is_ordinary) {
+        ("user", true) => false,
+        ("user", false) => is_root() || skips(way, "needs root"),
+        (_, true) => is_root() && (is_for_all(KEEPER) || skips(way, "the binary is not for other users")),
+        _ => true,
+    })
+    .collect()
+}
+
+/// The same but for those that keep nothing apart.
+pub fn apart() -> Vec<Way> {
+    possible().into_iter().filter(|way| way.isolation != "none").collect()
+}
+
+fn skips(way: Way, why: &str) -> bool {
+    eprintln!("SKIPPED {way:?}: {why}");
+    false
+}
+
+/// Visible where a test cannot be run at all.
+pub fn needs_root(what: &str) -> bool {
+    if !is_root() {
+        eprintln!("SKIPPED {what}: needs root");
+    }
+    is_root()
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn is_for_all(path: &str) -> bool {
+    Path::new(path).ancestors().all(|one| fs::metadata(one).is_ok_and(|found| found.mode() & 0o005 == 0o005))
+}
+
+pub const KEEPER: &str = env!("CARGO_BIN_EXE_hosting-keeper");
+
+/// A folder with a spec, and what can be seen of it.
+pub struct Run {
+    pub folder: TempDir,
+    way: Way,
+}
+
+impl Run {
+    pub fn of_shell(script: &str) -> Self {
+        Self::new(NONE, script, &[])
+    }
+
+    pub fn new(way: Way, script: &str, more: &[&str]) -> Self {
+        Self::of(way, tempfile::tempdir().expect("a folder"), &["/bin/sh", "-c", script], more)
+    }
+
+    /// As the driver makes it: the scratch folder is its own until the keeper gives it away.
+    pub fn of(way: Way, folder: TempDir, command: &[&str], more: &[&str]) -> Self {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+        let scratch = folder.path().join("scratch");
+        fs::DirBuilder::new().mode(0o700).create(&scratch).expect("scratch");
+        let place = scratch.display();
+        let mut records = vec![
+            "id=one".to_owned(),
+            format!("isolation={}", way.isolation),
+            format!("uid={USER}"),
+            format!("gid={USER}"),
+            format!("workdir={place}"),
+            format!("write={place}"),
+            "env=PATH=/usr/bin:/bin".to_owned(),
+        ];
+        records.extend(["/usr", "/lib", "/lib64", "/bin"].map(|path| format!("read={path}")));
+        records.extend(more.iter().map(|&one| one.to_owned()));
+        records.extend(command.iter().map(|word| format!("command={word}")));
+        fs::write(folder.path().join("spec"), records.join("\0") + "\0").expect("spec");
+        if way.is_ordinary {
+            for path in [folder.path(), &scratch, &folder.path().join("spec")] {
+                std::os::unix::fs::chown(path, Some(USER), Some(USER)).expect("given");
+            }
+        }
+        Self { folder, way }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn keeper(&self) -> Command {
+        let mut keeper = Command::new(KEEPER);
+        keeper.arg(self.folder.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if self.way.is_ordinary {
+            keeper.uid(USER).gid(USER);
+        }
+        keeper
+    }
+
+    pub fn keep(&self) -> Output {
+        self.keeper().output().expect("keeper runs")
+    }
+
+    pub fn begun(self) -> Self {
+        let output = self.keep();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self
+    }
+
+    pub fn state(&self) -> HashMap<String, String> {
+        let text = fs::read_to_string(self.path("state")).unwrap_or_default();
+        text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+    }
+
+    pub fn number(&self, key: &str) -> i32 {
+        self.state()[key].parse().expect("a number")
+    }
+
+    pub fn ended(&self) -> HashMap<String, String> {
+        until(|| self.state().get("status").is_some_and(|status| status == "ended"), "the run ends");
+        self.state()
+    }
+
+    pub fn is_any_suspended(&self) -> bool {
+        let stat = |pid| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        descendants(self.number("keeper_pid")).into_iter().any(|pid| stat(pid).contains(") T "))
+    }
+
+    pub fn tell(&self, command: &str) {
+        let mut control = fs::OpenOptions::new().write(true).open(self.path("control")).expect("control");
+        writeln!(control, "{command}").expect("told");
+    }
+
+    /// Bytes of its log on disk now. Segments may go while they are counted.
+    pub fn log_bytes(&self) -> u64 {
+        let entries = fs::read_dir(self.path("log")).expect("log").map(|one| one.expect("entry"));
+        entries.map(|one| one.metadata().map_or(0, |found| found.len())).sum()
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(self.path("log")).expect("log").map(|one| one.expect("entry").path()).collect();
+        names.sort();
+        let text: String = names.iter().map(|path| fs::read_to_string(path).expect("text")).collect();
+        text.lines().map(|line| line.split_once(' ').expect("a stamp").1.to_owned()).collect()
+    }
+
+    /// What it said on its standard output.
+    pub fn said(&self) -> Vec<String> {
+        self.log().into_iter().filter_map(|line| line.strip_prefix("o ").map(str::to_owned)).collect()
+    }
+
+    pub fn says(&self, line: &str) {
+        let is_over = || self.state().get("status").is_some_and(|status| status == "ended");
+        until(|| self.log().iter().any(|one| one == line) || is_over(), line);
+        assert!(self.log().iter().any(|one| one == line), "{line}: {:?}, {:?}", self.log(), self.state());
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.path("state").exists() && self.state()["status"] != "ended" {
+            // Where nobody reads any more it is refused at once.
+            let open = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(self.path("control"));
+            if let Ok(mut control) = open {
+                let _ = writeln!(control, "stop 0");
+            }
+        }
+    }
+}
+
+pub fn until(mut is_so: impl FnMut() -> bool, what: &str) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+pub fn descendants(of: i32) -> Vec<i32> {
+    let mut found = vec![of];
+    let mut at = 0;
+    while at < found.len() {
+        let tasks = fs::read_dir(format!("/proc/{}/task", found[at])).into_iter().flatten().flatten();
+        let below: Vec<i32> = tasks
+            .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+            .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        found.extend(below);
+        at += 1;
+    }
+    found.remove(0);
+    found
+}

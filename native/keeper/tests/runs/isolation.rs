@@ -1,0 +1,200 @@
+//! What a program can reach that wants more than its own.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+
+use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible};
+
+/// Says what it could do that it must not be able to.
+const HOSTILE: &str = r#"
+$| = 1;
+until (-s "go") { select undef, undef, undef, 0.01 }
+open GO, "<", "go"; my ($is_weak, $key, $other, $ours, @pids) = split ' ', <GO>;
+my ($ptrace, $mknod, $mount) = `uname -m` =~ /aarch64/ ? (117, 33, 40) : (101, 259, 165);
+sub broke { my ($what, $is_so) = @_; print "BROKE $what\n" if $is_so }
+sub opens { my ($how, $path) = @_; return open(my $file, $how, $path) ? 1 : 0 }
+sub lists { return opendir(my $folder, $_[0]) ? 1 : 0 }
+sub sees { opendir(my $folder, $_[0]) or return; return grep { !/^(\.\.?|scratch)$/ && "$_[0]/$_" ne $ours } readdir $folder }
+for my $path ($key, "$other/state", "$other/spec", "$other/control", "/etc/passwd", "/etc/hostname", "$ours/spec",
+              "$ours/state", "$ours/lock", "$ours/control", "$ours/log/00000000000000000000") {
+    broke("reads $path", opens("<", $path) || opens("+<", $path));
+}
+for my $path ($other, "$other/scratch", "$other/log", $ours, "$ours/log", "/tmp", "/root", "/home", "/etc", "/var") {
+    broke("sees $path/$_", 1) for sees($path);
+    broke("makes $path/new", opens(">", "$path/new") || mkdir "$path/made");
+}
+for my $path ("/new", "/usr/new", "/usr/bin/sh", "/dev/new", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname",
+              "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger") {
+    broke("writes $path", opens(">>", $path));
+}
+symlink $key, "link"; broke("reads by a symlink", opens("<", "link"));
+broke("links", link $key, "hard"); broke("removes", unlink $key); broke("renames", rename $key, "taken");
+broke("changes a mode", chmod 0777, $key) unless $is_weak; broke("changes an owner", chown $<, $<, $other) unless $is_weak;
+for my $pid (@pids, getppid) {
+    for my $name (qw(environ maps mem smaps auxv stack)) {
+        broke("reads $name of $pid", open(my $file, "<", "/proc/$pid/$name") && sysread($file, my $got, 1));
+    }
+    broke("writes mem of $pid", opens("+<", "/proc/$pid/mem"));
+    broke("limits $pid", opens(">", "/proc/$pid/oom_score_adj") || opens(">", "/proc/$pid/comm"));
+    broke("lists fd of $pid", lists("/proc/$pid/fd"));
+    broke("goes to $_ of $pid", lists("/proc/$pid/$_") || opens("<", "/proc/$pid/$_$key")) for qw(root cwd);
+    broke("traces $pid", syscall($ptrace, 16, $pid, 0, 0) == 0);
+    broke("signals $pid", kill 0, $pid) unless $pid == 1;
+}
+broke("signals a group", kill 0, -$pids[0]);
+broke("makes a device", syscall($mknod, -100, "device", 0060666, 0x103) == 0);
+broke("mounts", syscall($mount, my $none = "none", my $to = "/proc", my $kind = "tmpfs", 0, 0) == 0);
+broke("changes its root", chroot "."); $< = 0; $> = 0; broke("becomes root", $> == 0);
+open STATUS, "<", "/proc/self/status"; my $status = join "", <STATUS>;
+broke("has capabilities", $status !~ /CapPrm:\s+0+\nCapEff:\s+0+\n/);
+broke("has other groups", $status =~ /Groups:.*\b0\b/);
+broke("may get privileges", $status !~ /NoNewPrivs:\s+1/);
+print "over\n";
+"#;
+
+/// A process that is nobody's of the run, and has a secret.
+struct Bystander(Child);
+
+impl Bystander {
+    /// With the program's own user where that can be, which is the hardest.
+    fn beside(way: Way) -> Self {
+        let mut command = Command::new("/bin/sleep");
+        command.arg("1000").env("SECRET", "secret").stdin(Stdio::null());
+        if way.is_ordinary || way.isolation != "namespace" && needs_root("another user's process") {
+            command.uid(USER).gid(USER);
+        }
+        Self(command.process_group(0).spawn().expect("sleeps"))
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn a_key(mode: u32) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("secret"), "secret").expect("key");
+    // Whoever would open it, if modes were all that there is.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).expect("mode");
+    fs::set_permissions(folder.path().join("secret"), fs::Permissions::from_mode(mode & 0o666)).expect("mode");
+    folder
+}
+
+#[test]
+fn a_hostile_program_reaches_nothing_but_its_own() {
+    for way in apart() {
+        let key = a_key(0o777);
+        if way.is_ordinary {
+            chown(key.path(), Some(USER), Some(USER)).expect("given");
+            chown(key.path().join("secret"), Some(USER), Some(USER)).expect("given");
+        }
+        let bystander = Bystander::beside(way);
+        let other = Run::new(way, "echo up; sleep 1000", &[]).begun();
+        other.says("o up");
+        let run = Run::new(way, "exec perl hostile", &[]);
+        fs::write(run.path("scratch/hostile"), HOSTILE).expect("program");
+        fs::set_permissions(run.path("scratch/hostile"), fs::Permissions::from_mode(0o644)).expect("mode");
+        let run = run.begun();
+        let pids = [bystander.0.id() as i32, run.number("keeper_pid"), other.number("keeper_pid"), other.number("pid")];
+        let pids = pids.map(|pid| pid.to_string()).join(" ");
+        // Landlock has no rule for modes and owners, so whoever is the owner of a file may change these.
+        let is_weak = u8::from(way.isolation == "landlock" && (way.is_ordinary || !is_root()));
+        let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
+        fs::write(
+            run.path("scratch/go"),
+            format!("{is_weak} {} {theirs} {folder} {pids} {}\n", key.path().join("secret").display(), std::process::id()),
+        )
+        .expect("told");
+        let state = run.ended();
+        assert_eq!(run.log(), ["o over"], "{way:?}: {state:?}");
+        assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
+        other.tell("stop 0");
+        other.ended();
+    }
+}
+
+#[test]
+fn a_program_has_no_descriptors_no_variables_and_no_files_but_what_it_is_given() {
+    for way in possible() {
+        let script = "set -- /proc/self/fd/*; echo $#; env; echo fine > mine; cat mine; echo through > /dev/null; \
+                      [ -w . ] && umask";
+        let run = Run::new(way, script, &["env=A=b c"]).begun();
+        assert_eq!(run.ended()["exit_code"], "0", "{way:?}: {:?}", run.log());
+        let mut seen = run.said();
+        // Standard streams and the folder that is being read; and what the shell sets by itself.
+        assert_eq!(seen.remove(0), "4", "{way:?}");
+        seen.retain(|line| !["PWD=", "OLDPWD=", "SHLVL=", "_="].iter().any(|start| line.starts_with(start)));
+        seen.sort();
+        assert_eq!(seen, ["0022", "A=b c", "PATH=/usr/bin:/bin", "fine"], "{way:?}");
+    }
+}
+
+#[test]
+fn a_program_has_all_that_it_needs_however_careful_its_keeper_is_started() {
+    for way in possible() {
+        let run = Run::new(way, "echo up; echo x > /dev/null && echo y > scratched && cat scratched", &[]);
+        let mut careful = Command::new("/bin/sh");
+        careful.args(["-c", "umask 077; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
+        if way.is_ordinary {
+            careful.uid(USER).gid(USER);
+        }
+        assert!(careful.status().expect("keeper runs").success());
+        let state = run.ended();
+        assert_eq!(run.said(), ["up", "y"], "{way:?}: {state:?}");
+    }
+}
+
+#[test]
+fn what_is_written_by_the_keeper_is_for_its_user_alone() {
+    let run = Run::of_shell("echo up").begun();
+    run.ended();
+    for (name, mode) in [("state", 0o600), ("lock", 0o600), ("control", 0o600), ("log", 0o700)] {
+        let found = fs::metadata(run.path(name)).expect("there").permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{name}");
+    }
+    let segment = run.path("log").join(format!("{:020}", 0));
+    assert_eq!(fs::metadata(segment).expect("there").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn what_is_listed_for_reading_is_read_only_in_its_depth() {
+    if !needs_root("a disk below another") {
+        return;
+    }
+    for way in apart() {
+        let build = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(build.path(), fs::Permissions::from_mode(0o777)).expect("mode");
+        let below = build.path().join("below");
+        fs::create_dir(&below).expect("below");
+        mount("tmpfs", &below, "tmpfs", MountFlags::empty(), Some(c"mode=777,size=1m")).expect("mounted");
+        fs::write(below.join("asset"), "asset\n").expect("asset");
+        let place = below.display();
+        let script = format!("cat {place}/asset; echo x > {place}/new && echo wrote; echo x > {place}/../new && echo wrote");
+        let run = Run::new(way, &script, &[&format!("read={}", build.path().display())]).begun();
+        run.ended();
+        unmount(&below, UnmountFlags::DETACH).expect("unmounted");
+        assert_eq!(run.said(), ["asset"], "{way:?}: {:?}", run.log());
+    }
+}
+
+#[test]
+fn only_what_is_the_runs_own_is_given_away() {
+    if !needs_root("giving away") {
+        return;
+    }
+    let shared = tempfile::tempdir().expect("a folder");
+    let owner = |path: &std::path::Path| std::os::unix::fs::MetadataExt::uid(&fs::metadata(path).expect("there"));
+    for way in apart().into_iter().filter(|way| ["user", "landlock"].contains(&way.isolation) && !way.is_ordinary) {
+        let run = Run::new(way, "echo up", &[&format!("write={}", shared.path().display())]).begun();
+        run.ended();
+        assert_eq!((owner(&run.path("scratch")), owner(shared.path()), owner(run.folder.path())), (USER, 0, 0));
+    }
+}

@@ -1,0 +1,8 @@
+//! Whole runs: real programs under a real keeper, seen through the folder alone.
+
+mod disks;
+mod folder;
+mod isolation;
+mod limits;
+mod lives;
+mod starts;

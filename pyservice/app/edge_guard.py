@@ -1,0 +1,187 @@
+"""Edge-guard as seen from `serve`: found running, or started, or replaced by the one that these settings mean; started
+again when it ends by itself. It outlives this process, so it is a child only by chance: what tells is its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice.durable import write_file
+from pyservice.observability.logging import get_logger
+from pyservice.settings import Settings
+
+BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
+
+_LOOK_S: Final = 0.02
+_TAKEN: Final = 75
+_START_S: Final = 10.0
+_AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
+_LOG_MAX_BYTES: Final = 1 << 20
+
+_log = get_logger("serve")
+
+
+class EdgeGuard:
+    """The one of this data directory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._folder = settings.data_dir.resolve() / "edge"
+        self._config = _config(settings, self._folder)
+        self._pid = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the one that serves; 0: none."""
+        return self._holder()
+
+    async def keep(self, stop: asyncio.Event) -> None:
+        """Until `stop`: one of these settings serves."""
+        tried = 0
+        while not stop.is_set():
+            try:
+                await self._ensure()
+            except (OSError, EdgeGuardFailed) as error:
+                _log.error("edge-guard does not serve", error=str(error))
+            else:
+                tried = 0
+                await self._until_it_ends(stop)
+                if not stop.is_set():
+                    _log.error("edge-guard ended; starting it again")
+            await _pause(stop, _AGAIN_S[min(tried, len(_AGAIN_S) - 1)])
+            tried += 1
+
+    async def end(self) -> None:
+        """Ends it, and whoever it took over from. At once: connections are cut."""
+        pid = self._holder()
+        if not pid:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            # The first drains, the second hurries.
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
+        while self._holder() == pid:
+            self._reap()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ensure(self) -> None:
+        """Raises OSError, EdgeGuardFailed."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wanted = json.dumps({"config": self._config, "binary": _version()}, sort_keys=True)
+        started = self._folder / "started.json"
+        with contextlib.suppress(FileNotFoundError):
+            if self._holder() and started.read_text() == wanted:
+                self._pid = self._holder()
+                _log.info("edge-guard found", pid=self._pid)
+                return
+        path = self._folder / "config.json"
+        write_file(path, json.dumps(self._config, indent=1).encode())
+        before = self._holder()
+        self._process = await asyncio.to_thread(self._start, path)
+        await self._started(before)
+        write_file(started, wanted.encode())
+        self._pid = self._holder()
+        _log.info("edge-guard started", pid=self._pid, replaced=before or None)
+
+    def _start(self, path: Path) -> subprocess.Popen[bytes]:
+        with self._open_log() as log:
+            return subprocess.Popen(
+                [str(BINARY), str(path), "--replace"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+
+    async def _started(self, before: int) -> None:
+        assert self._process is not None
+        async with asyncio.timeout(_START_S):
+            while self._holder() in (0, before):
+                if self._process.poll() is not None:
+                    raise EdgeGuardFailed(
+                        f"ended with {self._process.returncode}: {self._last_line()}"
+                    )
+                await asyncio.sleep(_LOOK_S)
+
+    def _open_log(self) -> Any:
+        path = self._folder / "log"
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size > _LOG_MAX_BYTES:
+                path.rename(path.with_suffix(".old"))
+        return path.open("ab")
+
+    def _last_line(self) -> str:
+        lines = (self._folder / "log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else ""
+
+    def _holder(self) -> int:
+        """Whoever has the lock; 0: nobody."""
+        try:
+            descriptor = os.open(self._folder / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.read(descriptor, 32)
+            return int(text) if text.strip() else 0
+        finally:
+            os.close(descriptor)
+        return 0
+
+    async def _until_it_ends(self, stop: asyncio.Event) -> None:
+        try:
+            descriptor = os.pidfd_open(self._pid)
+        except ProcessLookupError:
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(descriptor, ended.set)
+        waiting = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(stop.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            for one in waiting:
+                one.cancel()
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.poll()
+
+
+class EdgeGuardFailed(Exception):
+    """It did not start; says why."""
+
+
+async def _pause(stop: asyncio.Event, pause_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(pause_s):
+            await stop.wait()
+
+
+def _version() -> list[int]:
+    found = BINARY.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _config(settings: Settings, folder: Path) -> dict[str, Any]:
+    edge = settings.edge
+    return {
+        "folder": str(folder),
+        "source": str(settings.admin_socket.resolve()),
+        "bind": edge.bind,
+        "advertised": edge.address,
+    }

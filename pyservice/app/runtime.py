@@ -1,0 +1,134 @@
+"""The runtime of the control plane, wired: what this node can run, and who says what is run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice.app.planes import DataPlaneClient, reachable
+from pyservice.control.build_files import BuildFiles
+from pyservice.control.lobby_runs import LobbyRuns, TierSize
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.runtime import process
+from pyservice.runtime.builds import Builds
+from pyservice.runtime.isolations import choose
+from pyservice.runtime.orders import Resources
+from pyservice.runtime.process import Node
+from pyservice.runtime.supervisor import Supervisor
+from pyservice.settings import Settings
+from pyservice.storage.database import Database
+from pyservice.storage.objects import Objects
+
+KEEPER: Final = Path(__file__).parent.parent / "bin" / "hosting-keeper"
+
+SYSTEM_PATHS: Final = tuple(
+    Path(path)
+    for path in (
+        *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+        *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
+        *("/etc/ca-certificates", "/etc/ssl"),
+        *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
+    )
+)
+"""What every program may need, and what has no secret in it."""
+
+_NOTICES: Final = "notices"
+
+_log = get_logger("runtime")
+
+
+class Runtime:
+    """Parts around one supervisor."""
+
+    def __init__(
+        self, settings: Settings, database: Database, objects: Objects, data_plane: DataPlaneClient
+    ) -> None:
+        self._settings = settings
+        self._tiers = {tier.tier_name_id: tier for tier in settings.tiers}
+        self._capacity = _capacity(settings)
+        self._builds = Builds(
+            settings.data_dir.resolve() / "builds",
+            BuildFiles(database, objects),
+            settings.storage_reserve_bytes,
+        )
+        self.lobbies = LobbyRuns(data_plane, self._tier, self._api_url, self._told_capacity)
+        self._supervisor: Supervisor | None = None
+        self._is_usable = False
+
+    async def start(self) -> None:
+        """Finds what runs. Raises OSError."""
+        settings = self._settings
+        folder = settings.data_dir.resolve() / "servers"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
+        isolation = await choose(settings.runtime.isolation, KEEPER, folder, shared_paths)
+        if isolation is None:
+            _log.error(
+                "no game server is run: none is kept apart", wanted=settings.runtime.isolation
+            )
+        self._is_usable = isolation is not None
+        node = Node(
+            KEEPER,
+            isolation or "none",
+            shared_paths,
+            settings.runtime.log_bytes_max,
+            folder / _NOTICES,
+            settings.lobby_env_aliases or {},
+        )
+        self._supervisor = Supervisor(
+            folder,
+            self._builds,
+            node,
+            self._capacity,
+            {"lobby": self.lobbies},
+            is_disk_full=lambda: _is_below(folder, settings.storage_reserve_bytes),
+        )
+        self._supervisor.recover()
+        _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+
+    def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+        """What goes on as long as the plane does."""
+        assert self._supervisor is not None
+        yield "runtime", self._supervisor.run()
+        yield "lobbies", self.lobbies.run(self._supervisor)
+
+    async def stop(self, *, is_ordered: bool) -> None:
+        """What runs goes on, unless the operator wants it to end with the service, and the service ends by order."""
+        if self._supervisor is None:
+            return
+        if is_ordered and self._settings.runtime.end_with_service:
+            await self._supervisor.end_all()
+        elif self._supervisor.runs:
+            _log.info("game servers go on", count=len(self._supervisor.runs))
+        await self._supervisor.close()
+
+    def _tier(self, name: str) -> TierSize:
+        tier = self._tiers[name]
+        cores = 1000 * tier.service_cores_numerator // tier.service_cores_denominator
+        return TierSize(Resources(cores, tier.memory), tier.cpu)
+
+    def _api_url(self, http_address: str) -> str:
+        url = self._settings.lobby_api_url or f"http://{reachable(http_address)}"
+        return url.rstrip("/")
+
+    def _told_capacity(self) -> runtime_pb2.Capacity:
+        kinds: list[str] = []
+        if self._is_usable:
+            kinds = [kind for kind in self._settings.runtime.kinds if kind in process.KINDS]
+        cpu_millicores, memory_mb = self._capacity
+        return runtime_pb2.Capacity(kinds=kinds, cpu_millicores=cpu_millicores, memory_mb=memory_mb)
+
+
+def _is_below(folder: Path, reserve_bytes: int) -> bool:
+    about = os.statvfs(folder)
+    return about.f_bavail * about.f_frsize < reserve_bytes
+
+
+def _capacity(settings: Settings) -> Resources:
+    runtime = settings.runtime
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    cores = len(os.sched_getaffinity(0))
+    return Resources(runtime.cpu_millicores or cores * 1000, runtime.memory_mb or memory)

@@ -1,0 +1,177 @@
+"""Lobbies of the data plane as processes: what it wants is run, what becomes of it is told (decisions 5.8, 5.10).
+
+The data plane decides which lobbies there are; this asks for them by long poll and says with it what this node can run,
+so that lobbies are made only while somebody is there to start them. Asking again changes nothing: after a crash of
+either side the complete set puts right what differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pyservice.control.feeder import Away
+from pyservice.control.going_on import GoingOn
+from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
+from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard
+
+WAIT_MS: Final = 10_000
+_RETRIES_S: Final = (0.05, 0.5)
+
+
+class RuntimeClient(Protocol):
+    """The data plane, as whoever starts processes sees it. Raises Away, ServiceError."""
+
+    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse: ...
+    async def report(self, report: pb.LobbyReport) -> None: ...
+
+
+class Runs(Protocol):
+    """The supervisor, as far as lobbies need it."""
+
+    def want(self, order: Order) -> None: ...
+    def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool: ...
+    def is_known(self, run_id: str) -> bool: ...
+    def only(self, owner: Owner, ids: Collection[str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierSize:
+    """What a lobby or server of a tier has."""
+
+    resources: Resources
+    cpu_mhz: int
+
+
+def api_variables(api_url: str, grpc_address: str) -> dict[str, str]:
+    """How a game server reaches the service."""
+    return {"HOSTING_API_URL": api_url, "HOSTING_GRPC_ADDRESS": grpc_address}
+
+
+def size_variables(size: TierSize) -> dict[str, str]:
+    """What it may use."""
+    return {
+        "HOSTING_CPU": str(size.cpu_mhz),
+        "HOSTING_MEMORY": str(size.resources.memory_mb),
+    }
+
+
+class LobbyRuns:
+    """Follows the data plane as long as `run` runs; is told by the supervisor what became of lobbies."""
+
+    def __init__(
+        self,
+        client: RuntimeClient,
+        tier: Callable[[str], TierSize],
+        api_url: Callable[[str], str],
+        capacity: Callable[[], pb.Capacity],
+    ) -> None:
+        """`api_url`: of the public HTTP door, from where it listens."""
+        self._client = client
+        self._tier = tier
+        self._api_url = api_url
+        self._capacity = capacity
+        self._run = ""
+        self._sequence = 0
+        self.going = GoingOn("lobbies", "lobbies not followed", Away, pauses_s=_RETRIES_S)
+
+    async def run(self, runs: Runs) -> None:
+        """Until cancelled."""
+        await self.going.for_ever(lambda: self._step(runs))
+
+    async def _step(self, runs: Runs) -> None:
+        answer = await self._client.wanted(
+            pb.WantedRequest(
+                run=self._run,
+                after_sequence=self._sequence,
+                wait_ms=WAIT_MS,
+                capacity=self._capacity(),
+            )
+        )
+        for lobby in answer.lobbies:
+            await self._take(lobby, answer, runs)
+        for lobby_id in answer.gone:
+            runs.end(lobby_id)
+        if answer.is_complete:
+            runs.only("lobby", {lobby.lobby_id for lobby in answer.lobbies})
+        self._run, self._sequence = answer.run, answer.sequence
+
+    async def _take(self, lobby: pb.WantedLobby, answer: pb.WantedResponse, runs: Runs) -> None:
+        if lobby.is_stopping:
+            is_known = runs.end(lobby.lobby_id)
+        elif lobby.HasField("spec"):
+            runs.want(self._order(lobby, answer))
+            is_known = True
+        else:
+            is_known = runs.is_known(lobby.lobby_id)
+        if not is_known:
+            # Nobody has it: neither we nor anybody else will ever tell more of it.
+            await self._over(lobby.lobby_id, End("lost", message="it runs nowhere"))
+
+    def _order(self, lobby: pb.WantedLobby, answer: pb.WantedResponse) -> Order:
+        spec = lobby.spec
+        size = self._tier(spec.tier)
+        own_env = {
+            **api_variables(self._api_url(answer.http_address), answer.grpc_address),
+            **size_variables(size),
+            "HOSTING_LOBBY_ID": lobby.lobby_id,
+            "HOSTING_LOBBY_TOKEN": spec.lobby_token,
+            "HOSTING_NAMESPACE_ID": lobby.namespace_id,
+            "HOSTING_NAMESPACE_NAME": spec.namespace_name,
+            "HOSTING_VERSION_ID": lobby.version_id,
+            "HOSTING_GAME_MODE": spec.game_mode,
+            "HOSTING_REGION_ID": spec.region,
+            "HOSTING_MAX_PLAYERS": str(spec.max_players),
+            "HOSTING_MAX_PLAYERS_DIRECT": str(spec.max_players_direct),
+            "HOSTING_MAX_PLAYERS_PARTY": str(spec.max_players_party),
+            "HOSTING_LOBBY_TAGS": json.dumps(dict(spec.tags), sort_keys=True),
+        }
+        if spec.lobby_config:
+            own_env["HOSTING_LOBBY_CONFIG"] = spec.lobby_config.decode()
+        return Order(
+            lobby.lobby_id,
+            "lobby",
+            spec.game_id,
+            spec.build_id,
+            size.resources,
+            args=tuple(spec.args),
+            env=dict(spec.env),
+            own_env=own_env,
+            ports={name: _port(port) for name, port in spec.ports.items()},
+        )
+
+    # What the supervisor tells
+
+    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
+        """Where its process listens: whoever says that it is ready is reached there."""
+        placed = pb.Placed(
+            backends={
+                name: pb.Backend(address=address, port=port)
+                for name, (address, port) in backends.items()
+            }
+        )
+        await self._report(pb.LobbyReport(lobby_id=run_id, placed=placed))
+
+    async def running(self, run_id: str) -> None:
+        """The lobby tells it itself, when it is ready."""
+
+    async def over(self, run_id: str, end: End) -> None:
+        """Its slots are freed, whoever waits for it is told."""
+        await self._over(run_id, end)
+
+    async def _over(self, run_id: str, end: End) -> None:
+        over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
+        await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
+
+    async def _report(self, report: pb.LobbyReport) -> None:
+        try:
+            await self._client.report(report)
+        except Away as error:
+            raise Unheard(str(error)) from None
+
+
+def _port(port: pb.RuntimePort) -> PortOrder:
+    span = (port.range_min, port.range_max) if port.range_min else None
+    return PortOrder(port.protocol == "udp", span)

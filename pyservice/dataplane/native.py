@@ -1,0 +1,43 @@
+"""The native module: its only importer. Whoever speaks to the engine takes its names from here."""
+
+from __future__ import annotations
+
+from pyservice import _native as module
+from pyservice._native import (
+    EmptyLobby,
+    Fact,
+    Facts,
+    LeasedPort,
+    Lobby,
+    Make,
+    OpenFailed,
+    Placed,
+    Refused,
+    Resolved,
+    Route,
+    Routes,
+    Status,
+    SupplyGroup,
+)
+from pyservice._native import Engine as NativeEngine
+from pyservice._native import Servers as NativeServers
+
+__all__ = [
+    "EmptyLobby",
+    "Fact",
+    "Facts",
+    "LeasedPort",
+    "Lobby",
+    "Make",
+    "NativeEngine",
+    "NativeServers",
+    "OpenFailed",
+    "Placed",
+    "Refused",
+    "Resolved",
+    "Route",
+    "Routes",
+    "Status",
+    "SupplyGroup",
+    "module",
+]

@@ -1,0 +1,166 @@
+"""The data plane's half of `hosting.internal.v1.Routes`: which public port leads where, and what edge-guard made of it
+(decisions 5.9).
+
+Edge-guard asks for what is new to it and says with its next question what became of what it was told. Removals are told
+by name and again until they are confirmed. What an instance of it has bound is kept in memory: another instance has
+bound nothing yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final, Protocol
+
+from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.native import LeasedPort, Lobby, Route, Routes
+from pyservice.dataplane.servers import Servers
+from pyservice.dataplane.ways_in import Label, WayIn
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
+from pyservice.schema.validation import validate
+
+LISTEN_S: Final = 10.0
+"""For so long a lobby that says it is ready waits for its ports to be served."""
+
+_LOOK_S: Final = 0.25
+
+_log = get_logger("routes")
+
+
+class Source(Protocol):
+    """The engine, as far as it is asked here."""
+
+    @property
+    def servers(self) -> Servers: ...
+    def lobby(self, lobby: bytes) -> Lobby | None: ...
+    async def progressed(self, at_most_s: float) -> None: ...
+
+
+class RouteBook:
+    """Tells one edge-guard its routes, and knows which of them it serves."""
+
+    def __init__(self, source: Source, way_in: WayIn, epoch: int) -> None:
+        """`epoch` grows with each start of the data plane over one directory."""
+        self._source = source
+        self._servers = source.servers
+        self._way_in = way_in
+        self._epoch = epoch
+        self._instance = ""
+        self._served: dict[bytes, set[tuple[str, int]]] = {}
+        """Port names with the numbers that are bound, by owner."""
+        self._waiting: dict[bytes, list[asyncio.Event]] = {}
+
+    async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
+        """Takes what became of routes, then tells what is new, at most `wait_ms` later. Raises STORAGE_FULL; then the
+        outcomes are to be said again.
+        """
+        problems = validate(request)
+        if problems:
+            raise ServiceError("BODY_INVALID", errors=problems)
+        is_new = request.instance != self._instance
+        if is_new:
+            self._instance = request.instance
+            self._served.clear()
+        for outcome in request.outcomes:
+            await self._take(outcome)
+        # Of another epoch a version means nothing; of another instance nobody knows what it has bound.
+        after = 0 if is_new or request.epoch != self._epoch else request.version
+        end_s = _now_s() + request.wait_ms / 1000
+        while True:
+            routes = self._servers.routes_since(after)
+            left_s = end_s - _now_s()
+            is_news = (
+                bool(routes.changed or routes.removed) or is_new or request.epoch != self._epoch
+            )
+            if is_news or left_s <= 0:
+                return self._told(routes, is_complete=routes.is_complete and is_news)
+            await self._source.progressed(min(left_s, _LOOK_S))
+
+    async def served(self, owner: bytes) -> None:
+        """Returns when edge-guard serves all ports of a lobby that it is to serve. Raises OVERLOADED after ten
+        seconds.
+        """
+        event = asyncio.Event()
+        self._waiting.setdefault(owner, []).append(event)
+        try:
+            async with asyncio.timeout(LISTEN_S):
+                while not self._is_served(owner):
+                    event.clear()
+                    await event.wait()
+        except TimeoutError:
+            raise ServiceError(
+                "OVERLOADED",
+                "The ports of the lobby are not served yet: say again that it is ready.",
+            ) from None
+        finally:
+            waiting = self._waiting[owner]
+            waiting.remove(event)
+            if not waiting:
+                del self._waiting[owner]
+
+    def _is_served(self, owner: bytes) -> bool:
+        lobby = self._source.lobby(owner)
+        if lobby is None:
+            return True  # the engine tells that it is over
+        served = self._served.get(owner, set())
+        wanted = {(port.name, port.number) for port in lobby.leased if port.range is None}
+        return wanted <= served
+
+    async def _take(self, outcome: pb.Outcome) -> None:
+        owner = raw_id(outcome.owner_id)
+        match outcome.kind:
+            case pb.OUTCOME_KIND_LISTENING:
+                self._served.setdefault(owner, set()).add((outcome.port_name, outcome.port))
+                for event in self._waiting.get(owner, ()):
+                    event.set()
+            case pb.OUTCOME_KIND_REFUSED:
+                await self._replace(owner, outcome)
+            case pb.OUTCOME_KIND_REMOVED:
+                self._served.pop(owner, None)
+                await self._servers.ports_returned(owner)
+            case _:
+                raise ServiceError("BODY_INVALID", "Say what became of the route.")
+
+    async def _replace(self, owner: bytes, outcome: pb.Outcome) -> None:
+        with contextlib.suppress(ServiceError):
+            # Without another one edge-guard goes on trying; the refusal is in its metrics.
+            number = await self._servers.replace_port(owner, outcome.port_name, outcome.port)
+            _log.warning(
+                "port refused",
+                owner_id=outcome.owner_id,
+                port=outcome.port,
+                reason=outcome.reason,
+                instead=number if number != outcome.port else None,
+            )
+
+    def _told(self, routes: Routes, *, is_complete: bool) -> pb.FollowResponse:
+        return pb.FollowResponse(
+            epoch=self._epoch,
+            version=routes.version,
+            is_complete=is_complete,
+            routes=map(self._route, routes.changed),
+            removed=map(format_uuid, routes.removed),
+        )
+
+    def _route(self, route: Route) -> pb.Route:
+        port: LeasedPort = route.port
+        label: Label = "server" if route.is_server else "lobby"
+        reached = self._way_in.reached(port, route.owner, route.region, label)
+        address, number = port.backend or ("", 0)
+        return pb.Route(
+            owner_id=format_uuid(route.owner),
+            port_name=port.name,
+            protocol=port.protocol,
+            port=port.number,
+            host="" if port.number else reached.hostname,
+            is_tls=reached.is_tls,
+            backend_address=address,
+            backend_port=number,
+        )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

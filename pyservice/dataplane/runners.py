@@ -1,0 +1,246 @@
+"""The data plane's half of `hosting.internal.v1.Runtime`: which lobbies ought to run, what became of their processes,
+and the ports of dynamic servers.
+
+Somebody who starts processes is connected while it asks for the wanted set, and for three seconds after; without one no
+lobby is made. What is wanted the engine knows; what a start needs is written here from the configuration of now: one
+whose version is not the current one any more is not started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from google.protobuf.message import Message
+
+from pyservice.dataplane.configuration import ModePort, ResolvedNamespace, raw_id
+from pyservice.dataplane.native import LeasedPort, Lobby
+from pyservice.dataplane.servers import PortWish, Servers
+from pyservice.dataplane.ways_in import WayIn
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
+from pyservice.schema.validation import validate
+
+CONNECTED_S: Final = 3.0
+"""For so long after its last question whoever starts processes is taken to be there."""
+
+# Looked at this often also when the journal stands still: a lobby that starts is wanted before it is durable.
+_LOOK_S: Final = 0.25
+_OVER: Final = frozenset(
+    {"MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED", "SERVER_NOT_FOUND"}
+)
+
+
+class Source(Protocol):
+    """The engine, as far as it is asked here."""
+
+    @property
+    def servers(self) -> Servers: ...
+    def lobby(self, lobby: bytes) -> Lobby | None: ...
+    async def progressed(self, at_most_s: float) -> None: ...
+
+
+class Held(Protocol):
+    """The namespaces that are held."""
+
+    def is_known(self, namespace_id: bytes) -> bool: ...
+    def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
+
+
+class Runners:
+    """Tells one runtime what to run, and hears what became of it."""
+
+    def __init__(self, source: Source, namespaces: Held, way_in: WayIn) -> None:
+        self._source = source
+        self._servers = source.servers
+        self._namespaces = namespaces
+        self._way_in = way_in
+        self._run = secrets.token_hex(8)
+        self._asking = 0
+        self._asked_s = -CONNECTED_S
+        self.capacity = pb.Capacity()
+        """What it said last that it can run."""
+        self.crashed: Callable[[Lobby], None] = lambda lobby: None
+        """Called with each lobby whose process ended by itself."""
+        self.http_address = self.grpc_address = ""
+        """Where the doors listen, which game servers are told; empty before they do."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether somebody would start what is made now."""
+        if not self.capacity.kinds:
+            return False
+        return self._asking > 0 or _now_s() - self._asked_s <= CONNECTED_S
+
+    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        """What is new to whoever asks, at once or when there is something, at most `wait_ms` later."""
+        _check(request)
+        self.capacity = request.capacity
+        after = request.after_sequence if request.run == self._run else 0
+        end_s = _now_s() + request.wait_ms / 1000
+        self._asking += 1
+        try:
+            while True:
+                sequence, is_complete, lobbies, gone = self._servers.wanted_since(after)
+                left_s = end_s - _now_s()
+                # Who knows nothing yet is told at once that there is nothing.
+                if lobbies or gone or after == 0 or left_s <= 0:
+                    break
+                await self._source.progressed(min(left_s, _LOOK_S))
+        finally:
+            self._asking -= 1
+            self._asked_s = _now_s()
+        told = (self._wanted(lobby, is_stopping) for lobby, is_stopping in lobbies)
+        return pb.WantedResponse(
+            run=self._run,
+            sequence=sequence,
+            is_complete=is_complete,
+            lobbies=[one for one in told if one is not None],
+            gone=map(format_uuid, gone),
+            http_address=self.http_address,
+            grpc_address=self.grpc_address,
+        )
+
+    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        """What became of lobbies, in order. Those that are over already are no error. Raises STORAGE_FULL."""
+        _check(request)
+        for report in request.reports:
+            try:
+                await self._take(report)
+            except ServiceError as error:
+                if error.code not in _OVER:
+                    raise
+        return pb.ReportResponse()
+
+    async def lease(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
+        """Ports of a dynamic server. Raises PORTS_EXHAUSTED, STORAGE_FULL, IN_USE for one whose lease has ended."""
+        _check(request)
+        owner = raw_id(request.server_id)
+        wishes = [
+            self._wish(name, protocol) for name, protocol in sorted(request.protocols.items())
+        ]
+        try:
+            leased = await self._servers.lease(
+                owner, raw_id(request.namespace_id), request.region, wishes
+            )
+        except ServiceError as error:
+            if error.code == "SERVER_NOT_FOUND":
+                raise ServiceError(
+                    "IN_USE", "The server is over; its ports are given back."
+                ) from None
+            raise
+        ports = {port.name: self._public(port, owner, request.region) for port in leased}
+        return pb.LeaseResponse(ports=ports)
+
+    async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
+        """Where its process listens. Raises SERVER_NOT_FOUND, STORAGE_FULL."""
+        _check(request)
+        await self._servers.set_backends(
+            raw_id(request.server_id), _backends(request.backends.items())
+        )
+        return pb.PlaceServerResponse()
+
+    async def end_lease(self, request: pb.EndLeaseRequest) -> pb.EndLeaseResponse:
+        """It is over. Repeats change nothing. Raises STORAGE_FULL."""
+        _check(request)
+        await self._servers.end_lease(raw_id(request.server_id))
+        return pb.EndLeaseResponse()
+
+    async def leases(self, request: pb.LeasesRequest) -> pb.LeasesResponse:
+        """Who has ports."""
+        return pb.LeasesResponse(server_ids=map(format_uuid, self._servers.leased_servers()))
+
+    async def _take(self, report: pb.LobbyReport) -> None:
+        lobby = raw_id(report.lobby_id)
+        match report.WhichOneof("what"):
+            case "placed":
+                await self._servers.set_backends(lobby, _backends(report.placed.backends.items()))
+            case "over":
+                code = report.over.exit_code if report.over.HasField("exit_code") else None
+                before = self._source.lobby(lobby)
+                has_ended = await self._servers.exited(lobby, code)
+                if has_ended and before is not None and not before.is_stopping:
+                    self.crashed(before)
+            case _:
+                raise ServiceError("BODY_INVALID", "Say what became of the lobby.")
+
+    def _wanted(self, lobby_id: bytes, is_stopping: bool) -> pb.WantedLobby | None:
+        lobby = self._source.lobby(lobby_id)
+        if lobby is None:
+            return None  # it ended since, and is among those that are gone next time
+        return pb.WantedLobby(
+            lobby_id=format_uuid(lobby_id),
+            namespace_id=format_uuid(lobby.namespace),
+            version_id=format_uuid(lobby.version),
+            is_stopping=is_stopping,
+            spec=None if is_stopping or lobby.is_ready else self._spec(lobby),
+        )
+
+    def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
+        """All that a start needs; None when it is not to be started any more."""
+        if not self._namespaces.is_known(lobby.namespace):
+            return None
+        namespace = self._namespaces.resolved(lobby.namespace)
+        mode = namespace.modes.get(lobby.mode)
+        token = self._servers.lobby_token(lobby.id)
+        if namespace.version_id != lobby.version or mode is None or token is None:
+            return None
+        runtime, place = mode.runtime, mode.place(lobby.region)
+        if runtime.image_id is None:
+            return None
+        normal, direct, party = lobby.max_players
+        return pb.LobbySpec(
+            game_id=format_uuid(namespace.game_id),
+            namespace_name=namespace.name,
+            game_mode=lobby.mode,
+            region=lobby.region,
+            max_players=normal,
+            max_players_direct=direct,
+            max_players_party=party,
+            tags=lobby.tags,
+            lobby_config=lobby.lobby_config or b"",
+            lobby_token=token,
+            build_id=runtime.image_id,
+            args=runtime.args,
+            env=dict(runtime.env),
+            network_mode=runtime.network_mode,
+            tier=place.tier,
+            ports={name: _runtime_port(port) for name, port in mode.ports.items()},
+        )
+
+    def _wish(self, name: str, protocol: str) -> PortWish:
+        is_by_host = self._way_in.job_domain is not None and protocol in ("http", "https")
+        return name, protocol, "host" if is_by_host else "number", 0, 0
+
+    def _public(self, port: LeasedPort, owner: bytes, region: str) -> pb.PublicPort:
+        reached = self._way_in.reached(port, owner, region, "server")
+        return pb.PublicPort(
+            hostname=reached.hostname, port=reached.number or 0, is_tls=reached.is_tls
+        )
+
+
+def _runtime_port(port: ModePort) -> pb.RuntimePort:
+    first, last = port.port_range or (0, 0)
+    return pb.RuntimePort(
+        protocol=port.protocol,
+        internal_port=port.port or 0,
+        range_min=first,
+        range_max=last,
+    )
+
+
+def _backends(backends: Iterable[tuple[str, pb.Backend]]) -> list[tuple[str, str, int]]:
+    return [(name, backend.address, backend.port) for name, backend in sorted(backends)]
+
+
+def _check(request: Message) -> None:
+    problems = validate(request)
+    if problems:
+        raise ServiceError("BODY_INVALID", errors=problems)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

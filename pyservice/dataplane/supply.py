@@ -1,0 +1,254 @@
+"""The supply of lobbies (decisions 5.8): idle ones are kept between the bounds of their mode and region, those that are
+empty past the grace and those of former versions are stopped.
+
+Driven by what the engine says has changed, and by its own timers: when a grace ends, when a pause after a crash is
+over. Nothing here is remembered over a restart: what is to be done follows from what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pyservice.dataplane.configuration import ResolvedMode, ResolvedNamespace, raw_id
+from pyservice.dataplane.making import Making
+from pyservice.dataplane.native import Lobby, SupplyGroup
+from pyservice.dataplane.servers import Servers
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
+
+PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""After so many lobbies of a group in a row that ended before they were ready."""
+
+_AGAIN_S: Final = 1.0
+_LOOK_S: Final = 0.25
+
+_log = get_logger("supply")
+
+Key = tuple[bytes, bytes, str, str]
+"""Namespace, version, mode, region."""
+
+
+class Source(Protocol):
+    """The engine, as far as it is asked here."""
+
+    @property
+    def servers(self) -> Servers: ...
+    async def progressed(self, at_most_s: float) -> None: ...
+
+
+class Held(Protocol):
+    """The namespaces that are held."""
+
+    def __iter__(self) -> Iterator[NamespaceConfiguration]: ...
+    def is_known(self, namespace_id: bytes) -> bool: ...
+    def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
+
+
+class Empty(Protocol):
+    """A lobby without players."""
+
+    @property
+    def lobby(self) -> bytes: ...
+    @property
+    def is_ours(self) -> bool: ...
+    @property
+    def is_findable(self) -> bool: ...
+    @property
+    def was_used(self) -> bool: ...
+    @property
+    def empty_ms(self) -> int: ...
+
+
+class Group(Protocol):
+    """Lobbies of one namespace, version, mode and region."""
+
+    @property
+    def starting(self) -> int: ...
+    @property
+    def empty(self) -> Sequence[Empty]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A group in which there is no lobby."""
+
+    starting: int = 0
+    empty: Sequence[Empty] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done about a group now, and when to look again without news."""
+
+    start: int = 0
+    stop: tuple[Empty, ...] = ()
+    look_ms: int | None = None
+
+
+def plan(group: Group, mode: ResolvedMode | None, region: str, grace_ms: int) -> Plan:
+    """Decides. `mode` None: the version is not the current one, or has no such mode."""
+    ours = [one for one in group.empty if one.is_ours]
+    if mode is None:
+        # They drain: whoever is empty goes. A grace would keep a lobby for newcomers, and there are none.
+        return Plan(stop=tuple(ours))
+    place = mode.place(region)
+    idle = [one for one in group.empty if one.is_findable and _is_idle(one, grace_ms)]
+    shut = [one for one in ours if not one.is_findable and _is_idle(one, grace_ms)]
+    surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - place.idle_max)]
+    pending = [grace_ms - one.empty_ms for one in ours if not _is_idle(one, grace_ms)]
+    missing = place.idle_min - len(idle) - group.starting if mode.allows_region(region) else 0
+    return Plan(max(0, missing), (*shut, *surplus), min(pending, default=None))
+
+
+def _is_idle(one: Empty, grace_ms: int) -> bool:
+    """One that was never used need not wait for its players to come back."""
+    return not one.was_used or one.empty_ms >= grace_ms
+
+
+class Pauses:
+    """How long a group whose lobbies end before they are ready is left alone."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._ends: dict[Key, tuple[int, float]] = {}
+
+    def note(self, key: Key) -> None:
+        """One more lobby of the group ended by itself."""
+        count, until_s = self._ends.get(key, (0, 0.0))
+        now_s = self._now_s()
+        # Who was well for as long as the longest pause begins again with the shortest.
+        count = 0 if now_s - until_s > PAUSES_S[-1] else count
+        pause_s = PAUSES_S[min(count, len(PAUSES_S) - 1)]
+        self._ends[key] = (count + 1, now_s + pause_s)
+
+    def left_s(self, key: Key) -> float:
+        """How long nothing is to be started there."""
+        _, until_s = self._ends.get(key, (0, 0.0))
+        return max(0.0, until_s - self._now_s())
+
+    def forget_old(self) -> None:
+        """Drops those that would begin again anyway."""
+        now_s = self._now_s()
+        over = [key for key, (_, until_s) in self._ends.items() if now_s - until_s > PAUSES_S[-1]]
+        for key in over:
+            del self._ends[key]
+
+
+class Supply:
+    """Keeps groups as their plans say, as long as `run` runs."""
+
+    def __init__(
+        self,
+        source: Source,
+        namespaces: Held,
+        making: Making,
+        regions: Sequence[str],
+        grace_ms: int,
+    ) -> None:
+        """`regions`: all of the operator's, for modes that name none."""
+        self._source = source
+        self._servers = source.servers
+        self._namespaces = namespaces
+        self._making = making
+        self._regions = regions
+        self._grace_ms = grace_ms
+        self._pauses = Pauses(_now_s)
+        self._looks: dict[Key, float] = {}
+        """When to look at a group without news."""
+
+    def changed(self, namespace_id: bytes) -> None:
+        """Another version, or other bounds, may be in force: every group of the namespace is looked at."""
+        now_s = _now_s()
+        for group in self._servers.supply_groups(namespace_id):
+            self._looks[_key(group)] = now_s
+        if not self._namespaces.is_known(namespace_id):
+            return
+        namespace = self._namespaces.resolved(namespace_id)
+        for mode in namespace.modes.values():
+            for region in mode.regions or self._regions:
+                if mode.place(region).idle_min > 0:
+                    key = (namespace_id, namespace.version_id, mode.name, region)
+                    self._looks[key] = now_s
+
+    def crashed(self, lobby: Lobby) -> None:
+        """A lobby ended by itself: the next one of its group waits a little."""
+        key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
+        self._pauses.note(key)
+        self._looks[key] = _now_s() + self._pauses.left_s(key)
+
+    async def run(self) -> None:
+        """Until cancelled. What cannot be done now is tried again."""
+        for namespace in self._namespaces:
+            self.changed(raw_id(namespace.namespace_id))
+        while True:
+            await self.step()
+            next_s = min(self._looks.values(), default=_now_s() + _LOOK_S)
+            await self._source.progressed(min(max(0.0, next_s - _now_s()), _LOOK_S))
+
+    async def step(self) -> None:
+        """Looks at every group that changed, or whose time has come."""
+        groups: dict[Key, Group] = {_key(group): group for group in self._servers.take_touched()}
+        now_s = _now_s()
+        due = [key for key, at_s in self._looks.items() if at_s <= now_s and key not in groups]
+        for key in due:
+            del self._looks[key]
+            groups[key] = self._group(key)
+        for key, group in groups.items():
+            await self._keep(key, group)
+
+    def _group(self, key: Key) -> Group:
+        groups = self._servers.supply_groups(key[0])
+        return next((group for group in groups if _key(group) == key), Nothing())
+
+    async def _keep(self, key: Key, group: Group) -> None:
+        namespace_id, version, mode_name, region = key
+        mode, namespace = None, None
+        if self._namespaces.is_known(namespace_id):
+            namespace = self._namespaces.resolved(namespace_id)
+            mode = namespace.modes.get(mode_name) if namespace.version_id == version else None
+        todo = plan(group, mode, region, self._grace_ms)
+        if todo.look_ms is not None:
+            self._looks[key] = _now_s() + todo.look_ms / 1000
+        try:
+            for one in todo.stop:
+                await self._stop(one.lobby)
+            if mode is not None and namespace is not None:
+                await self._start(key, namespace, mode, todo.start)
+        except ServiceError as error:
+            # Full, of lobbies, ports or disk: others may go on, and this is tried again.
+            _log.debug("supply is put off", game_mode=mode_name, region=region, code=error.code)
+            self._looks[key] = _now_s() + _AGAIN_S
+
+    async def _stop(self, lobby: bytes) -> None:
+        try:
+            await self._servers.stop(lobby, only_if_idle=True)
+        except ServiceError as error:
+            if error.code not in ("MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED"):
+                raise
+
+    async def _start(
+        self, key: Key, namespace: ResolvedNamespace, mode: ResolvedMode, count: int
+    ) -> None:
+        left_s = self._pauses.left_s(key)
+        if count and left_s > 0:
+            self._looks[key] = _now_s() + left_s
+            return
+        for _ in range(count):
+            make = self._making.idle(namespace, mode, key[3])
+            if make is None:
+                # Nobody who would start it is there.
+                self._looks[key] = _now_s() + _AGAIN_S
+                return
+            await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)
+
+
+def _key(group: SupplyGroup) -> Key:
+    return group.namespace, group.version, group.mode, group.region
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

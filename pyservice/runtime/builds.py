@@ -1,0 +1,236 @@
+"""Builds on this node: unpacked once, read-only to all that run them (decisions 6.5, 6.6).
+
+A folder of `builds/` is a build that is whole. One that is being unpacked has another name, and what a crash left of
+it goes at the next start. A machine that went down may have lost what was not written yet, so what an earlier boot
+unpacked is unpacked anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from pyservice.observability.logging import get_logger
+from pyservice.runtime.unpacking import NO_SPACE_STATUS
+
+KEPT_S: Final = 24 * 3600.0
+"""For so long a build stays that nothing runs."""
+
+_MANIFEST: Final = "server.json"
+_MANIFEST_MAX_BYTES: Final = 64 << 10
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_UNFINISHED: Final = ".unpacking"
+
+_log = get_logger("runtime")
+
+
+class BuildUnusable(Exception):
+    """It can never be run; a sentence for its developer."""
+
+
+class NoRoom(Exception):
+    """The disk has no room for it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What is run. Paths are of this node."""
+
+    root: Path
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: Path = Path("/")
+
+
+class Source(NamedTuple):
+    """A build as it was uploaded."""
+
+    kind: str
+    compression: str
+    sha256: str | None
+    """In hex; None: nobody said."""
+    content: AsyncIterator[bytes]
+
+
+class Fetch(Protocol):
+    """Where builds come from."""
+
+    async def __call__(self, game_id: str, build_id: str) -> Source:
+        """Raises BuildUnusable for one that there is not, and what may pass: ServiceError."""
+        ...
+
+
+class Builds:
+    """Builds by id."""
+
+    def __init__(self, folder: Path, fetch: Fetch, reserve_bytes: int) -> None:
+        """`reserve_bytes`: free space that stays for others."""
+        self._folder = folder
+        self._fetch = fetch
+        self._reserve_bytes = reserve_bytes
+        self._unpacking: dict[str, asyncio.Task[Build]] = {}
+        self._known: dict[str, Build] = {}
+
+    def recover(self) -> None:
+        """Makes the folder and removes what is not whole or of an earlier boot. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        boot_id = _boot_id()
+        for found in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                if (found / "boot_id").read_text() == boot_id:
+                    continue
+            shutil.rmtree(found, ignore_errors=True)
+
+    async def unpacked(self, game_id: str, build_id: str) -> Build:
+        """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. Raises BuildUnusable,
+        NoRoom, and whatever `fetch` raises.
+        """
+        known = self._known.get(build_id)
+        if known is not None:
+            return known
+        task = self._unpacking.get(build_id)
+        if task is None:
+            task = asyncio.create_task(self._unpack(game_id, build_id))
+            self._unpacking[build_id] = task
+            task.add_done_callback(lambda done: self._done(build_id, done))
+        return await asyncio.shield(task)
+
+    def _done(self, build_id: str, task: asyncio.Task[Build]) -> None:
+        del self._unpacking[build_id]
+        if not task.cancelled() and task.exception() is None:
+            self._known[build_id] = task.result()
+
+    async def _unpack(self, game_id: str, build_id: str) -> Build:
+        folder = self._folder / build_id
+        if not folder.exists():
+            source = await self._fetch(game_id, build_id)
+            fresh = folder.with_suffix(_UNFINISHED)
+            await asyncio.to_thread(_make_new, fresh)
+            try:
+                await self._pour(source, fresh / "root")
+                _read_manifest(fresh / "root")
+                (fresh / "boot_id").write_text(_boot_id())
+                fresh.rename(folder)
+            except BaseException:
+                await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
+                raise
+            _log.info("build unpacked", build_id=build_id)
+        os.utime(folder)
+        return _read_manifest(folder / "root")
+
+    async def _pour(self, source: Source, root: Path) -> None:
+        words = [str(root), source.compression, str(self._reserve_bytes)]
+        process = await asyncio.to_thread(_start, words)
+        assert process.stdin is not None
+        try:
+            # Whoever refuses the archive stops reading it.
+            with contextlib.suppress(BrokenPipeError):
+                async for block in source.content:
+                    await asyncio.to_thread(process.stdin.write, block)
+            digest, problem = await asyncio.to_thread(process.communicate)
+        except BaseException:
+            process.kill()
+            await asyncio.to_thread(process.communicate)
+            raise
+        if process.returncode == NO_SPACE_STATUS:
+            raise NoRoom(problem.decode(errors="replace").strip())
+        if process.returncode != 0:
+            raise BuildUnusable(
+                _last_line(problem) or f"unpacking it ended with {process.returncode}"
+            )
+        if source.sha256 is not None and digest.decode().strip() != source.sha256:
+            raise BuildUnusable("what is stored is not what was uploaded: its SHA-256 differs")
+
+    def remove_unused(self, used: Collection[str], *, is_full: bool) -> None:
+        """Those that nothing has run for a day; all that nothing runs when the disk is full."""
+        for found in self._folder.iterdir():
+            name = found.name
+            if name in used or name in self._unpacking or found.suffix == _UNFINISHED:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if is_full or time.time() - found.stat().st_mtime > KEPT_S:
+                    self._known.pop(name, None)
+                    # Under another name first: half of it is never taken for the whole.
+                    gone = found.rename(found.with_suffix(_UNFINISHED))
+                    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyservice.runtime.unpacking", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def _make_new(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "root").mkdir(parents=True, mode=0o755)
+
+
+def _read_manifest(root: Path) -> Build:
+    """What `server.json` says. Raises BuildUnusable with a sentence for its developer."""
+    path = root / _MANIFEST
+    if path.is_symlink() or not path.is_file():
+        raise BuildUnusable(f"has no {_MANIFEST} at its root")
+    if path.stat().st_size > _MANIFEST_MAX_BYTES:
+        raise BuildUnusable(f"{_MANIFEST} is longer than {_MANIFEST_MAX_BYTES} bytes")
+    try:
+        told = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BuildUnusable(f"{_MANIFEST} is no JSON: {error}") from None
+    problems = list(_problems(told))
+    if problems:
+        raise BuildUnusable(f"{_MANIFEST}: {'; '.join(problems)}")
+    workdir = root.joinpath(*_words(told.get("workdir", ".")))
+    return Build(root, tuple(told["command"]), dict(told.get("env", {})), workdir)
+
+
+def _problems(told: Any) -> Sequence[str]:
+    if not isinstance(told, dict):
+        return ["must be an object"]
+    problems = [
+        f"{name!r} is not known: it may have command, env and workdir"
+        for name in told
+        if name not in ("command", "env", "workdir")
+    ]
+    command, env, workdir = told.get("command"), told.get("env", {}), told.get("workdir", ".")
+    if not (isinstance(command, list) and command and all(map(_is_text, command)) and command[0]):
+        problems.append("command must be a list of strings that begins with a program")
+    if not isinstance(env, dict) or not all(
+        _VARIABLE.fullmatch(name) and _is_text(value) for name, value in env.items()
+    ):
+        problems.append("env must be an object of strings, by name of a variable")
+    if not _is_text(workdir) or workdir.startswith("/") or ".." in workdir.split("/"):
+        problems.append("workdir must be a path inside the archive")
+    return problems
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _words(path: str) -> Sequence[str]:
+    return [word for word in path.split("/") if word not in ("", ".")]
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip()

@@ -1,0 +1,253 @@
+"""The folder of one run, which is all that its keeper knows and all that is known of it (`native/keeper`).
+
+A folder is one run, ever. Whether it goes on is told by its lock, how it is by its state, what it wrote by its log;
+commands go into a FIFO. So a service that starts finds every run again, whoever started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from pyservice.durable import sync_folder, write_file
+
+Isolation = Literal["none", "user", "namespace", "landlock"]
+Status = Literal["starting", "running", "stopping", "ended"]
+Stream = Literal["std_out", "std_err"]
+
+TAKEN: Final = 75
+"""Exit status of a keeper whose folder is somebody's, or was run before."""
+
+_STREAMS: Final[Mapping[str, Stream]] = {
+    "o": "std_out",
+    "O": "std_out",
+    "e": "std_err",
+    "E": "std_err",
+}
+
+
+class KeeperFailed(Exception):
+    """A keeper did not start; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a keeper is to run."""
+
+    id: str
+    command: Sequence[str]
+    workdir: Path
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    isolation: Isolation = "none"
+    uid: int = 0
+    gid: int = 0
+    read: Sequence[Path] = ()
+    write: Sequence[Path] = ()
+    kill_timeout_ms: int = 30_000
+    log_bytes_max: int = 64 << 20
+    memory_max_bytes: int = 0
+    """Watched by the keeper; 0: a control group does it, or nobody."""
+    cgroups: Sequence[Path] = ()
+    oom_counter: Path | None = None
+    nice: int = 0
+    notify: Path | None = None
+
+    def content(self) -> bytes:
+        """NUL-terminated records. Raises ValueError for what has a NUL inside."""
+        records = [("id", self.id), ("isolation", self.isolation), ("workdir", str(self.workdir))]
+        records += [("command", word) for word in self.command]
+        records += [("env", f"{name}={value}") for name, value in self.env.items()]
+        records += [("read", str(path)) for path in self.read]
+        records += [("write", str(path)) for path in self.write]
+        records += [("cgroup", str(path)) for path in self.cgroups]
+        numbers = {
+            "uid": self.uid,
+            "gid": self.gid,
+            "kill_timeout_ms": self.kill_timeout_ms,
+            "log_bytes_max": self.log_bytes_max,
+            "memory_max_bytes": self.memory_max_bytes,
+            "nice": self.nice,
+        }
+        records += [(name, str(number)) for name, number in numbers.items()]
+        for name, path in (("oom_counter", self.oom_counter), ("notify", self.notify)):
+            if path is not None:
+                records.append((name, str(path)))
+        if any("\0" in value for _, value in records):
+            raise ValueError("a NUL in what is to be run")
+        return b"".join(f"{name}={value}".encode() + b"\0" for name, value in records)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How a run is. Times in microseconds since the Unix epoch; 0: not yet."""
+
+    status: Status
+    keeper_pid: int = 0
+    pid: int = 0
+    started_us: int = 0
+    ended_us: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class Line(NamedTuple):
+    """A line that a program wrote; `position` is that of the next one."""
+
+    position: int
+    time_us: int
+    stream: Stream
+    goes_on: bool
+    """It continues the line before of its stream."""
+    text: str
+
+
+class Folder:
+    """One run's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def scratch(self) -> Path:
+        """What the program may write."""
+        return self.path / "scratch"
+
+    def prepare(self, spec: Spec) -> None:
+        """The folder with its spec, durable. Raises OSError, FileExistsError for one that was prepared before."""
+        self.path.mkdir(mode=0o755, parents=True)
+        self.scratch.mkdir(mode=0o700)
+        write_file(self.path / "spec", spec.content())
+        sync_folder(self.path.parent)
+
+    def start(self, keeper: Path) -> bool:
+        """Starts what is in the folder; blocks until its program runs or could not. False: it was started before.
+        Raises KeeperFailed.
+        """
+        done = subprocess.run(
+            [str(keeper), str(self.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={},
+            cwd="/",
+            start_new_session=True,
+            check=False,
+        )
+        if done.returncode == TAKEN:
+            return False
+        if done.returncode:
+            raise KeeperFailed(done.stderr.decode(errors="replace").strip())
+        return True
+
+    def state(self) -> State | None:
+        """What the keeper told last; None before it began."""
+        try:
+            text = (self.path / "state").read_text()
+        except FileNotFoundError:
+            return None
+        told = dict(line.split("=", 1) for line in text.splitlines())
+        code = told.get("exit_code")
+        status: Status = told["status"]  # type: ignore[assignment]
+        return State(
+            status,
+            int(told["keeper_pid"]),
+            int(told["pid"]),
+            int(told["started_us"]),
+            int(told["ended_us"]),
+            None if code is None else int(code),
+            told.get("reason", ""),
+            told.get("message", ""),
+        )
+
+    def was_started(self) -> bool:
+        """Whether a keeper ever began, so that none may again."""
+        return (self.path / "state").exists()
+
+    def is_kept(self) -> bool:
+        """Whether a keeper has it now."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def stop(self, timeout_ms: int) -> bool:
+        """SIGTERM now and SIGKILL after so long; the soonest of several wins. False: no keeper is there to hear it."""
+        return self._tell(f"stop {timeout_ms}\n")
+
+    def follow(self, for_ms: int) -> bool:
+        """For so long the keeper tells `notify` when the log grew. False: no keeper is there to hear it."""
+        return self._tell(f"follow {for_ms}\n")
+
+    def _tell(self, line: str) -> bool:
+        try:
+            descriptor = os.open(self.path / "control", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.ENOENT):
+                return False
+            raise
+        try:
+            # Shorter than PIPE_BUF: whole, or not at all.
+            os.write(descriptor, line.encode())
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    # The log
+
+    def lines(self, after: int = 0) -> Iterator[Line]:
+        """What was written from a position on, as far as it is there. Of segments that went the rest is told."""
+        for start, path in self._segments():
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as segment:
+                if start + os.fstat(segment.fileno()).st_size <= after:
+                    continue
+                at = max(start, after)
+                segment.seek(at - start)
+                for raw in segment:
+                    if not raw.endswith(b"\n"):
+                        return
+                    at += len(raw)
+                    yield _line(raw, at)
+
+    def end(self) -> int:
+        """Position behind the last line."""
+        segments = self._segments()
+        if not segments:
+            return 0
+        start, path = segments[-1]
+        with contextlib.suppress(FileNotFoundError):
+            return start + path.stat().st_size
+        return start
+
+    def _segments(self) -> list[tuple[int, Path]]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted((int(path.name), path) for path in (self.path / "log").iterdir())
+        return []
+
+
+def _line(raw: bytes, position: int) -> Line:
+    time_us, letter, text = raw[:-1].split(b" ", 2)
+    stream = letter.decode()
+    return Line(
+        position,
+        int(time_us),
+        _STREAMS[stream],
+        stream.isupper(),
+        text.decode(errors="replace"),
+    )

@@ -1,0 +1,180 @@
+"""Game servers as processes of this node, each under a keeper (decisions 6.6).
+
+Owns how a run is laid out: its folder, the ports that it binds, whom it runs as, what it may see, and all of its
+environment. When it is started and stopped is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyservice.durable import write_file
+from pyservice.runtime import process_ports
+from pyservice.runtime.builds import Build
+from pyservice.runtime.environment import ProcessPort, environment, port_variables, replaced
+from pyservice.runtime.keeper import Folder, Isolation, Spec
+from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
+
+KINDS: Final = ("archive",)
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+_PLACED: Final = "placed.json"
+_TOLD: Final = "told"
+_UID_FIRST: Final = 2_000_000
+_UIDS: Final = 65_536
+
+
+class CannotRun(Exception):
+    """It can never be started; a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What of this machine is the same for all runs."""
+
+    keeper: Path
+    isolation: Isolation
+    shared_paths: Sequence[Path]
+    """What every game server may read and run, besides its build."""
+    log_bytes_max: int
+    notify: Path
+    aliases: Mapping[str, str]
+    """Names under which a variable of ours is given as well (decisions 10)."""
+    watches_memory: bool = True
+    """Whether keepers watch the memory of what they run; else nobody bounds it."""
+
+
+class ProcessRun:
+    """The folder of one run: laid out once, found again later."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder(path)
+        self.id = path.name
+
+    def placed(self) -> Placed | None:
+        """What it was laid out with; None: it never was, as a whole."""
+        try:
+            return Placed.of(json.loads((self.folder.path / _PLACED).read_bytes()))
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            return None
+
+    def lay_out(self, order: Order, build: Build, placed: Placed, node: Node) -> None:
+        """Durable when it returns. What an interrupted try left is replaced: nothing was started in it. Raises
+        CannotRun, OSError.
+        """
+        path = self.folder.path
+        shutil.rmtree(path, ignore_errors=True)
+        spec = _spec(order, build, placed, node, self.folder)
+        try:
+            self.folder.prepare(spec)
+        except ValueError as error:
+            raise CannotRun(str(error)) from None
+        # The last: with it the run is laid out.
+        write_file(path / _PLACED, json.dumps(placed.told()).encode())
+
+    @property
+    def is_told(self) -> bool:
+        """Whether whoever wanted it knows its end."""
+        return (self.folder.path / _TOLD).exists()
+
+    def note_told(self) -> None:
+        """Its end is known; of the folder the log is kept, for as long as logs are."""
+        write_file(self.folder.path / _TOLD, b"")
+        for name in ("scratch", "root"):
+            shutil.rmtree(self.folder.path / name, ignore_errors=True)
+
+    @property
+    def told_s(self) -> float:
+        """When its end became known, in seconds since the Unix epoch."""
+        return (self.folder.path / _TOLD).stat().st_mtime
+
+
+def place(order: Order, others: Iterable[Placed], node: Node) -> Placed:
+    """Numbers and a user that no other run has. Raises process_ports.NoPorts."""
+    taken: dict[bool, set[int]] = {False: set(), True: set()}
+    uids = set()
+    for other in others:
+        uids.add(other.uid)
+        for port in other.ports.values():
+            # Whether it is a datagram port is not kept: a number is one run's in both families.
+            taken[False].add(port.number)
+            taken[True].add(port.number)
+    ports = {}
+    for name, wanted in sorted(order.ports.items()):
+        ports[name] = port = _port(wanted, taken[wanted.is_datagram])
+        taken[False].add(port.number)
+        taken[True].add(port.number)
+    return Placed(
+        order.owner,
+        order.build_id,
+        order.resources,
+        ports,
+        _free_uid(uids) if node.isolation == "user" else 0,
+        order.kill_timeout_ms,
+    )
+
+
+def _port(wanted: PortOrder, taken: set[int]) -> ProcessPort:
+    if wanted.span is not None:
+        return ProcessPort(0, *wanted.span)
+    return ProcessPort(process_ports.draw(taken, is_datagram=wanted.is_datagram, address=ADDRESS))
+
+
+def _free_uid(taken: set[int]) -> int:
+    """A user of its own: processes of two runs cannot touch each other's."""
+    return next(uid for uid in range(_UID_FIRST, _UID_FIRST + _UIDS) if uid not in taken)
+
+
+def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder) -> Spec:
+    scratch = str(folder.scratch)
+    usual = {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8"}
+    variables = environment(
+        usual,
+        build.env,
+        order.env,
+        {**order.own_env, **port_variables(placed.ports)},
+        aliases=node.aliases,
+    )
+    command = replaced([*build.command, *order.args], variables)
+    command[0] = _program(command[0], build, variables.get("PATH", PATH))
+    return Spec(
+        order.id,
+        command,
+        build.workdir,
+        variables,
+        node.isolation,
+        uid=placed.uid,
+        gid=placed.uid,
+        read=[build.root, *node.shared_paths],
+        write=[folder.scratch],
+        kill_timeout_ms=order.kill_timeout_ms,
+        log_bytes_max=node.log_bytes_max,
+        memory_max_bytes=order.resources.memory_mb << 20 if node.watches_memory else 0,
+        nice=_nice(order.resources.cpu_millicores),
+        notify=node.notify,
+    )
+
+
+def _program(name: str, build: Build, path: str) -> str:
+    """As a shell finds it. Raises CannotRun."""
+    if "/" in name:
+        return name if name.startswith("/") else str(build.workdir / name)
+    for folder in path.split(":"):
+        found = os.path.join(folder, name)
+        if folder.startswith("/") and os.access(found, os.X_OK):
+            return found
+    raise CannotRun(
+        f"{name} is not in any of {path}: give its path in the archive, such as ./{name}"
+    )
+
+
+def _nice(cpu_millicores: int) -> int:
+    """The weight of a small tier against larger ones: half a core gives way to a whole one."""
+    steps = (1000, 500, 250, 125, 62)
+    return next((nice for nice, above in enumerate(steps) if cpu_millicores >= above), len(steps))

@@ -1,0 +1,40 @@
+"""Ports that processes bind (decisions 6.6): 12000 to 19999, at random among those that no run has and that can be
+bound now. Never one that the kernel would give away by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Collection
+from typing import Final
+
+FIRST: Final = 12_000
+LAST: Final = 19_999
+
+
+class NoPorts(Exception):
+    """None is left."""
+
+
+def draw(taken: Collection[int], *, is_datagram: bool, address: str = "127.0.0.1") -> int:
+    """One that nobody of ours has and that is free on this machine. Raises NoPorts."""
+    left = [number for number in range(FIRST, LAST + 1) if number not in taken]
+    random.shuffle(left)
+    for number in left:
+        if _is_free(number, address, is_datagram=is_datagram):
+            return number
+    raise NoPorts
+
+
+def _is_free(number: int, address: str, *, is_datagram: bool) -> bool:
+    kind = socket.SOCK_DGRAM if is_datagram else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as tried:
+        if not is_datagram:
+            # As game servers bind: connections that are being forgotten do not count.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((address, number))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,344 @@
+"""One run, from being wanted to its end being told: a function for each state, with its deadline and its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.runtime import process
+from pyservice.runtime.builds import Build, Builds, BuildUnusable, NoRoom
+from pyservice.runtime.keeper import KeeperFailed
+from pyservice.runtime.orders import End, Hearing, Order, Owner, Placed, Resources, Unheard
+from pyservice.runtime.process import CannotRun, Node, ProcessRun
+from pyservice.runtime.process_ports import NoPorts
+
+WAITING_S: Final = 300.0
+"""For so long one waits for room on the node."""
+
+PREPARING_S: Final = 1_800.0
+"""For so long its build may be on its way."""
+
+STARTING_S: Final = 60.0
+"""For so long it may take to say where it will be, and to start it."""
+
+DEAF_S: Final = 5.0
+"""A keeper that has not ended its program so long after its own deadline is ended itself."""
+
+_LOOK_S: Final = 2.0
+_PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0)
+
+_log = get_logger("runtime")
+_Result = TypeVar("_Result")
+Step = Callable[[], Awaitable["Step | None"]]
+
+
+class Stopped(Exception):
+    """It is not wanted any more."""
+
+
+class Home(Protocol):
+    """The supervisor, as a run sees it."""
+
+    @property
+    def builds(self) -> Builds: ...
+    @property
+    def node(self) -> Node: ...
+    def hearing(self, owner: Owner) -> Hearing: ...
+    def placed(self) -> list[Placed]: ...
+    async def in_thread(self, work: Callable[[], _Result]) -> _Result: ...
+    async def take_room(self, run: Run) -> None: ...
+    async def give_room(self, run: Run) -> None: ...
+
+
+class Run:
+    """One run. `live` once."""
+
+    def __init__(
+        self,
+        home: Home,
+        found: ProcessRun,
+        *,
+        order: Order | None = None,
+        placed: Placed | None = None,
+    ) -> None:
+        """`placed` of one that was laid out before; `order` of one that is wanted now. One of both is there."""
+        self.id = found.id
+        self.placed = placed
+        self.state = "found"
+        self.has_room = placed is not None
+        self.changed = asyncio.Event()
+        """Its keeper said something, or it is not wanted any more."""
+        self.task: asyncio.Task[None] | None = None
+        self._home = home
+        self._found = found
+        self._folder = found.folder
+        self._order = order
+        self._is_wanted = asyncio.Event()
+        if order is not None:
+            self._is_wanted.set()
+        self._stop = asyncio.Event()
+        self._stop_ms: int | None = None
+        self._end: End | None = None
+        self._build: Build | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return self._about.owner
+
+    @property
+    def build_id(self) -> str:
+        return self._about.build_id
+
+    @property
+    def resources(self) -> Resources:
+        return self._about.resources
+
+    @property
+    def _about(self) -> Order | Placed:
+        about = self.placed or self._order
+        assert about is not None
+        return about
+
+    def wanted(self, order: Order) -> None:
+        """Whoever started before us meant it, too."""
+        self._order = self._order or order
+        self._is_wanted.set()
+
+    def stop(self, kill_timeout_ms: int | None) -> None:
+        """SIGTERM now, SIGKILL after so long; None: what it was ordered with. The soonest of several wins."""
+        timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
+        if self._stop_ms is None or timeout_ms < self._stop_ms:
+            self._stop_ms = timeout_ms
+            self._stop.set()
+            self.changed.set()
+
+    async def live(self) -> None:
+        """From where it is to its end."""
+        step: Step | None = self._first()
+        while step is not None:
+            self.state = step.__name__.lstrip("_")
+            try:
+                step = await step()
+            except Stopped:
+                step = self._over(End("stopped"))
+            except Exception as error:  # noqa: BLE001 — whatever it is, what runs is watched and ended
+                _log.error("run failed", id=self.id, state=self.state, exc_info=error)
+                step = await self._after(error)
+
+    async def _after(self, error: Exception) -> Step:
+        """What nobody foresaw must not hide a program that runs."""
+        await asyncio.sleep(_PAUSES_S[-1])
+        if self._folder.is_kept():
+            return self._running
+        return self._over(End("lost", message=f"{self.state}: {error}"))
+
+    def _first(self) -> Step:
+        folder = self._folder
+        state = folder.state()
+        if folder.is_kept():
+            return self._running
+        if state is not None:
+            return self._ended
+        return self._waiting if self.placed is None else self._found_again
+
+    def _over(self, end: End) -> Step:
+        self._end = end
+        return self._ended
+
+    # States, in their order
+
+    async def _waiting(self) -> Step:
+        """For room on the node."""
+        try:
+            await self._before(WAITING_S, self._home.take_room(self))
+        except TimeoutError:
+            wanted = self.resources
+            return self._over(
+                End(
+                    "capacity",
+                    message=f"no room for {wanted.cpu_millicores} millicores and {wanted.memory_mb} MB on this node",
+                )
+            )
+        return self._preparing
+
+    async def _preparing(self) -> Step:
+        """Its build is unpacked, unless it is."""
+        order = self._order
+        assert order is not None
+        try:
+            build = await self._before(
+                PREPARING_S,
+                self._again(
+                    lambda: self._home.builds.unpacked(order.game_id, order.build_id), NoRoom
+                ),
+            )
+        except BuildUnusable as error:
+            return self._over(End("build_unusable", message=str(error)))
+        except TimeoutError:
+            return self._over(End("build_unusable", message="the build did not come in time"))
+        self._build = build
+        return self._placing
+
+    async def _placing(self) -> Step:
+        """Numbers, a user, a folder: durable before anything runs."""
+        order, build, home = self._order, self._build, self._home
+        assert order is not None
+        assert build is not None
+        try:
+            placed = self.placed = process.place(order, home.placed(), home.node)
+            await home.in_thread(lambda: self._found.lay_out(order, build, placed, home.node))
+        except NoPorts:
+            return self._over(End("no_ports", message="no port of this node is free"))
+        except CannotRun as error:
+            return self._over(End("exec_failed", message=str(error)))
+        return self._starting
+
+    async def _found_again(self) -> Step:
+        """Laid out by somebody who did not come further: whether it is still wanted is about to be told."""
+        await self._unless_stopped(self._is_wanted.wait())
+        return self._starting
+
+    async def _starting(self) -> Step:
+        """Where it will be is told, then its keeper is started."""
+        placed, home = self.placed, self._home
+        assert placed is not None
+        hearing = home.hearing(placed.owner)
+        try:
+            await self._before(
+                STARTING_S, self._again(lambda: hearing.placed(self.id, placed.backends))
+            )
+            # Not cut off by a stop: whether it runs has to be known.
+            await home.in_thread(lambda: self._folder.start(home.node.keeper))
+        except TimeoutError:
+            return self._over(
+                End(
+                    "lost",
+                    message="nobody could be told where it would listen, so it was not started",
+                )
+            )
+        except (KeeperFailed, OSError) as error:
+            if not self._folder.was_started():
+                return self._over(End("exec_failed", message=str(error)))
+        return self._running
+
+    async def _running(self) -> Step:
+        """Until it ends or has to."""
+        hearing = self._home.hearing(self.owner)
+        telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
+        try:
+            while not self._is_over():
+                if self._stop.is_set():
+                    return self._stopping
+                await self._next_change(_LOOK_S)
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
+        return self._ended
+
+    async def _stopping(self) -> Step:
+        """The keeper has the deadline; past it, it is the one that does not do what it has to."""
+        loop = asyncio.get_running_loop()
+        told_ms, until_s = None, 0.0
+        while not self._is_over():
+            if told_ms != self._stop_ms:
+                told_ms = self._stop_ms
+                assert told_ms is not None
+                self._folder.stop(told_ms)
+                until_s = loop.time() + told_ms / 1000 + DEAF_S
+            if loop.time() >= until_s:
+                self._end_keeper()
+                until_s = loop.time() + DEAF_S
+            await self._next_change(min(_LOOK_S, until_s - loop.time()))
+        return self._ended
+
+    async def _ended(self) -> None:
+        """Told until it is heard."""
+        end = self._end or self._observed()
+        await self._home.give_room(self)
+        _log.info(
+            f"{self.owner} ended",
+            id=self.id,
+            reason=end.reason,
+            exit_code=end.exit_code,
+            message=end.message or None,
+        )
+        hearing = self._home.hearing(self.owner)
+        await self._again(lambda: hearing.over(self.id, end))
+        if self._folder.was_started():
+            await self._home.in_thread(self._found.note_told)
+        else:
+            path = self._folder.path
+            await self._home.in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
+
+    # Looking
+
+    def _is_over(self) -> bool:
+        state = self._folder.state()
+        # A keeper records the end before it lets go of the lock.
+        return (state is not None and state.status == "ended") or not self._folder.is_kept()
+
+    def _observed(self) -> End:
+        state = self._folder.state()
+        if state is None or state.status != "ended":
+            return End("lost", message="its keeper is gone and told no end")
+        return End(state.reason, state.exit_code, state.message)
+
+    def _end_keeper(self) -> None:
+        state = self._folder.state()
+        if state is not None and state.keeper_pid and self._folder.is_kept():
+            _log.warning("keeper does not end its program", id=self.id, pid=state.keeper_pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.keeper_pid, signal.SIGKILL)
+
+    # Waiting
+
+    async def _next_change(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.changed.wait()
+        self.changed.clear()
+
+    async def _before(self, timeout_s: float, work: Awaitable[_Result]) -> _Result:
+        """Raises TimeoutError, Stopped."""
+        async with asyncio.timeout(timeout_s):
+            return await self._unless_stopped(work)
+
+    async def _unless_stopped(self, work: Awaitable[_Result]) -> _Result:
+        """Raises Stopped; then what was begun is cancelled."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise Stopped
+        finally:
+            for task in (working, stopping):
+                if not task.done():
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+
+    async def _again(
+        self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
+    ) -> _Result:
+        """Tries until it succeeds; what passes is told once."""
+        tried = 0
+        while True:
+            try:
+                return await work()
+            except Exception as error:
+                if not isinstance(error, (ServiceError, Unheard, *passing)):
+                    raise
+                if tried == 0:
+                    _log.warning("tried again", id=self.id, state=self.state, error=str(error))
+            await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
+            tried += 1

@@ -1,0 +1,206 @@
+"""Wanted against observed: what ought to run is run once, what ought not is stopped, what ended is told.
+
+```text
+waiting ──► preparing ──► placing ──► starting ──► running ──► ended
+   │            │            │           │            └► stopping ─┘
+   └────────────┴────────────┴───────────┴─ it cannot be run ──► ended
+```
+
+Each state is one function of `Run`; it ends by what it waits for, by a stop, or by its deadline. Nothing is kept but
+folders: a supervisor that starts finds every run again, goes on where it was, and stops what nobody wants any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyservice.observability.logging import get_logger
+from pyservice.runtime.builds import Builds
+from pyservice.runtime.notices import Notices
+from pyservice.runtime.orders import Hearing, Order, Owner, Placed, Resources
+from pyservice.runtime.process import Node, ProcessRun
+from pyservice.runtime.runs import Run
+
+LOGS_KEPT_S: Final = 7 * 24 * 3600.0
+"""For so long after its end a run's folder is there (decisions 6.4)."""
+
+_TIDY_S: Final = 60.0
+_TOLD_MAX: Final = 10_000
+_STARTERS: Final = 4
+"""Keepers that are being started at one time: each waits for its program to be there."""
+
+_log = get_logger("runtime")
+_Result = TypeVar("_Result")
+
+
+class Supervisor:
+    """All runs of this node. `recover` and `run`, once each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        builds: Builds,
+        node: Node,
+        capacity: Resources,
+        hearing: Mapping[Owner, Hearing],
+        *,
+        is_disk_full: Callable[[], bool],
+    ) -> None:
+        """`folder` has one folder for each run."""
+        self.folder = folder
+        self.builds = builds
+        self.node = node
+        self.capacity = capacity
+        self.runs: dict[str, Run] = {}
+        self._hearing = hearing
+        self._is_disk_full = is_disk_full
+        self._threads = ThreadPoolExecutor(_STARTERS, thread_name_prefix="runtime")
+        self._room = asyncio.Condition()
+        self._notices = Notices(node.notify, self._noticed)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._told: dict[str, None] = {}
+        """The last that ended, oldest first."""
+
+    def recover(self) -> None:
+        """Finds what runs, or ran and was never told. Raises OSError."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.builds.recover()
+        self._notices.open()
+        for path in self.folder.iterdir():
+            if not path.is_dir():
+                continue
+            found = ProcessRun(path)
+            placed = found.placed()
+            if placed is None and not found.folder.was_started():
+                # Nothing was started in it, and nothing can be.
+                shutil.rmtree(path, ignore_errors=True)
+            elif not found.is_told and placed is not None:
+                self._begin(Run(self, found, placed=placed))
+
+    def want(self, order: Order) -> None:
+        """It ought to run. Again and again is the same as once."""
+        if order.id in self._told:
+            return  # who wants it has not heard yet that it knows the end
+        run = self.runs.get(order.id)
+        if run is None:
+            found = ProcessRun(self.folder / order.id)
+            self._begin(Run(self, found, order=order, placed=found.placed()))
+        else:
+            run.wanted(order)
+
+    def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
+        """It ought not to run any more: SIGTERM, SIGKILL after so long; the soonest of several wins. False: there is
+        no such run.
+        """
+        run = self.runs.get(run_id)
+        if run is None:
+            return False
+        run.stop(kill_timeout_ms)
+        return True
+
+    def is_known(self, run_id: str) -> bool:
+        """Whether it runs, is about to, or its end is about to be told."""
+        return run_id in self.runs
+
+    def only(self, owner: Owner, ids: Collection[str]) -> None:
+        """Of this owner's nothing else ought to run."""
+        for run in list(self.runs.values()):
+            if run.owner == owner and run.id not in ids:
+                run.stop(None)
+
+    async def end_all(self) -> None:
+        """Stops everything and waits until it is over and told."""
+        for run in self.runs.values():
+            run.stop(None)
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Until cancelled: hears keepers, and removes what is not needed any more."""
+        with contextlib.ExitStack() as open_:
+            open_.callback(self._notices.close)
+            while True:
+                await asyncio.to_thread(self._tidy, {run.build_id for run in self.runs.values()})
+                await asyncio.sleep(_TIDY_S)
+
+    async def close(self) -> None:
+        """What runs goes on without us."""
+        tasks = [run.task for run in self.runs.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # For runs
+
+    def hearing(self, owner: Owner) -> Hearing:
+        """Who wants this owner's runs."""
+        return self._hearing[owner]
+
+    def placed(self) -> list[Placed]:
+        """What all runs have."""
+        return [run.placed for run in self.runs.values() if run.placed is not None]
+
+    async def in_thread(self, work: Callable[[], _Result]) -> _Result:
+        """What blocks for some milliseconds. What has begun is not cut off."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def free(self) -> Resources:
+        """What no run has of the node."""
+        free = self.capacity
+        for run in self.runs.values():
+            if run.has_room:
+                free = free - run.resources
+        return free
+
+    async def take_room(self, run: Run) -> None:
+        """Waits until it fits."""
+        async with self._room:
+            while not run.resources.fits(self.free()):
+                await self._room.wait()
+            run.has_room = True
+
+    async def give_room(self, run: Run) -> None:
+        """It is over."""
+        async with self._room:
+            run.has_room = False
+            self._room.notify_all()
+
+    # Inside
+
+    def _begin(self, run: Run) -> None:
+        self.runs[run.id] = run
+        self._idle.clear()
+        run.task = asyncio.create_task(self._live(run), name=f"run {run.id}")
+
+    async def _live(self, run: Run) -> None:
+        await run.live()
+        del self.runs[run.id]
+        self._told[run.id] = None
+        if len(self._told) > _TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        if not self.runs:
+            self._idle.set()
+
+    def _noticed(self, run_id: str) -> None:
+        run = self.runs.get(run_id)
+        if run is not None:
+            run.changed.set()
+
+    def _tidy(self, used: Collection[str]) -> None:
+        try:
+            self.builds.remove_unused(used, is_full=self._is_disk_full())
+            for path in self.folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    found = ProcessRun(path)
+                    if path.is_dir() and found.is_told and time.time() - found.told_s > LOGS_KEPT_S:
+                        shutil.rmtree(path)
+        except OSError as error:
+            _log.warning("not tidied", error=str(error))

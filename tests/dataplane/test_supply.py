@@ -1,0 +1,112 @@
+"""What the supply of lobbies decides about a group, and how long it leaves one alone whose lobbies end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pyservice.dataplane.configuration import ResolvedMode, resolve
+from pyservice.dataplane.supply import Pauses, Plan, plan
+from tests.dataplane.configurations import configuration, version
+
+GRACE_MS = 30_000
+KEY = (b"n", b"v", "duel", "local")
+
+
+@dataclass(frozen=True)
+class Empty:
+    lobby: bytes
+    empty_ms: int = 0
+    was_used: bool = False
+    is_findable: bool = True
+    is_ours: bool = True
+
+
+@dataclass(frozen=True)
+class Group:
+    starting: int = 0
+    empty: tuple[Empty, ...] = ()
+
+
+def mode(low: int, high: int, **fields: Any) -> ResolvedMode:
+    idle = {"idle_lobbies": {"min": low, "max": high}}
+    return resolve(configuration(versions=[version(duel=idle | fields)])).modes["duel"]
+
+
+def fresh(count: int) -> tuple[Empty, ...]:
+    return tuple(Empty(bytes([number])) for number in range(count))
+
+
+@pytest.mark.parametrize(
+    ("group", "low", "high", "expected"),
+    [
+        (Group(), 0, 0, Plan()),
+        (Group(), 2, 4, Plan(start=2)),
+        (Group(starting=1), 2, 4, Plan(start=1)),
+        (Group(starting=3), 2, 4, Plan()),
+        (Group(1, fresh(1)), 2, 4, Plan()),
+        (Group(0, fresh(4)), 2, 4, Plan()),
+        (Group(0, fresh(6)), 2, 4, Plan(stop=fresh(2))),
+        (Group(0, fresh(1)), 0, 0, Plan(stop=fresh(1))),
+    ],
+)
+def test_idle_lobbies_are_kept_between_their_bounds(
+    group: Group, low: int, high: int, expected: Plan
+) -> None:
+    assert plan(group, mode(low, high), "local", GRACE_MS) == expected
+
+
+def test_a_lobby_that_everybody_left_is_not_idle_before_its_grace_is_over() -> None:
+    left = Empty(b"a", empty_ms=GRACE_MS - 1, was_used=True)
+    longer = Empty(b"b", empty_ms=20_000, was_used=True)
+    waiting = plan(Group(0, (left, longer)), mode(1, 1), "local", GRACE_MS)
+    assert waiting == Plan(start=1, look_ms=1)
+    over = Empty(b"a", empty_ms=GRACE_MS, was_used=True)
+    assert plan(Group(0, (over,)), mode(1, 1), "local", GRACE_MS) == Plan()
+    assert plan(Group(0, (over,)), mode(0, 0), "local", GRACE_MS) == Plan(stop=(over,))
+
+
+def test_private_and_closed_lobbies_count_for_nothing_and_stop_past_the_grace() -> None:
+    closed = Empty(b"a", empty_ms=GRACE_MS, was_used=True, is_findable=False)
+    left = Empty(b"b", empty_ms=5, was_used=True, is_findable=False)
+    decided = plan(Group(0, (closed, left)), mode(1, 9), "local", GRACE_MS)
+    assert decided == Plan(start=1, stop=(closed,), look_ms=GRACE_MS - 5)
+
+
+def test_of_a_former_version_whoever_is_empty_goes() -> None:
+    left = Empty(b"a", empty_ms=0, was_used=True)
+    attached = Empty(b"b", is_ours=False)
+    assert plan(Group(2, (left, attached)), None, "local", GRACE_MS) == Plan(stop=(left,))
+
+
+def test_attached_lobbies_are_idle_ones_that_nobody_here_stops() -> None:
+    attached = Empty(b"a", is_ours=False)
+    assert plan(Group(0, (attached,)), mode(1, 1), "local", GRACE_MS) == Plan()
+    assert plan(Group(0, (attached,)), mode(0, 0), "local", GRACE_MS) == Plan()
+
+
+def test_nothing_is_started_where_the_mode_is_not_enabled() -> None:
+    elsewhere = mode(2, 2, regions={"far": {}})
+    assert plan(Group(), elsewhere, "local", GRACE_MS) == Plan()
+    assert plan(Group(), elsewhere, "far", GRACE_MS) == Plan(start=2)
+
+
+def test_pauses_grow_while_lobbies_end_and_begin_anew_when_all_was_well_for_a_minute() -> None:
+    now = [100.0]
+    pauses = Pauses(lambda: now[0])
+    assert pauses.left_s(KEY) == 0
+    seen = []
+    for _ in range(9):
+        pauses.note(KEY)
+        seen.append(pauses.left_s(KEY))
+        now[0] += pauses.left_s(KEY)
+    assert seen == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    now[0] += 60
+    pauses.note(KEY)
+    assert pauses.left_s(KEY) == 60, "a minute is not longer than a minute"
+    now[0] += 60 + 61
+    pauses.forget_old()
+    pauses.note(KEY)
+    assert pauses.left_s(KEY) == 1

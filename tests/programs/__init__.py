@@ -1,0 +1,51 @@
+"""Programs that tests have the service run, and how they become builds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from tests.control.files import tar
+
+FOLDER: Final = Path(__file__).parent
+PYTHON_PATH: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+SETTINGS: Final[dict[str, Any]] = {
+    "shared_paths": [sys.base_prefix],
+    "cpu_millicores": 64_000,
+    "memory_mb": 64_000,
+}
+"""`runtime`: Python is where it is, and machines that test are small."""
+
+Cloud = Callable[[str, str, Any], Any]
+"""Method, path, body to what the service answers."""
+
+
+def server_archive(*command: str, **files: bytes) -> bytes:
+    """The small game server as an archive."""
+    words = command or ("python3", "-S", "server.py")
+    manifest = {"command": words, "env": {"PATH": PYTHON_PATH}}
+    content = {
+        "server.json": json.dumps(manifest).encode(),
+        "server.py": (FOLDER / "server.py").read_bytes(),
+    }
+    return tar({**content, **files})
+
+
+def upload_build(cloud: Cloud, game: str, archive: bytes, name: str = "server", **form: Any) -> str:
+    """A complete build; its id."""
+    digest = hashlib.sha256(archive).hexdigest()
+    image = {"path": "server.tar", "content_length": len(archive), "sha256": digest}
+    made = cloud(
+        "POST",
+        f"/cloud/games/{game}/builds",
+        {"display_name": name, "image_file": image, **form},
+    )
+    httpx.put(made["image_presigned_request"]["url"], content=archive).raise_for_status()
+    cloud("POST", f"/cloud/uploads/{made['upload_id']}/complete", {})
+    return str(made["build_id"])

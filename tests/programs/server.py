@@ -1,0 +1,79 @@
+"""A game server as small as one can be: `python3 -S server.py`, told all by its environment.
+
+It listens on every port that it is given, says that it is ready, and gives back what it gets. What it does beside is in
+PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `deaf` ignores SIGTERM.
+It writes a line when it begins, when it is ready, and for each player's first words.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+
+PLAY = os.environ.get("PLAY", "").split()
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def ports() -> dict[str, int]:
+    return {
+        name.removeprefix("PORT_").lower(): int(value)
+        for name, value in os.environ.items()
+        if name.startswith("PORT_") and not name.startswith("PORT_RANGE")
+    }
+
+
+def call(operation: str) -> str:
+    """A call of the service with an empty body; its status line."""
+    host, _, port = os.environ["HOSTING_API_URL"].removeprefix("http://").partition(":")
+    head = (
+        f"POST /matchmaker/lobbies/{operation} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
+        f"Authorization: Bearer {os.environ['HOSTING_LOBBY_TOKEN']}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode())
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    return answer.split(b"\r\n", 1)[0].decode()
+
+
+def main() -> int:
+    say("begins", *sys.argv[1:])
+    for word in PLAY:
+        if word.startswith("exit:"):
+            return int(word.removeprefix("exit:"))
+    if "deaf" in PLAY:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    waiting = selectors.DefaultSelector()
+    for number in ports().values():
+        listener = socket.create_server(("127.0.0.1", number))
+        waiting.register(listener, selectors.EVENT_READ, "accept")
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(("127.0.0.1", number))
+        waiting.register(datagrams, selectors.EVENT_READ, "datagram")
+    if "HOSTING_LOBBY_TOKEN" in os.environ and "mute" not in PLAY:
+        say("ready", call("ready"))
+    while True:
+        for key, _ in waiting.select():
+            ready = key.fileobj
+            assert isinstance(ready, socket.socket)
+            if key.data == "accept":
+                connection, _ = ready.accept()
+                waiting.register(connection, selectors.EVENT_READ, "stream")
+            elif key.data == "datagram":
+                content, sender = ready.recvfrom(65_536)
+                ready.sendto(content, sender)
+            elif content := ready.recv(65_536):
+                ready.sendall(content)
+            else:
+                waiting.unregister(ready)
+                ready.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
