@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def end_leftovers(data_dir: Path) -> None:
     """At once. Nothing of the service itself may run any more: it would start them again."""
-    for pid in pids_of(data_dir):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    # What a keeper is about to start is there a moment later.
+    while pids := list(pids_of(data_dir)):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
 
 
 def pids_of(data_dir: Path) -> Iterator[int]:

@@ -45,6 +45,7 @@ from pyservice.control.orphans import Orphans
 from pyservice.control.pictures import Pictures
 from pyservice.control.platform import Platform
 from pyservice.control.rays import RayStore
+from pyservice.control.servers import Servers
 from pyservice.control.tokens import Tokens
 from pyservice.control.uploaded import Uploaded
 from pyservice.control.uploading import Uploading
@@ -60,7 +61,6 @@ from pyservice.listener import bound, listen
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.process import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
 from pyservice.settings import Settings, SettingsError
@@ -162,6 +162,9 @@ class ControlPlane:
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays, self._cdn_rays = map(self._rays_of, (CONTROL, CDN))
         self._platform = _platform(settings, self._database, links)
+        self._runtime = Runtime(
+            settings, self._database, self._files.objects, data_plane, self._topics
+        )
         nouns = self._nouns(links, data_plane)
         self._tokens = nouns.tokens
         administration = Administration(
@@ -173,7 +176,6 @@ class ControlPlane:
             Orphans(self._database, owner.source_epoch, data_plane, self._feeder.look_again),
             self._keys,
         )
-        self._runtime = Runtime(settings, self._database, self._files.objects, data_plane)
         self._wire_doors(nouns, administration)
 
     def _wire_doors(self, nouns: Nouns, administration: Administration) -> None:
@@ -218,11 +220,11 @@ class ControlPlane:
                 self._feeder,
                 self._counts,
                 links,
-                _regions(settings),
+                described.regions(settings),
             ),
             groups=Groups(database, changes, ids, topics, links, self._gate.doubt),
             namespaces=Namespaces(database, changes, ids, topics, self._feeder, one),
-            admittance=Admittance(database, one, _service_domains(settings)),
+            admittance=Admittance(database, one, described.service_domains(settings)),
             tokens=Tokens(
                 database,
                 changes,
@@ -242,6 +244,18 @@ class ControlPlane:
             sites=Sites(database, ids, uploading),
             avatars=Avatars(database, uploading, links),
             pictures=Pictures(uploading),
+            servers=Servers(
+                database,
+                changes,
+                ids,
+                data_plane,
+                self._runtime.servers,
+                {region.name_id for region in settings.regions},
+                self._runtime.kinds,
+                self._runtime.free,
+                settings.edge.node_address,
+            ),
+            process_logs=self._runtime.logs,
         )
 
     def _context(
@@ -270,6 +284,7 @@ class ControlPlane:
             self._tokens,
             self._database_watch,
             self._runtime.lobbies,
+            self._runtime.servers,
         )
         problem = self._database_watch.problem
         measured = measures.render(
@@ -380,12 +395,6 @@ def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> L
     )
 
 
-def _service_domains(settings: Settings) -> list[str]:
-    """What is at or below these is served by the service itself."""
-    domains = settings.domains
-    return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
-
-
 def _platform(settings: Settings, database: Database, links: Links) -> Platform:
     return Platform(
         database,
@@ -393,17 +402,3 @@ def _platform(settings: Settings, database: Database, links: Links) -> Platform:
         described.region_tiers(settings.tiers),
         described.datacenters(settings),
     )
-
-
-def _regions(settings: Settings) -> list[games_pb2.RegionSummary]:
-    return [
-        games_pb2.RegionSummary(
-            region_id=region.name_id,
-            region_name_id=region.name_id,
-            provider=region.provider_display_name,
-            universal_region="local" if region.name_id == "local" else "unknown",
-            provider_display_name=region.provider_display_name,
-            region_display_name=region.region_display_name,
-        )
-        for region in settings.regions
-    ]

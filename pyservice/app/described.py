@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pyservice.control.links import Links
+from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.settings import Settings, Tier
 from pyservice.settings.sections import CaptchaSettings
@@ -50,5 +51,26 @@ def datacenters(settings: Settings) -> list[pb.Datacenter]:
     """A datacenter is a region (decisions 1.5)."""
     return [
         pb.Datacenter(id=region.name_id, slug=region.name_id, name=region.region_display_name)
+        for region in settings.regions
+    ]
+
+
+def service_domains(settings: Settings) -> list[str]:
+    """What is at or below these is served by the service itself."""
+    domains = settings.domains
+    return [one for one in (domains.main, domains.cdn, domains.job) if one is not None]
+
+
+def regions(settings: Settings) -> list[games_pb2.RegionSummary]:
+    """As games have them."""
+    return [
+        games_pb2.RegionSummary(
+            region_id=region.name_id,
+            region_name_id=region.name_id,
+            provider=region.provider_display_name,
+            universal_region="local" if region.name_id == "local" else "unknown",
+            provider_display_name=region.provider_display_name,
+            region_display_name=region.region_display_name,
+        )
         for region in settings.regions
     ]

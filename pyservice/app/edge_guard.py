@@ -43,8 +43,18 @@ class EdgeGuard:
         """Of the one that serves; 0: none."""
         return self._holder()
 
-    async def keep(self, stop: asyncio.Event) -> None:
-        """Until `stop`: one of these settings serves."""
+    @property
+    def has_routes(self) -> bool:
+        """Whether somebody may be led by it, now or as soon as it runs."""
+        try:
+            return bool(json.loads((self._folder / "routes").read_bytes())["routes"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return False
+
+    async def keep(self, stop: asyncio.Event, needed: asyncio.Event) -> None:
+        """Until `stop`: one of these settings serves. Where it would lead nobody it waits until it is `needed`."""
+        if not self.has_routes:
+            await _either(stop, needed)
         tried = 0
         while not stop.is_set():
             try:
@@ -147,14 +157,11 @@ class EdgeGuard:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(descriptor, ended.set)
-        waiting = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(stop.wait())]
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await _either(ended, stop)
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-            for one in waiting:
-                one.cancel()
         self._reap()
 
     def _reap(self) -> None:
@@ -164,6 +171,15 @@ class EdgeGuard:
 
 class EdgeGuardFailed(Exception):
     """It did not start; says why."""
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
 
 
 async def _pause(stop: asyncio.Event, pause_s: float) -> None:

@@ -89,7 +89,8 @@ class _Household:
         from pyservice.app.edge_guard import EdgeGuard
 
         self._edge_guard = EdgeGuard(settings)
-        guarding = asyncio.create_task(self._edge_guard.keep(self._signals.stop))
+        self._serves_data = asyncio.Event()
+        guarding = asyncio.create_task(self._edge_guard.keep(self._signals.stop, self._serves_data))
         keeping = [asyncio.create_task(self._keep(child)) for child in self._children]
         telling = asyncio.create_task(self._tell())
         stopping = asyncio.create_task(self._signals.stop.wait())
@@ -97,7 +98,7 @@ class _Household:
         self._signals.stop.set()
         await self._end(keeping)
         await guarding
-        if settings.runtime.end_with_service:
+        if settings.runtime.end_with_service or not self._edge_guard.has_routes:
             await self._edge_guard.end()
         await telling
         return self._status
@@ -221,6 +222,8 @@ class _Household:
         give_up_s = math.inf
         while not self._signals.stop.is_set():
             self._changed.clear()
+            if self._data.said is not None:
+                self._serves_data.set()
             if self._data.said is not None and not self._needs_control:
                 give_up_s = min(give_up_s, loop.time() + _CONTROL_MS / 1000)
             if self._data.said is not None and self._control.said is not None:

@@ -98,6 +98,22 @@ class DataPlaneClient:
         )
         return answer
 
+    async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse:
+        answer: runtime_pb2.LeaseResponse = await self._call("Runtime.Lease", request)
+        return answer
+
+    async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None:
+        await self._call("Runtime.PlaceServer", request)
+
+    async def end_lease(self, server_id: str) -> None:
+        await self._call("Runtime.EndLease", runtime_pb2.EndLeaseRequest(server_id=server_id))
+
+    async def leased_servers(self) -> Sequence[str]:
+        answer: runtime_pb2.LeasesResponse = await self._call(
+            "Runtime.Leases", runtime_pb2.LeasesRequest()
+        )
+        return answer.server_ids
+
     async def report(self, report: runtime_pb2.LobbyReport) -> None:
         await self._call("Runtime.Report", runtime_pb2.ReportRequest(reports=[report]))
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.control.build_files import BuildFiles
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
+from pyservice.control.process_logs import ProcessLogs
+from pyservice.control.server_runs import ServerRuns
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import process
@@ -21,6 +23,7 @@ from pyservice.runtime.supervisor import Supervisor
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
+from pyservice.watch import Topics
 
 KEEPER: Final = Path(__file__).parent.parent / "bin" / "hosting-keeper"
 
@@ -44,7 +47,12 @@ class Runtime:
     """Parts around one supervisor."""
 
     def __init__(
-        self, settings: Settings, database: Database, objects: Objects, data_plane: DataPlaneClient
+        self,
+        settings: Settings,
+        database: Database,
+        objects: Objects,
+        data_plane: DataPlaneClient,
+        topics: Topics,
     ) -> None:
         self._settings = settings
         self._tiers = {tier.tier_name_id: tier for tier in settings.tiers}
@@ -55,6 +63,8 @@ class Runtime:
             settings.storage_reserve_bytes,
         )
         self.lobbies = LobbyRuns(data_plane, self._tier, self._api_url, self._told_capacity)
+        self.servers = ServerRuns(database, data_plane, self._api)
+        self.logs = ProcessLogs(database, topics, self._folder_of, self._follow)
         self._supervisor: Supervisor | None = None
         self._is_usable = False
 
@@ -83,8 +93,9 @@ class Runtime:
             self._builds,
             node,
             self._capacity,
-            {"lobby": self.lobbies},
+            {"lobby": self.lobbies, "server": self.servers},
             is_disk_full=lambda: _is_below(folder, settings.storage_reserve_bytes),
+            noticed=self.logs.grew,
         )
         self._supervisor.recover()
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
@@ -94,6 +105,7 @@ class Runtime:
         assert self._supervisor is not None
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
+        yield "servers", self.servers.run(self._supervisor)
 
     async def stop(self, *, is_ordered: bool) -> None:
         """What runs goes on, unless the operator wants it to end with the service, and the service ends by order."""
@@ -105,6 +117,27 @@ class Runtime:
             _log.info("game servers go on", count=len(self._supervisor.runs))
         await self._supervisor.close()
 
+    def kinds(self) -> list[str]:
+        """Of builds that are run here."""
+        if not self._is_usable:
+            return []
+        return [kind for kind in self._settings.runtime.kinds if kind in process.KINDS]
+
+    def free(self) -> Resources:
+        """What nothing has of this node."""
+        return Resources(0, 0) if self._supervisor is None else self._supervisor.free()
+
+    def _folder_of(self, run_id: str) -> Path:
+        return self._settings.data_dir / "servers" / run_id
+
+    def _follow(self, run_id: str, for_ms: int) -> None:
+        if self._supervisor is not None:
+            self._supervisor.follow(run_id, for_ms)
+
+    def _api(self) -> tuple[str, str] | None:
+        http, grpc = self.lobbies.addresses
+        return (self._api_url(http), grpc) if http else None
+
     def _tier(self, name: str) -> TierSize:
         tier = self._tiers[name]
         cores = 1000 * tier.service_cores_numerator // tier.service_cores_denominator
@@ -115,11 +148,10 @@ class Runtime:
         return url.rstrip("/")
 
     def _told_capacity(self) -> runtime_pb2.Capacity:
-        kinds: list[str] = []
-        if self._is_usable:
-            kinds = [kind for kind in self._settings.runtime.kinds if kind in process.KINDS]
         cpu_millicores, memory_mb = self._capacity
-        return runtime_pb2.Capacity(kinds=kinds, cpu_millicores=cpu_millicores, memory_mb=memory_mb)
+        return runtime_pb2.Capacity(
+            kinds=self.kinds(), cpu_millicores=cpu_millicores, memory_mb=memory_mb
+        )
 
 
 def _is_below(folder: Path, reserve_bytes: int) -> bool:

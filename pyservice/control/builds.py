@@ -24,7 +24,7 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
-from pyservice.storage import builds, games, uploads
+from pyservice.storage import builds, games, servers, uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.uploads import NewFile
 
@@ -193,6 +193,8 @@ class Builds:
             row = await _found(tx, game.game_id, request.build_id)
             if await builds.is_named(tx, row.build_id):
                 raise ServiceError("IN_USE", "A version of the game names this build.")
+            if await servers.needs_build(tx, row.build_id):
+                raise ServiceError("IN_USE", "A server runs this build.")
             await builds.remove(tx, row.build_id)
             await uploads.give_up(tx, row.upload_id)
             tx.afterwards(lambda: removals.append(self._uploading.removal(row.upload_id)))

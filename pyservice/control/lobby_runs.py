@@ -34,6 +34,7 @@ class Runs(Protocol):
     def want(self, order: Order) -> None: ...
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool: ...
     def is_known(self, run_id: str) -> bool: ...
+    def ids(self, owner: Owner) -> list[str]: ...
     def only(self, owner: Owner, ids: Collection[str]) -> None: ...
 
 
@@ -73,6 +74,8 @@ class LobbyRuns:
         self._tier = tier
         self._api_url = api_url
         self._capacity = capacity
+        self.addresses = "", ""
+        """Of the HTTP and gRPC doors, as host:port; empty: not told yet."""
         self._run = ""
         self._sequence = 0
         self.going = GoingOn("lobbies", "lobbies not followed", Away, pauses_s=_RETRIES_S)
@@ -90,6 +93,7 @@ class LobbyRuns:
                 capacity=self._capacity(),
             )
         )
+        self.addresses = answer.http_address, answer.grpc_address
         for lobby in answer.lobbies:
             await self._take(lobby, answer, runs)
         for lobby_id in answer.gone:

@@ -19,7 +19,9 @@ from pyservice.control.lobbies import Lobbies
 from pyservice.control.namespaces import Namespaces
 from pyservice.control.pictures import Pictures
 from pyservice.control.platform import Platform
+from pyservice.control.process_logs import ProcessLogs
 from pyservice.control.rays import RayStore
+from pyservice.control.servers import Servers
 from pyservice.control.tokens import Tokens
 from pyservice.control.uploads import Uploads
 from pyservice.control.versions import Versions
@@ -48,6 +50,8 @@ class Nouns:
     sites: Sites
     avatars: Avatars
     pictures: Pictures
+    servers: Servers
+    process_logs: ProcessLogs
 
 
 def operations(gate: Gate, nouns: Nouns) -> dict[str, Operation]:
@@ -98,11 +102,24 @@ def operations(gate: Gate, nouns: Nouns) -> dict[str, Operation]:
         ("Logs.GetLobbyRecord", gate.cloud, nouns.lobbies.get),
         ("Rays.GetRayPerf", gate.cloud, nouns.rays.perf),
         *_of_files(gate, nouns),
+        *_of_processes(gate, nouns),
     )
     return {
         f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)
         for name, authorize, run in rows
     }
+
+
+def _of_processes(gate: Gate, nouns: Nouns) -> Iterable[Row]:
+    """What runs."""
+    return (
+        ("Servers.CreateServer", gate.environment_or_cloud, nouns.servers.create),
+        ("Servers.GetServer", gate.environment_or_cloud, nouns.servers.get),
+        ("Servers.ListServers", gate.environment_or_cloud, nouns.servers.list_),
+        ("Servers.DestroyServer", gate.environment_or_cloud, nouns.servers.destroy),
+        ("Servers.GetServerLogs", gate.environment_or_cloud, nouns.process_logs.of_server),
+        ("Logs.GetLobbyLogs", gate.cloud, nouns.process_logs.of_lobby),
+    )
 
 
 def _of_files(gate: Gate, nouns: Nouns) -> Iterable[Row]:

@@ -39,6 +39,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "list_lobby_records": Example(token='cloud'),
     "get_lobby_record": Example(token='cloud'),
     "find": Example(token='pub', body='{"game_modes": ["duel"]}'),
+    "create": Example(token='pub', body='{"game_mode": "hosted", "publicity": "public", "lobby_config": {"map": "hill", "seed": 12345678901234567890}}'),
     "join": Example(token='pub', body='{"lobby_id": "{lobby_id}", "party_size": 1}'),
     "list": Example(token='pub', query={'include_state': 'true'}),
     "regions": Example(token='origin'),

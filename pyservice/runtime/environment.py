@@ -14,11 +14,12 @@ _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 class ProcessPort(NamedTuple):
-    """What a process binds: one number, or those of a range."""
+    """What a process binds: one number, or those of a range. `is_direct`: players reach it without edge-guard."""
 
     number: int = 0
     first: int = 0
     last: int = 0
+    is_direct: bool = False
 
 
 def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:

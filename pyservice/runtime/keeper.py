@@ -213,7 +213,7 @@ class Folder:
 
     def lines(self, after: int = 0) -> Iterator[Line]:
         """What was written from a position on, as far as it is there. Of segments that went the rest is told."""
-        for start, path in self._segments():
+        for start, path in self.segments():
             with contextlib.suppress(FileNotFoundError), path.open("rb") as segment:
                 if start + os.fstat(segment.fileno()).st_size <= after:
                     continue
@@ -227,7 +227,7 @@ class Folder:
 
     def end(self) -> int:
         """Position behind the last line."""
-        segments = self._segments()
+        segments = self.segments()
         if not segments:
             return 0
         start, path = segments[-1]
@@ -235,7 +235,8 @@ class Folder:
             return start + path.stat().st_size
         return start
 
-    def _segments(self) -> list[tuple[int, Path]]:
+    def segments(self) -> list[tuple[int, Path]]:
+        """Positions of their first bytes, and files; oldest first."""
         with contextlib.suppress(FileNotFoundError):
             return sorted((int(path.name), path) for path in (self.path / "log").iterdir())
         return []

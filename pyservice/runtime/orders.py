@@ -38,6 +38,8 @@ class PortOrder:
     is_datagram: bool
     span: tuple[int, int] | None = None
     """First and last that it may bind itself, reached without edge-guard; None: one that edge-guard leads to."""
+    fixed: int = 0
+    """The one that it has to bind, reached without edge-guard; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,11 @@ class Placed:
     @property
     def backends(self) -> dict[str, Backend]:
         """Where edge-guard leads to, by port name."""
-        return {name: (ADDRESS, port.number) for name, port in self.ports.items() if port.number}
+        return {
+            name: (ADDRESS, port.number)
+            for name, port in self.ports.items()
+            if port.number and not port.is_direct
+        }
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -122,7 +122,9 @@ def place(order: Order, others: Iterable[Placed], node: Node) -> Placed:
 
 def _port(wanted: PortOrder, taken: set[int]) -> ProcessPort:
     if wanted.span is not None:
-        return ProcessPort(0, *wanted.span)
+        return ProcessPort(0, *wanted.span, is_direct=True)
+    if wanted.fixed:
+        return ProcessPort(wanted.fixed, is_direct=True)
     return ProcessPort(process_ports.draw(taken, is_datagram=wanted.is_datagram, address=ADDRESS))
 
 

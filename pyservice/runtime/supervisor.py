@@ -52,8 +52,9 @@ class Supervisor:
         hearing: Mapping[Owner, Hearing],
         *,
         is_disk_full: Callable[[], bool],
+        noticed: Callable[[str], None],
     ) -> None:
-        """`folder` has one folder for each run."""
+        """`folder` has one folder for each run. `noticed` hears ids of runs whose state changed or whose log grew."""
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -61,6 +62,7 @@ class Supervisor:
         self.runs: dict[str, Run] = {}
         self._hearing = hearing
         self._is_disk_full = is_disk_full
+        self._hear = noticed
         self._threads = ThreadPoolExecutor(_STARTERS, thread_name_prefix="runtime")
         self._room = asyncio.Condition()
         self._notices = Notices(node.notify, self._noticed)
@@ -106,9 +108,17 @@ class Supervisor:
         run.stop(kill_timeout_ms)
         return True
 
+    def follow(self, run_id: str, for_ms: int) -> None:
+        """For so long `noticed` hears when the log of the run grew. One that is over writes nothing any more."""
+        ProcessRun(self.folder / run_id).folder.follow(for_ms)
+
     def is_known(self, run_id: str) -> bool:
         """Whether it runs, is about to, or its end is about to be told."""
         return run_id in self.runs
+
+    def ids(self, owner: Owner) -> list[str]:
+        """Of all runs of this owner that are not told to be over."""
+        return [run.id for run in self.runs.values() if run.owner == owner]
 
     def only(self, owner: Owner, ids: Collection[str]) -> None:
         """Of this owner's nothing else ought to run."""
@@ -193,6 +203,7 @@ class Supervisor:
         run = self.runs.get(run_id)
         if run is not None:
             run.changed.set()
+        self._hear(run_id)
 
     def _tidy(self, used: Collection[str]) -> None:
         try:

@@ -57,6 +57,13 @@ _ONE = select(lobbies).where(
     lobbies.c.lobby_id == bindparam("lobby_id"),
     _SHOWN,
 )
+_OF_GAME = (
+    select(lobbies)
+    .join(namespaces, namespaces.c.namespace_id == lobbies.c.namespace_id)
+    .where(
+        namespaces.c.game_id == bindparam("game_id"), lobbies.c.lobby_id == bindparam("lobby_id")
+    )
+)
 _LIVE = (
     select(lobbies.c.lobby_id)
     .where(lobbies.c.stop_ms.is_(None), lobbies.c.lobby_id > bindparam("after"))
@@ -74,6 +81,11 @@ _GAMES_OF = (
 async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> Sequence[Record]:
     """Columns of `lobbies`, of those that are known."""
     return await tx.all(_FIND_MANY, {"ids": list(lobby_ids)})
+
+
+async def of_game(tx: Transaction, game_id: str, lobby_id: str) -> Record | None:
+    """Columns of `lobbies`; None when the game has no such lobby."""
+    return await tx.first(_OF_GAME, {"game_id": game_id, "lobby_id": lobby_id})
 
 
 async def add_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -334,3 +334,50 @@ rays: Final = Table(
 )
 """What one process did for a request. Whose it is says the first that is not null of game, group and identity; none:
 that of the request that it passed on, whose `parent_span_id` is this `span_id`."""
+
+servers: Final = Table(
+    "servers",
+    metadata,
+    _id("server_id", primary_key=True),
+    _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False),
+    # No foreign key: a build may be deleted when no server that lives needs it.
+    _id("build_id", nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    _ms("create_ms"),
+    _ms("start_ms", nullable=True),
+    _ms("stop_ms", nullable=True),
+    _ms("stop_timeout_ms", nullable=True),
+    _ms("destroy_ms", nullable=True),
+    Column("is_placed", Boolean, nullable=False),
+    Column("exit_code", Integer, nullable=True),
+    _text("failure", nullable=True),
+    _text("failure_message", nullable=True),
+    Index("ix_servers_namespace_id_server_id", "namespace_id", "server_id"),
+    Index(
+        "ix_servers_live",
+        "namespace_id",
+        "server_id",
+        sqlite_where=text("destroy_ms IS NULL"),
+        postgresql_where=text("destroy_ms IS NULL"),
+    ),
+)
+"""`record` is the `hosting.v1.Server` with all that does not change. `stop_ms`: when its end was asked for, and
+`stop_timeout_ms` how long it has from then on; `is_placed`: where its process listens is decided.
+"""
+
+server_tags: Final = Table(
+    "server_tags",
+    metadata,
+    _id("server_id", ForeignKey("servers.server_id"), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    _text("value"),
+)
+
+server_host_ports: Final = Table(
+    "server_host_ports",
+    metadata,
+    Column("is_datagram", Boolean, primary_key=True),
+    Column("port", Integer, primary_key=True, autoincrement=False),
+    _id("server_id", ForeignKey("servers.server_id"), nullable=False, index=True),
+)
+"""Ports of this machine that a server that lives has for itself, without edge-guard."""

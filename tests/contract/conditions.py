@@ -12,10 +12,10 @@ from pyservice.schema.methods import METHODS, Method
 
 SWEEPS: Final = "tests/contract/test_sweeps.py"
 _OF_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
-_WAITS: Final = frozenset({"find", "join", "attach", "detach", "get_state"})
+_WAITS: Final = frozenset({"find", "create", "join", "attach", "detach", "get_state"})
 """Of the data plane: for a lobby that starts, or for the control plane that knows the token."""
 
-_NEW_PLACES: Final = frozenset({"find", "join", "attach", "ready", "set_state"})
+_NEW_PLACES: Final = frozenset({"find", "create", "join", "attach", "ready", "set_state"})
 """Of the data plane: what a full disk refuses first."""
 
 

@@ -19,7 +19,12 @@ MODES: dict[str, dict[str, Any]] = {
     "quiet": {"max_players": 2, "listable": False, "taggable": False},
     "invited": {"max_players": 2, "actions": {"find": {"enabled": False}}},
     "public": {"max_players": 2, "actions": {"join": {"enabled": False}}},
-    "elsewhere": {"max_players": 2, "regions": {"far": {}}},
+    "elsewhere": {
+        "max_players": 2,
+        "regions": {"far": {}},
+        "actions": {"create": {"enabled": True}},
+    },
+    "made": {"max_players": 2, "taggable": False, "actions": {"create": {"enabled": True}}},
     "ranged": {
         "max_players": 2,
         "docker": {

@@ -78,10 +78,10 @@ class Gates:
         }
 
     def actions(self, status: int) -> dict[str, Any]:
-        """Find and join of a game mode that ask the game's server, which answers with the status."""
+        """Ways into a game mode that ask the game's server, which answers with the status."""
         verification = {"url": self.game_server.url(status), "headers": {}}
         asked = {"enabled": True, "verification": verification}
-        return {"find": asked, "join": asked}
+        return {"find": asked, "join": asked, "create": asked}
 
 
 @contextlib.contextmanager

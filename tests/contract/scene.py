@@ -19,6 +19,7 @@ import httpx
 
 from pyservice.openapi.examples import Filled, fill_example
 from pyservice.schema.methods import METHODS, Method
+from tests import programs
 from tests.app.household import Household
 from tests.contract.gates import Gates, open_gates
 from tests.service import GAME, UNLIMITED, document
@@ -29,14 +30,26 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "pair": {"max_players": 2, "taggable": True},
     "crowd": {"max_players": 256, "taggable": True},
     "quick": {"max_players": 2, "player_token_ttl": 5_000},
-    "empty": {"max_players": 2},
-    "quiet": {"max_players": 2, "taggable": False},
+    "empty": {"max_players": 2, "actions": {"create": {"enabled": True}}},
+    "quiet": {"max_players": 2, "taggable": False, "actions": {"create": {"enabled": True}}},
     "invited": {"max_players": 2, "actions": {"find": {"enabled": False}}},
     "public": {"max_players": 2, "actions": {"join": {"enabled": False}}},
-    "elsewhere": {"max_players": 2, "regions": {"far": {}}},
+    "elsewhere": {
+        "max_players": 2,
+        "regions": {"far": {}},
+        "actions": {"create": {"enabled": True}},
+    },
 }
+"""Whose lobbies are attached: there is nothing to start."""
+HOSTED: Final[dict[str, dict[str, str]]] = {
+    "hosted": {},
+    "mute": {"PLAY": "mute"},
+    "broken": {"PLAY": "exit:3"},
+    "deaf": {"PLAY": "guests deaf"},
+}
+"""Modes whose lobbies the service starts, with what their game server is told (`tests.programs.server`)."""
 VERIFIED: Final = {"allowed": 200, "denied": 403, "unanswered": 500}
-"""Modes whose game server is asked, with the status that it answers."""
+"""Modes whose game server is asked, with the status that it answers. The service starts their lobbies."""
 REGIONS: Final = [
     {"name_id": "local", "region_display_name": "Local", "latitude": 50.1, "longitude": 8.7},
     {"name_id": "far", "region_display_name": "Far away", "latitude": -33.9, "longitude": 151.2},
@@ -48,6 +61,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "regions": REGIONS,
     "trusted_proxies": ["127.0.0.1"],
     "find_wait_ms": 3_000,
+    "empty_lobby_grace_ms": 0,
     "runtime": programs.SETTINGS,
 }
 ORIGIN: Final = "https://play.example.com"
@@ -134,19 +148,22 @@ def open_world(
 def _furnish(world: World) -> None:
     game = {"developer_group_id": world.group_id, "display_name": GAME.capitalize()}
     world.cloud("POST", "/cloud/games", game)
+    build_id = programs.upload_build(world.cloud, GAME, programs.server_archive())
+    hosted = {name: _hosted(build_id, env) for name, env in HOSTED.items()}
     asked = {
-        name: {"max_players": 64, "taggable": True, "actions": world.gates.actions(status)}
+        name: {**_hosted(build_id), "actions": world.gates.actions(status)}
         for name, status in VERIFIED.items()
     }
-    world.version_id = _version(world, "1.0.0", {**MODES, **asked})
-    guarded = _version(world, "guarded", {"duel": MODES["duel"]}, captcha=world.gates.captcha)
+    world.version_id = _version(world, "1.0.0", {**MODES, **hosted, **asked})
+    guarded = {"duel": MODES["duel"], "hosted": hosted["hosted"]}
+    guarded_id = _version(world, "guarded", guarded, captcha=world.gates.captcha)
     base = f"/cloud/games/{GAME}"
     for name, lobbies in (("prod", 10_000), ("small", 1), ("lab", 10_000), ("guarded", 10_000)):
         where = f"{base}/namespaces/{name}"
         if name == "prod":
             world.cloud("PUT", f"{where}/version", {"version_id": world.version_id})
         else:
-            version_id = guarded if name == "guarded" else world.version_id
+            version_id = guarded_id if name == "guarded" else world.version_id
             wanted = {"display_name": name, "name_id": name, "version_id": version_id}
             world.cloud("POST", f"{base}/namespaces", wanted)
         sizes = {"lobby_count_max": lobbies, "max_players": SOURCE_LIMIT}
@@ -158,6 +175,19 @@ def _furnish(world: World) -> None:
         world.cloud("POST", f"{base}/namespaces/{name}/tokens/public", {})["token"]
         for name in ("prod", "guarded")
     )
+
+
+def _hosted(build_id: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A mode whose lobbies are processes. They are small, and over when nobody came to the place that was reserved."""
+    return {
+        "max_players": 64,
+        "taggable": True,
+        "allow_dynamic_max_players": True,
+        "player_token_ttl": 5_000,
+        "tier": "basic-1d16",
+        "actions": {"create": {"enabled": True, "enable_public": True}},
+        "docker": {"image_id": build_id, "env": dict(env or {}), "ports": PORTS},
+    }
 
 
 def _version(world: World, name: str, modes: dict[str, dict[str, Any]], **level: Any) -> str:
@@ -316,7 +346,7 @@ class Scene:
 
     def attach(self, mode: str = "duel", *, is_ready: bool = True, **fields: Any) -> Lobby:
         """A new lobby; in modes that take tags it carries the scene's name."""
-        if mode in VERIFIED or MODES[mode].get("taggable"):
+        if mode not in MODES or MODES[mode].get("taggable"):
             fields.setdefault("tags", {"scene": self.name})
         made = self.good("attach", fields={"game_mode": mode, **fields})
         lobby = Lobby(made["lobby_id"], made["lobby_token"])

@@ -32,11 +32,12 @@ async def test_attach_names_what_is_in_the_way(
     assert (await game.back_end("attach", {**wanted, **change})).code == code
 
 
-CLIENT = ("find", "join", "list", "regions", "statistics")
+CLIENT = ("find", "create", "join", "list", "regions", "statistics")
 SERVER = ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat")
 OPERATOR = ("attach", "detach")
 SHAPES: dict[str, dict[str, object]] = {
     "find": {"game_modes": ["duel"]},
+    "create": {"game_mode": "duel"},
     "join": {"lobby_id": "00010000-0000-4000-8000-000000000000"},
     "connected": {"player_token": "player_x"},
     "disconnected": {"player_token": "player_x"},

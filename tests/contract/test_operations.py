@@ -152,6 +152,28 @@ async def test_find_names_what_is_in_the_way(
     assert (await game.client("find", wish)).code == code
 
 
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [
+        ({"game_mode": "nothing"}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        ({"game_mode": "made", "region": "nowhere"}, "MATCHMAKER_REGION_NOT_FOUND"),
+        ({"game_mode": "duel"}, "MATCHMAKER_CREATE_DISABLED"),
+        ({"game_mode": "elsewhere", "region": "local"}, "MATCHMAKER_REGION_NOT_ENABLED"),
+        ({"game_mode": "made", "tags": {"a": "b"}}, "MATCHMAKER_TAGS_DISABLED"),
+        ({"game_mode": "made", "max_players": 2}, "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
+        ({"game_mode": "made", "publicity": "public"}, "MATCHMAKER_PUBLICITY_DISABLED"),
+        ({"game_mode": "made", "party_size": 3}, "BODY_INVALID"),
+        ({"game_mode": "made"}, "CAPACITY_EXHAUSTED"),
+    ],
+)
+async def test_create_names_what_is_in_the_way(
+    game: Game, wish: dict[str, object], code: str
+) -> None:
+    answer = await game.client("create", wish)
+    assert answer.code == code
+    assert (answer.retry_after_s is not None) == (code == "CAPACITY_EXHAUSTED")
+
+
 async def test_join_names_what_is_in_the_way(game: Game) -> None:
     stranger = await game.client("join", {"lobby_id": "00010000-0000-4000-8000-000000000000"})
     assert stranger.code == "MATCHMAKER_LOBBY_NOT_FOUND"

@@ -231,6 +231,8 @@ _LOBBY_GONE = "MATCHMAKER_LOBBY_NOT_FOUND"
 _MATCHMAKER = (
     Row("find", Scope.CLIENT, _given(lambda _: MODES), moves=True,
         elsewhere="MATCHMAKER_GAME_MODE_NOT_FOUND"),
+    Row("create", Scope.CLIENT, _given(lambda _: {"game_mode": "hosted"}), moves=True,
+        elsewhere="MATCHMAKER_GAME_MODE_NOT_FOUND"),
     Row("join", Scope.CLIENT, _given(lambda world: {"lobby_id": world.lobby["lobby_id"]}),
         moves=True, elsewhere=_LOBBY_GONE),
     Row("list", Scope.CLIENT, _given(lambda _: {}), shows=lambda world: world.lobby["lobby_id"]),

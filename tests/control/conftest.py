@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from pyservice.storage.database import open_database
+from tests import programs
 from tests.control.world import Records, World
 from tests.databases import KINDS, Databases
 from tests.household import Developer, Door, House
@@ -23,7 +24,12 @@ def house(
     """A running service that the tests of a run share; each makes games of its own in it."""
     # What one test asks for leaves the rays of another.
     rays = {"per_second": 10_000}
-    made = House(tmp_path_factory.mktemp("house"), databases.url(request.param), rays=rays)
+    made = House(
+        tmp_path_factory.mktemp("house"),
+        databases.url(request.param),
+        rays=rays,
+        runtime=programs.SETTINGS,
+    )
     try:
         yield made.start()
     finally:

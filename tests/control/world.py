@@ -20,6 +20,8 @@ from pyservice.storage import groups, namespaces, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
+from tests import programs
+from tests.control.files import put
 from tests.household import ARENA_MODES, Developer, Door, House, HttpDoor, eventually
 from tests.patience import PATIENCE_S
 
@@ -244,7 +246,9 @@ class World:
         await self._scraper.aclose()
 
     async def _arena(self, developer: Developer, group_id: str, name: str = "arena") -> str:
-        """A game with a mode in `prod`, whose lobbies need not speak and whose slots a heartbeat frees at once."""
+        """A game with a mode in `prod`, whose lobbies need not speak and whose slots a heartbeat frees at once. Of an
+        arena players can have lobbies made, too.
+        """
         game_id = await developer.game(developer_group_id=group_id)
         mode = {
             **ARENA_MODES["arena"],
@@ -253,7 +257,10 @@ class World:
             "heartbeat_timeout": 3_600_000,
             "player_token_ttl": 3_600_000,
         }
-        config = {"matchmaker": {"game_modes": {name: mode}}}
+        modes = {name: mode}
+        if name == "arena":
+            modes["hosted"] = await self._hosted(developer, game_id)
+        config = {"matchmaker": {"game_modes": modes}}
         version_id = await developer.version(game_id, config)
         fields = {"game_id": game_id, "namespace_id": "prod"}
         await developer.good("set_version", **fields, version_id=version_id)
@@ -261,6 +268,22 @@ class World:
             "set_mm_config", **fields, lobby_count_max=10_000, max_players=1_000_000
         )
         return game_id
+
+    async def _hosted(self, developer: Developer, game_id: str) -> dict[str, Any]:
+        """A mode whose lobbies the service starts; they are there as long as the tokens of their players."""
+        content = programs.server_archive()
+        image: dict[str, Any] = {"path": "server.tar", "content_length": len(content)}
+        made = await developer.good(
+            "create_game_build", game_id=game_id, display_name="server", image_file=image
+        )
+        assert (await put(made["image_presigned_request"], content)).status_code == 200
+        await developer.good("complete_upload", upload_id=made["upload_id"])
+        return {
+            "player_token_ttl": 3_600_000,
+            "tier": "basic-1d16",
+            "actions": {"create": {"enabled": True, "enable_public": True}},
+            "docker": {"image_id": made["build_id"], "ports": {"game": {"protocol": "tcp"}}},
+        }
 
     async def _clouds(
         self, other_group_id: str, stranger_id: str, stranger_group_id: str

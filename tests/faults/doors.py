@@ -25,6 +25,7 @@ _DETACH: Final = "/cloud/games/{game_id}/matchmaker/lobbies/{lobby_id}"
 # Operation: method of the gRPC service, HTTP method, path.
 OPERATIONS: Final[dict[str, tuple[str, str, str]]] = {
     "find": ("FindLobby", "POST", "/matchmaker/lobbies/find"),
+    "create": ("CreateLobby", "POST", "/matchmaker/lobbies/create"),
     "join": ("JoinLobby", "POST", "/matchmaker/lobbies/join"),
     "list": ("ListLobbies", "GET", "/matchmaker/lobbies/list"),
     "regions": ("ListRegions", "GET", "/matchmaker/regions"),

@@ -31,7 +31,7 @@ async def test_a_wrong_request_gets_its_code_with_every_problem(stage: Stage, ro
 
 
 WORDS = {"client": "pub", "env": "env", "lobby": "lobby", "player": "player"}
-CLIENT = ("find", "join", "list", "regions", "statistics")
+CLIENT = ("find", "create", "join", "list", "regions", "statistics")
 LOBBY = ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat")
 TAKEN_BY = {
     **{operation: {"client", "env"} for operation in CLIENT},
@@ -46,6 +46,7 @@ def minimal(operation: str, stage: Stage) -> dict[str, Any]:
     """Fields that are right but for the token."""
     fields: dict[str, dict[str, Any]] = {
         "find": {"game_modes": ["crowd"]},
+        "create": {"game_mode": "crowd"},
         "join": {"lobby_id": stage.lobby.id},
         "connected": {"player_token": stage.player_token},
         "disconnected": {"player_token": stage.player_token},

@@ -1,10 +1,12 @@
 """A game server as small as one can be: `python3 -S server.py`, told all by its environment.
 
 It listens on every port that it is given, says that it is ready, and gives back what it gets. What it does beside is in
-PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `deaf` ignores SIGTERM.
+PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `deaf` ignores SIGTERM,
+`guests` takes the first words of a stream for a player's token: the player is connected as long as the stream is.
 It writes a line when it begins, when it is ready, and for each player's first words.
 """
 
+import json
 import os
 import selectors
 import signal
@@ -26,16 +28,17 @@ def ports() -> dict[str, int]:
     }
 
 
-def call(operation: str) -> str:
-    """A call of the service with an empty body; its status line."""
+def call(operation: str, **fields: str) -> str:
+    """A call of the service; its status line."""
     host, _, port = os.environ["HOSTING_API_URL"].removeprefix("http://").partition(":")
-    head = (
-        f"POST /matchmaker/lobbies/{operation} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
+    body = json.dumps(fields)
+    request = (
+        f"POST /matchmaker/{operation} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
         f"Authorization: Bearer {os.environ['HOSTING_LOBBY_TOKEN']}\r\n"
-        "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     )
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(head.encode())
+        connection.sendall(request.encode())
         answer = b""
         while piece := connection.recv(4096):
             answer += piece
@@ -57,7 +60,8 @@ def main() -> int:
         datagrams.bind(("127.0.0.1", number))
         waiting.register(datagrams, selectors.EVENT_READ, "datagram")
     if "HOSTING_LOBBY_TOKEN" in os.environ and "mute" not in PLAY:
-        say("ready", call("ready"))
+        say("ready", call("lobbies/ready"))
+    guests: dict[socket.socket, str] = {}
     while True:
         for key, _ in waiting.select():
             ready = key.fileobj
@@ -69,8 +73,13 @@ def main() -> int:
                 content, sender = ready.recvfrom(65_536)
                 ready.sendto(content, sender)
             elif content := ready.recv(65_536):
+                if "guests" in PLAY and ready not in guests:
+                    guests[ready] = content.decode()
+                    say("comes", call("players/connected", player_token=guests[ready]))
                 ready.sendall(content)
             else:
+                if ready in guests:
+                    say("goes", call("players/disconnected", player_token=guests.pop(ready)))
                 waiting.unregister(ready)
                 ready.close()
 

@@ -5,11 +5,15 @@
 //!
 //! - `User`: a root that has only what is listed, process ids of its own, then another user. Needs root.
 //! - `Namespace`: the same in a user namespace.
-//! - `Landlock`: the root stays, what is not listed cannot be opened. The only one where listed paths may come and go.
+//! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. It is the
+//!   weakest: modes, owners and resource limits of what has the program's user are its to change, wherever that is. So
+//!   it is for machines where the others cannot be had.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -20,7 +24,10 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount, unmount,
 };
 use rustix::process::{Gid, Uid, chdir, getegid, geteuid, pivot_root};
-use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups,
+    set_thread_uid,
+};
 
 use crate::spec::{Isolation, Spec};
 
@@ -61,7 +68,7 @@ impl Cage {
         if matches!(spec.isolation, Isolation::User | Isolation::Namespace) {
             fs::create_dir_all(&root)?;
         }
-        Ok(Self {
+        let cage = Self {
             isolation: spec.isolation,
             root,
             read: spec.read.clone(),
@@ -69,7 +76,31 @@ impl Cage {
             uid: spec.uid,
             gid: spec.gid,
             outside: (geteuid().as_raw(), getegid().as_raw()),
-        })
+        };
+        cage.give_away(folder)?;
+        Ok(cage)
+    }
+
+    /// Whom the program is, where that is somebody else than the keeper.
+    pub fn owner(&self) -> Option<(u32, u32)> {
+        let is_other = match self.isolation {
+            Isolation::None | Isolation::Namespace => false,
+            Isolation::User => true,
+            Isolation::Landlock => self.outside.0 == 0 && self.uid != 0,
+        };
+        is_other.then_some((self.uid, self.gid))
+    }
+
+    /// What the program may write and is the run's own becomes the program's. What others have too stays theirs.
+    fn give_away(&self, folder: &Path) -> io::Result<()> {
+        let Some((uid, gid)) = self.owner() else { return Ok(()) };
+        for path in &self.write {
+            let Ok(path) = fs::canonicalize(path) else { continue };
+            if path.starts_with(folder) && path != folder {
+                lchown(&path, Some(uid), Some(gid))?;
+            }
+        }
+        Ok(())
     }
 
     /// Goes in. There is no way back.
@@ -84,7 +115,13 @@ impl Cage {
                 be_nobody(self.outside)?;
                 self.change_root()?;
             }
-            Isolation::Landlock => self.restrict()?,
+            Isolation::Landlock => {
+                self.restrict()?;
+                self.be_powerless()?;
+            }
+        }
+        if self.isolation != Isolation::None {
+            forget_keys();
         }
         set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))
     }
@@ -95,10 +132,10 @@ impl Cage {
         let safe = MountFlags::NOSUID | MountFlags::NODEV;
         mount("tmpfs", &self.root, "tmpfs", safe, Some(c"size=1m,mode=755")).map_err(|error| failure("root", error))?;
         for path in &self.read {
-            self.bind(path, MountFlags::RDONLY)?;
+            self.bind(path, SAFE | libc::MOUNT_ATTR_RDONLY)?;
         }
         for path in &self.write {
-            self.bind(path, MountFlags::empty())?;
+            self.bind(path, SAFE)?;
         }
         for device in DEVICES {
             let path = Path::new("/dev").join(device);
@@ -106,6 +143,7 @@ impl Cage {
             make_file(&place)?;
             mount_bind_recursive(&path, &place).map_err(|error| failure(&path, error))?;
         }
+        self.link_streams()?;
         self.mount_proc()?;
         mount_remount(&self.root, safe | MountFlags::RDONLY | MountFlags::BIND, c"")
             .map_err(|error| failure("root, read-only", error))?;
@@ -115,7 +153,7 @@ impl Cage {
         chdir("/").map_err(|error| failure("/", error))
     }
 
-    fn bind(&self, path: &Path, more: MountFlags) -> Result<(), Failure> {
+    fn bind(&self, path: &Path, attributes: u64) -> Result<(), Failure> {
         let Ok(found) = fs::symlink_metadata(path) else {
             // Such as /lib64 on machines that have none.
             return Ok(());
@@ -124,7 +162,7 @@ impl Cage {
         if found.is_symlink() {
             let target = fs::read_link(path).map_err(|error| failure(path, error))?;
             make_parent(&place)?;
-            return std::os::unix::fs::symlink(target, &place).map_err(|error| failure(path, error));
+            return symlink(target, &place).map_err(|error| failure(path, error));
         }
         if found.is_dir() {
             fs::create_dir_all(&place).map_err(|error| failure(path, error))?;
@@ -132,8 +170,7 @@ impl Cage {
             make_file(&place)?;
         }
         mount_bind_recursive(path, &place).map_err(|error| failure(path, error))?;
-        let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | more;
-        remount(&place, flags).map_err(|error| failure(path, error))
+        restrict_mounts(&place, attributes).map_err(|error| failure(path, error))
     }
 
     fn place_of(&self, path: &Path) -> PathBuf {
@@ -144,8 +181,37 @@ impl Cage {
     fn mount_proc(&self) -> Result<(), Failure> {
         let place = self.root.join("proc");
         fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
-        let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        // Read-only: a user namespace of root's is still root where the kernel asks for its switches in /proc/sys.
+        let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
         mount("proc", &place, "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
+    }
+
+    /// Names that shells and programs use for their own streams.
+    fn link_streams(&self) -> Result<(), Failure> {
+        for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+            let place = self.root.join("dev").join(name);
+            symlink(format!("/proc/self/fd{target}"), place).map_err(|error| failure("/dev", error))?;
+        }
+        Ok(())
+    }
+
+    /// Root would not be kept by Landlock from what is no file: modules, devices, time.
+    fn be_powerless(&self) -> Result<(), Failure> {
+        if self.outside.0 != 0 {
+            return Ok(());
+        }
+        for capability in 0..64 {
+            // SAFETY: a plain call; it fails behind the last one that the kernel knows.
+            if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } < 0 {
+                break;
+            }
+        }
+        if self.owner().is_some() {
+            self.become_user()?;
+        }
+        let none = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, sets).map_err(|error| failure("capabilities", error))
     }
 
     fn become_user(&self) -> Result<(), Failure> {
@@ -193,13 +259,31 @@ fn be_nobody((uid, gid): (u32, u32)) -> Result<(), Failure> {
     put("/proc/self/gid_map", &format!("{NOBODY} {gid} 1"))
 }
 
-/// In a user namespace what was locked by the one above has to be named again.
-fn remount(place: &Path, flags: MountFlags) -> rustix::io::Result<()> {
-    mount_remount(place, flags, c"").or_else(|_| {
-        let kept = flags | MountFlags::NOATIME;
-        mount_remount(place, kept, c"")
-            .or_else(|_| mount_remount(place, flags | MountFlags::RELATIME | MountFlags::NOEXEC, c""))
-    })
+const SAFE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
+/// For what is mounted there and for all that is mounted below. What was more restricted stays so.
+fn restrict_mounts(place: &Path, attributes: u64) -> io::Result<()> {
+    let path = CString::new(place.as_os_str().as_bytes())?;
+    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: the path ends with NUL, and the size is that of what is pointed to.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_RECURSIVE,
+            &raw const wanted,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A keyring of its own, which is empty, in place of the one that came with the keeper's session.
+fn forget_keys() {
+    const JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: no name is given. Where there are no keyrings there is nothing to forget.
+    unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
 }
 
 fn make_parent(place: &Path) -> Result<(), Failure> {

@@ -1,98 +1,70 @@
-//! `log/`: what the program wrote, in segments that are named by the position of their first byte.
+//! `log/`: lines in segments that are named by the position of their first byte.
 //!
-//! A line is `<microseconds> <stream> <text>`: stream `o` or `e`, in capitals where it goes on from the line of this
-//! stream before, since a line of the program is cut at 4 KiB. A position is the number of bytes before it in all
-//! segments that ever were, so a reader needs one number. The program never waits for the disk: what it cannot take
-//! is dropped, and a line says how much.
+//! A position is the number of bytes before it in all segments that ever were, so a reader needs one number. What the
+//! disk does not take is counted, and a line says how much was lost as soon as it takes one.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-const TEXT_MAX: usize = 4096;
 const SEGMENT_BYTES: u64 = 1 << 20;
-const BATCH_BYTES: usize = 64 << 10;
-/// A batch begins in a segment that is not full, and may end behind its end.
-const SEGMENT_BYTES_MOST: u64 = SEGMENT_BYTES + 2 * BATCH_BYTES as u64;
+/// What is written at once is not longer.
+pub const WRITE_BYTES_MAX: usize = 128 << 10;
+/// A write begins in a segment that is not full, and may end behind its end.
+const SEGMENT_BYTES_MOST: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
 
-/// Where a line came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Out,
-    /// Standard error.
-    Err,
-}
-
-/// The segments, and what is not in one yet.
+/// The segments of a run.
 pub struct Log {
     folder: PathBuf,
     bytes_max: u64,
     segments: VecDeque<u64>,
     file: Option<File>,
     end: u64,
-    lines: [Line; 2],
-    batch: Vec<u8>,
     lost: u64,
-}
-
-#[derive(Default)]
-struct Line {
-    text: Vec<u8>,
-    goes_on: bool,
 }
 
 impl Log {
     /// An empty one in this folder, which is made.
     pub fn create(folder: &Path, bytes_max: u64) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         Ok(Self {
             folder: folder.to_owned(),
             bytes_max: bytes_max.max(2 * SEGMENT_BYTES_MOST),
             segments: VecDeque::new(),
             file: None,
             end: 0,
-            lines: [Line::default(), Line::default()],
-            batch: Vec::new(),
             lost: 0,
         })
     }
 
-    /// Takes a piece of a stream. Whole lines are with the operating system when it returns.
-    pub fn take(&mut self, stream: Stream, mut piece: &[u8], now_us: u64) {
-        while !piece.is_empty() {
-            let room = TEXT_MAX - self.lines[stream as usize].text.len();
-            let upto = &piece[..piece.len().min(room + 1)];
-            match upto.iter().position(|&byte| byte == b'\n') {
-                Some(at) => {
-                    self.lines[stream as usize].text.extend_from_slice(&piece[..at]);
-                    self.finish_line(stream, now_us, false);
-                    piece = &piece[at + 1..];
-                }
-                None => {
-                    let taken = piece.len().min(room);
-                    self.lines[stream as usize].text.extend_from_slice(&piece[..taken]);
-                    piece = &piece[taken..];
-                    if taken == room && !piece.is_empty() {
-                        self.finish_line(stream, now_us, true);
-                    }
-                }
-            }
+    /// Writes whole lines, as many of them as the disk takes.
+    pub fn write(&mut self, lines: &[u8], now_us: u64) {
+        self.tell_lost(now_us);
+        if !lines.is_empty() {
+            let taken = self.append(lines);
+            self.lose(lines[taken..].iter().filter(|&&byte| byte == b'\n').count() as u64);
         }
-        self.write_batch();
     }
 
-    /// What has no end of line by now never gets one.
-    pub fn finish(&mut self, now_us: u64) {
-        for stream in [Stream::Out, Stream::Err] {
-            if !self.lines[stream as usize].text.is_empty() {
-                self.finish_line(stream, now_us, false);
-            }
-        }
-        self.write_batch();
+    /// So many lines never came here.
+    pub fn lose(&mut self, lines: u64) {
+        self.lost += lines;
+    }
+
+    /// Whether there is something that the log does not tell yet.
+    pub fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    /// Tells how many lines are not there, if the disk takes that.
+    pub fn tell_lost(&mut self, now_us: u64) {
         if self.lost > 0 {
-            self.tell_lost(now_us);
+            let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost);
+            if self.append(line.as_bytes()) == line.len() {
+                self.lost = 0;
+            }
         }
     }
 
@@ -101,72 +73,45 @@ impl Log {
         self.end
     }
 
-    fn finish_line(&mut self, stream: Stream, now_us: u64, goes_on: bool) {
-        let line = &mut self.lines[stream as usize];
-        let letter = match (stream, line.goes_on) {
-            (Stream::Out, false) => 'o',
-            (Stream::Out, true) => 'O',
-            (Stream::Err, false) => 'e',
-            (Stream::Err, true) => 'E',
-        };
-        let _ = write!(self.batch, "{now_us} {letter} ");
-        self.batch.extend_from_slice(&line.text);
-        self.batch.push(b'\n');
-        line.text.clear();
-        line.goes_on = goes_on;
-        if self.batch.len() >= BATCH_BYTES {
-            self.write_batch();
-        }
-    }
-
-    fn write_batch(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        if self.lost > 0 {
-            self.tell_lost(crate::times::wall_us());
-        }
-        let batch = std::mem::take(&mut self.batch);
-        if self.append(&batch).is_err() {
-            self.lost += batch.iter().filter(|&&byte| byte == b'\n').count() as u64;
-        }
-        self.batch = batch;
-        self.batch.clear();
-        self.batch.shrink_to(TEXT_MAX);
-    }
-
-    fn tell_lost(&mut self, now_us: u64) {
-        let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost);
-        if self.append(line.as_bytes()).is_ok() {
-            self.lost = 0;
-        }
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// How many bytes of these lines are there now: whole lines only.
+    fn append(&mut self, lines: &[u8]) -> usize {
         let is_full = self.segments.back().is_none_or(|&start| self.end - start >= SEGMENT_BYTES);
-        if is_full || self.file.is_none() {
-            self.begin_segment()?;
+        if (is_full || self.file.is_none()) && self.begin_segment().is_err() {
+            return 0;
         }
-        let Some(file) = self.file.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
-        let start = self.segments.back().copied().unwrap_or_default();
-        if let Err(error) = file.write_all(bytes) {
-            // Whatever part of it is there goes, so that readers find whole lines and positions stay true.
-            file.set_len(self.end - start)?;
-            return Err(error);
+        let Some(file) = self.file.as_mut() else { return 0 };
+        let mut written = 0;
+        while written < lines.len() {
+            match file.write(&lines[written..]) {
+                Ok(count @ 1..) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
         }
-        self.end += bytes.len() as u64;
-        Ok(())
+        let whole = lines[..written].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        self.end += whole as u64;
+        if whole < written {
+            // Half a line goes, so that readers find whole lines and positions stay true.
+            let start = self.segments.back().copied().unwrap_or_default();
+            if file.set_len(self.end - start).is_err() {
+                self.end += (written - whole) as u64;
+                self.file = None;
+            }
+        }
+        whole
     }
 
+    /// The oldest go first: a disk that is full has room then.
     fn begin_segment(&mut self) -> io::Result<()> {
-        let path = self.path_of(self.end);
-        self.file = Some(OpenOptions::new().append(true).create(true).open(path)?);
-        if self.segments.back() != Some(&self.end) {
-            self.segments.push_back(self.end);
-        }
-        while self.segments.len() > 1 && self.end - self.segments[0] + SEGMENT_BYTES_MOST > self.bytes_max {
+        while self.segments.front().is_some_and(|first| self.end - first + SEGMENT_BYTES_MOST > self.bytes_max) {
             let Some(oldest) = self.segments.pop_front() else { break };
             let _ = fs::remove_file(self.path_of(oldest));
+        }
+        self.file = None;
+        let path = self.path_of(self.end);
+        self.file = Some(OpenOptions::new().append(true).create(true).mode(0o600).open(path)?);
+        if self.segments.back() != Some(&self.end) {
+            self.segments.push_back(self.end);
         }
         Ok(())
     }
@@ -180,64 +125,36 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn content(folder: &Path) -> String {
-        let mut names: Vec<_> = fs::read_dir(folder).expect("folder").map(|one| one.expect("entry").path()).collect();
-        names.sort();
-        names.iter().map(|path| fs::read_to_string(path).expect("text")).collect()
-    }
-
-    #[test]
-    fn lines_are_made_of_pieces_and_streams_do_not_mix() {
-        let folder = tempfile::tempdir().expect("folder");
-        let mut log = Log::create(folder.path(), 1 << 30).expect("log");
-        log.take(Stream::Out, b"hel", 1);
-        log.take(Stream::Err, b"oh\nwe", 2);
-        log.take(Stream::Out, b"lo\n\nlast", 3);
-        assert_eq!(content(folder.path()), "2 e oh\n3 o hello\n3 o \n");
-        log.finish(4);
-        assert_eq!(content(folder.path()), "2 e oh\n3 o hello\n3 o \n4 o last\n4 e we\n");
-        assert_eq!(log.end(), content(folder.path()).len() as u64);
-    }
-
-    #[test]
-    fn a_long_line_goes_on_in_the_next_and_one_that_just_fits_does_not() {
-        for (length, cuts) in [(4095, 1), (4096, 1), (4097, 2), (8192, 2), (8193, 3)] {
-            for piece_size in [1, 7, 4096, 100_000] {
-                let folder = tempfile::tempdir().expect("folder");
-                let mut log = Log::create(folder.path(), 1 << 30).expect("log");
-                let line = [vec![b'x'; length], b"\nnext\n".to_vec()].concat();
-                line.chunks(piece_size).for_each(|piece| log.take(Stream::Out, piece, 1));
-                let content = content(folder.path());
-                let lines: Vec<&str> = content.lines().collect();
-                assert_eq!(lines.len(), cuts + 1, "{length} in pieces of {piece_size}");
-                assert!(lines[0].starts_with("1 o x"));
-                assert!(lines[1..cuts].iter().all(|line| line.starts_with("1 O x")));
-                assert_eq!(lines[cuts], "1 o next");
-                assert_eq!(lines[..cuts].iter().map(|line| line.len() - 4).sum::<usize>(), length);
-            }
-        }
+    fn segments(folder: &Path) -> Vec<(u64, String)> {
+        let entries = fs::read_dir(folder).expect("folder").map(|one| one.expect("entry"));
+        let mut all: Vec<_> = entries
+            .map(|one| {
+                let start = one.file_name().to_string_lossy().parse().expect("a position");
+                (start, fs::read_to_string(one.path()).expect("text"))
+            })
+            .collect();
+        all.sort();
+        all
     }
 
     #[test]
     fn the_oldest_segments_go_and_positions_stay() {
         let folder = tempfile::tempdir().expect("folder");
         let mut log = Log::create(folder.path(), 4 << 20).expect("log");
-        let line = [vec![b'y'; 1000], b"\n".to_vec()].concat();
-        for _ in 0..20_000 {
-            log.take(Stream::Out, &line, 5);
+        let line = [vec![b'y'; 999], b"\n".to_vec()].concat();
+        let lines = line.repeat(131);
+        assert!(lines.len() <= WRITE_BYTES_MAX);
+        for _ in 0..160 {
+            log.write(&lines, 5);
         }
-        let mut sizes: Vec<(u64, u64)> = fs::read_dir(folder.path())
-            .expect("folder")
-            .map(|one| one.expect("entry"))
-            .map(|one| {
-                (one.file_name().to_string_lossy().parse().expect("a position"), one.metadata().expect("size").len())
-            })
-            .collect();
-        sizes.sort_unstable();
-        assert!(sizes.iter().map(|(_, size)| size).sum::<u64>() <= 4 << 20);
-        assert!(sizes.len() >= 3);
-        assert!(sizes.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0));
-        assert_eq!(sizes.last().map(|(start, size)| start + size), Some(log.end()));
+        let segments = segments(folder.path());
+        let sizes: Vec<u64> = segments.iter().map(|(_, text)| text.len() as u64).collect();
+        assert!(sizes.iter().sum::<u64>() <= 4 << 20);
+        assert!(sizes.iter().all(|&size| size <= SEGMENT_BYTES_MOST));
+        assert!(segments.len() >= 3);
+        assert!(segments.windows(2).zip(&sizes).all(|(pair, size)| pair[0].0 + size == pair[1].0));
+        assert_eq!(log.end(), 160 * 131_000);
+        assert_eq!(segments.last().map(|(start, text)| start + text.len() as u64), Some(log.end()));
     }
 
     #[test]
@@ -246,12 +163,14 @@ mod tests {
         let logs = folder.path().join("log");
         let mut log = Log::create(&logs, 1 << 30).expect("log");
         fs::remove_dir(&logs).expect("gone");
-        log.take(Stream::Out, b"one\ntwo\n", 1);
+        log.write(b"1 o one\n1 o two\n", 1);
+        log.lose(3);
+        assert!(log.has_lost());
         fs::create_dir(&logs).expect("back");
-        log.take(Stream::Out, b"three\n", 2);
-        let content = content(&logs);
-        let lines: Vec<&str> = content.lines().collect();
-        assert!(lines[0].ends_with("e [2 lines lost: the disk took no more]"), "{content}");
-        assert_eq!(lines[1..], ["2 o three"]);
+        log.write(b"2 o three\n", 2);
+        assert!(!log.has_lost());
+        let told = "2 e [5 lines lost: the disk took no more]\n2 o three\n";
+        assert_eq!(segments(&logs), [(0, told.to_owned())]);
+        assert_eq!(log.end(), told.len() as u64);
     }
 }

@@ -2,15 +2,21 @@
 //!
 //! The folder is the whole interface: `spec` says what to run, `lock` is held as long as it may run, `state` says how it
 //! is, `control` takes commands, `log/` has what it wrote. Nothing else is needed: the service may stop, crash and be
-//! replaced meanwhile. One folder is one run, ever. Ends with 0 when the run is over and recorded, 64 when it is called
-//! wrongly, 75 when the folder is somebody else's or was run before, 78 when `spec` cannot be used, 74 when the disk fails.
+//! replaced meanwhile. One folder is one run, ever.
+//!
+//! Ends with 0 when the run has begun, or could not begin and that is recorded; 64 when it is called wrongly, 70 when the
+//! keeper was killed before the run had begun, 74 when the disk fails, 75 when the folder is somebody else's or was run
+//! before, 78 when `spec` cannot be used.
 
 mod control;
 mod isolation;
 mod keeper;
+mod lines;
 mod log;
 mod memory;
 mod program;
+mod run;
+mod scribe;
 mod spec;
 mod state;
 mod times;
@@ -34,6 +40,7 @@ fn main() -> ExitCode {
                 Refusal::Taken => 75,
                 Refusal::Spec(_) => 78,
                 Refusal::Disk(_) => 74,
+                Refusal::Gone => 70,
             })
         }
     }

@@ -2,9 +2,19 @@
 
 use std::fs;
 
-/// Bytes of anonymous and shared memory of these. Pages of files are not counted: the kernel takes them back.
-pub fn of_processes(pids: &[i32]) -> u64 {
-    pids.iter().map(|&pid| own_bytes(pid)).sum()
+/// Bytes of anonymous and shared memory of these, if that is more than `most`. Pages of files are not counted: the
+/// kernel takes them back. What several of them share counts once; to find out is dear, so it is asked only where they
+/// would be too much otherwise.
+pub fn beyond(most: u64, pids: &[i32]) -> Option<u64> {
+    let quick: u64 = pids.iter().map(|&pid| bytes_of(pid, "status", ["RssAnon:", "RssShmem:"]).unwrap_or(0)).sum();
+    if quick <= most {
+        return None;
+    }
+    let shares = pids.iter().map(|&pid| bytes_of(pid, "smaps_rollup", ["Pss_Anon:", "Pss_Shmem:"]));
+    // Who is on its way out has none; a kernel that does not tell leaves the quick answer.
+    let exact: u64 = shares.map(Option::unwrap_or_default).sum();
+    let used = if exact == 0 { quick } else { exact };
+    (used > most).then_some(used)
 }
 
 /// All descendants of a process, parents first. Orphans among them have come to their subreaper, so they are here too.
@@ -28,12 +38,11 @@ fn children(of: i32, found: &mut Vec<i32>) {
     }
 }
 
-fn own_bytes(pid: i32) -> u64 {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
-    status
-        .lines()
-        .filter_map(|line| line.strip_prefix("RssAnon:").or_else(|| line.strip_prefix("RssShmem:")))
-        .filter_map(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
-        .sum::<u64>()
-        * 1024
+fn bytes_of(pid: i32, file: &str, lines: [&str; 2]) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+    let of = |name: &str| {
+        let number = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
+        number?.trim().parse::<u64>().ok()
+    };
+    Some(lines.into_iter().filter_map(of).sum::<u64>() * 1024)
 }

@@ -8,10 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitOptions, chdir, getpid, getppid, kill_process, kill_process_group, nice,
-    set_parent_process_death_signal, setrlimit, setsid, wait,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, kill_process, kill_process_group, nice,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid, wait,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::isolation::{Cage, Failure};
 use crate::spec::{Isolation, Spec};
@@ -22,10 +24,8 @@ pub struct Program {
     pub pid: Pid,
     /// Whether ending `pid` ends all others, and signals go to it alone.
     pub is_init: bool,
-    /// Its standard output.
-    pub out: OwnedFd,
-    /// Its standard error.
-    pub err: OwnedFd,
+    /// Its standard output and standard error, as long as somebody may write there.
+    pub streams: [Option<File>; 2],
     /// How the program ended, where the first process is not the program.
     verdict: Option<File>,
 }
@@ -81,7 +81,6 @@ struct Plan {
     cage: Cage,
     is_init: bool,
     namespaces: libc::c_int,
-    keeper: Pid,
 }
 
 /// Runs it. The error is a sentence for the record.
@@ -93,15 +92,23 @@ pub fn start(spec: &Spec, cage: Cage) -> Result<Program, String> {
     let (failure, failure_end) = pipe().map_err(told)?;
     let (verdict, verdict_end) = pipe().map_err(told)?;
     let null = OpenOptions::new().read(true).open("/dev/null").map_err(told)?;
-    let pid = fork(plan.namespaces).map_err(told)?;
-    let Some(pid) = pid else {
+    for end in [&out, &err] {
+        rustix::io::ioctl_fionbio(end, true).map_err(|error| told(error.into()))?;
+    }
+    if let Some((uid, gid)) = plan.cage.owner() {
+        // Who opens /dev/stdout opens the pipe by its name, and needs to be its owner.
+        for end in [&out_end, &err_end] {
+            std::os::unix::fs::fchown(end, Some(uid), Some(gid)).map_err(told)?;
+        }
+    }
+    let Some(pid) = fork(plan.namespaces).map_err(told)? else {
+        drop((out, err, failure, verdict));
         let mut failure_end = File::from(failure_end);
-        let why =
-            match plan.become_program([null.as_fd(), out_end.as_fd(), err_end.as_fd()], &mut failure_end, &verdict_end)
-            {
-                Err(Failure(why)) => why,
-                Ok(never) => match never {},
-            };
+        let stdio = [null.as_fd(), out_end.as_fd(), err_end.as_fd()];
+        let why = match plan.become_program(stdio, &mut failure_end, &verdict_end) {
+            Err(Failure(why)) => why,
+            Ok(never) => match never {},
+        };
         let _ = failure_end.write_all(why.as_bytes());
         // SAFETY: ends this process; nothing of the keeper's runs in it any more.
         unsafe { libc::_exit(127) }
@@ -111,11 +118,34 @@ pub fn start(spec: &Spec, cage: Cage) -> Result<Program, String> {
     // It is closed by the exec that succeeds.
     File::from(failure).read_to_string(&mut why).map_err(told)?;
     if why.is_empty() {
+        let streams = [out, err].map(|end| Some(File::from(end)));
         let verdict = plan.is_init.then(|| File::from(verdict));
-        return Ok(Program { pid, is_init: plan.is_init, out, err, verdict });
+        return Ok(Program { pid, is_init: plan.is_init, streams, verdict });
     }
     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
     Err(why)
+}
+
+/// The kernel ends the child when the keeper ends; if it ended before it was asked to, nobody reads there any more.
+fn die_with_keeper(failure: &File) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
+    let mut there = [PollFd::new(failure, PollFlags::empty())];
+    poll(&mut there, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_err(named("poll"))?;
+    if there[0].revents().contains(PollFlags::ERR) {
+        return Err(Failure("the keeper is gone".to_owned()));
+    }
+    Ok(())
+}
+
+/// The program has the same user and must not look into who is a copy of the keeper.
+fn be_untouchable() -> rustix::io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
+fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
+    move |error| Failure(format!("{what}: {error}"))
 }
 
 enum Never {}
@@ -145,7 +175,6 @@ impl Plan {
                 Isolation::User => OWN_PROCESSES,
                 Isolation::Namespace => OWN_PROCESSES | libc::CLONE_NEWUSER,
             },
-            keeper: getpid(),
         })
     }
 
@@ -155,7 +184,6 @@ impl Plan {
         failure: &mut File,
         verdict: &OwnedFd,
     ) -> Result<Never, Failure> {
-        let named = |what: &'static str| move |error: rustix::io::Errno| Failure(format!("{what}: {error}"));
         let _ = setsid();
         reset_signals();
         for (number, end) in (0..).zip(stdio) {
@@ -175,24 +203,14 @@ impl Plan {
         }
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(named("core limit"))?;
         // Isolation may come with another user, after which this has to be said again; before it, it covers the way.
-        self.die_with_keeper()?;
+        die_with_keeper(failure)?;
         self.cage.enter()?;
-        self.die_with_keeper()?;
+        die_with_keeper(failure)?;
         if self.is_init {
             self.stay_as_init(failure, verdict)?;
         }
         chdir(&self.workdir).map_err(|error| Failure(format!("workdir {}: {error}", self.workdir.display())))?;
         self.exec()
-    }
-
-    fn die_with_keeper(&self) -> Result<(), Failure> {
-        set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| Failure(format!("prctl: {error}")))?;
-        match getppid() {
-            // The keeper is out of sight of a namespace of its own.
-            None => Ok(()),
-            Some(parent) if parent == self.keeper => Ok(()),
-            Some(_) => Err(Failure("the keeper is gone".to_owned())),
-        }
     }
 
     /// The first process of a namespace ends all others with it, and must be one that passes signals on: the kernel
@@ -202,6 +220,7 @@ impl Plan {
             let _ = setsid();
             return Ok(());
         };
+        be_untouchable().map_err(named("init"))?;
         PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
         // SAFETY: the handler calls nothing but kill.
         unsafe {
@@ -245,8 +264,13 @@ impl Plan {
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn pass_on(signal: libc::c_int) {
+    let group = -PROGRAM.load(Ordering::Relaxed);
     // SAFETY: allowed in a handler.
-    unsafe { libc::kill(-PROGRAM.load(Ordering::Relaxed), signal) };
+    unsafe {
+        libc::kill(group, signal);
+        // One that is suspended would not hear it; what lets it go on reaches no handler of an init.
+        libc::kill(group, libc::SIGCONT);
+    }
 }
 
 /// None in the child. The keeper has one thread, so the child may do whatever the keeper may.
@@ -260,23 +284,31 @@ fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     }
 }
 
-/// Goes on in a process of its own session that is nobody's child, without the caller's streams. What that writes to the
-/// file it got is the caller's error; it is waited for until it is closed.
-pub fn detach() -> io::Result<Option<File>> {
+/// Where one is after `detach`.
+pub enum Detached {
+    /// In the process that goes on. What it writes there is told to the caller, when it is closed.
+    Here(File),
+    /// In the caller's, with what was told.
+    Elsewhere(Vec<u8>),
+}
+
+/// Goes on in a process of its own session that is nobody's child, without the caller's streams.
+pub fn detach() -> io::Result<Detached> {
     let (begun, begun_end) = pipe()?;
     if fork(0)?.is_some() {
         drop(begun_end);
-        let mut why = String::new();
-        File::from(begun).read_to_string(&mut why)?;
-        return if why.is_empty() { Ok(None) } else { Err(io::Error::other(why)) };
+        let mut told = Vec::new();
+        File::from(begun).read_to_end(&mut told)?;
+        return Ok(Detached::Elsewhere(told));
     }
+    drop(begun);
     let _ = setsid();
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     for number in 0..3 {
         // SAFETY: both are open descriptors of this process.
         unsafe { libc::dup2(null.as_raw_fd(), number) };
     }
-    Ok(Some(File::from(begun_end)))
+    Ok(Detached::Here(File::from(begun_end)))
 }
 
 fn reset_signals() {

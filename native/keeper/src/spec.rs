@@ -40,9 +40,9 @@ pub struct Spec {
     pub id: String,
     /// How it is kept apart.
     pub isolation: Isolation,
-    /// Whom it runs as, with `Isolation::User`.
+    /// Whom it runs as, with `Isolation::User`; with `Isolation::Landlock` where the keeper is root, if it is not 0.
     pub uid: u32,
-    /// Its group, with `Isolation::User`.
+    /// Its group, likewise.
     pub gid: u32,
     /// What it may read and run.
     pub read: Vec<PathBuf>,
@@ -124,6 +124,12 @@ impl Spec {
         if self.isolation == Isolation::User && (self.uid == 0 || self.gid == 0) {
             return Err("spec: isolation=user needs uid and gid that are not root's".to_owned());
         }
+        if self.isolation == Isolation::Landlock && (self.uid == 0) != (self.gid == 0) {
+            return Err("spec: isolation=landlock needs both of uid and gid, or none".to_owned());
+        }
+        if [self.uid, self.gid].contains(&u32::MAX) {
+            return Err("spec: uid and gid 4294967295 are nobody's".to_owned());
+        }
         if let Some(path) = self.read.iter().chain(&self.write).find(|path| !path.is_absolute()) {
             return Err(format!("spec: {} must be an absolute path", path.display()));
         }
@@ -184,6 +190,8 @@ mod tests {
             (b"env==x\0", "not NAME=VALUE"),
             (b"isolation=some\0", "none, user"),
             (b"isolation=user\0", "needs uid"),
+            (b"isolation=landlock\0uid=7\0", "needs both"),
+            (b"isolation=user\0uid=4294967295\0gid=1\0", "nobody's"),
             (b"read=usr\0", "absolute"),
             (b"\0", "no '='"),
         ] {

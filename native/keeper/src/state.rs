@@ -1,9 +1,12 @@
 //! `state`: how the run is, replaced whole, so that a reader sees one state or the next and never half of one.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::times::wall_us;
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,21 @@ pub struct State {
     pub message: String,
 }
 
+impl State {
+    /// A run that begins now.
+    pub fn starting() -> Self {
+        Self {
+            status: Status::Starting,
+            pid: 0,
+            started_us: wall_us(),
+            ended_us: 0,
+            exit_code: None,
+            reason: None,
+            message: String::new(),
+        }
+    }
+}
+
 /// The file.
 pub struct StateFile {
     path: PathBuf,
@@ -70,9 +88,14 @@ impl StateFile {
         self.path.exists()
     }
 
+    /// Whether the folder was removed, so that nobody will ever look.
+    pub fn is_nowhere(&self) -> bool {
+        self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
+    }
+
     /// Replaces it, durably.
     pub fn write(&self, state: &State) -> io::Result<()> {
-        let mut file = File::create(&self.next)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.next)?;
         file.write_all(text(state).as_bytes())?;
         file.sync_all()?;
         fs::rename(&self.next, &self.path)?;
@@ -108,7 +131,41 @@ fn text(state: &State) -> String {
         let _ = writeln!(text, "reason={word}");
     }
     if !state.message.is_empty() {
-        let _ = writeln!(text, "message={}", state.message.replace('\n', " "));
+        let _ = writeln!(text, "message={}", state.message.replace(ends_a_line, " "));
     }
     text
+}
+
+/// For some reader or other.
+fn ends_a_line(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_replaced_whole_and_has_what_is_known() {
+        let folder = tempfile::tempdir().expect("folder");
+        let states = StateFile::new(folder.path()).expect("folder");
+        assert!(!states.exists());
+        let mut state = State::starting();
+        states.write(&state).expect("written");
+        let first = fs::read_to_string(folder.path().join("state")).expect("there");
+        assert!(
+            first.starts_with("status=starting\n") && first.contains("\npid=0\n") && first.contains("\nended_us=0\n")
+        );
+        assert!(!first.contains("exit_code") && !first.contains("reason") && !first.contains("message"));
+        state.status = Status::Ended;
+        (state.exit_code, state.reason) = (Some(137), Some(Reason::Killed));
+        state.message = "a\nb\r\u{85}c\u{2029}d".to_owned();
+        states.write(&state).expect("written");
+        let last = fs::read_to_string(folder.path().join("state")).expect("there");
+        assert!(last.starts_with("status=ended\n"));
+        assert!(last.ends_with("exit_code=137\nreason=killed\nmessage=a b  c d\n"), "{last}");
+        assert!(!folder.path().join("state.new").exists() && !states.is_nowhere());
+        drop(folder);
+        assert!(states.is_nowhere() && states.write(&state).is_err());
+    }
 }

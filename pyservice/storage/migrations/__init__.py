@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, inspect, select, text
 
 from pyservice.storage.database import Database, DatabaseUnusable
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The revision of this version's tables."""
 
 _FOLDER: Final = Path(__file__).parent

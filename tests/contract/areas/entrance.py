@@ -1,4 +1,4 @@
-"""Captcha and verification before a place: how each of their refusals comes about, in find and in join alike."""
+"""Captcha and verification before a place: how each of their refusals comes about, in find, join and create alike."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def guarded_lobby(scene: Scene) -> Lobby:
 
 
 def ask_guarded(scene: Scene, slug: str, captcha: Any = None) -> httpx.Response:
-    """A find or a join of the scene's guarded lobby with an answer of the client."""
-    lobby = guarded_lobby(scene)
+    """A find or a join of the scene's guarded lobby, or one more lobby, with an answer of the client."""
     fields: dict[str, Any] = {"captcha": captcha}
     if slug == "find":
+        guarded_lobby(scene)
         fields |= {"game_modes": ["duel"], "tags": {"scene": scene.name}}
-    else:
-        fields |= {"lobby_id": lobby.id, "party_size": None}
+    elif slug == "join":
+        fields |= {"lobby_id": guarded_lobby(scene).id, "party_size": None}
     return scene.call(slug, bearer=scene.world.guarded_public_token, fields=fields)
 
 
@@ -62,14 +62,16 @@ def _captcha(slug: str) -> None:
 
 
 def ask_verified(scene: Scene, slug: str, mode: str) -> httpx.Response:
-    """A find or a join of a lobby whose game server is asked, which has to be so."""
-    lobby = scene.attach(mode)
+    """A find, a join or a create of a lobby whose game server is asked, which has to be so."""
+    if slug == "create":
+        fields: dict[str, Any] = {"game_mode": mode, "publicity": None}
+    elif slug == "find":
+        scene.attach(mode)
+        fields = {"game_modes": [mode], "tags": {"scene": scene.name}}
+    else:
+        fields = {"lobby_id": scene.attach(mode).id, "party_size": None}
     server = scene.world.gates.game_server
     before = len(server.asked)
-    if slug == "find":
-        fields: dict[str, Any] = {"game_modes": [mode], "tags": {"scene": scene.name}}
-    else:
-        fields = {"lobby_id": lobby.id, "party_size": None}
     answer = scene.call(slug, fields=fields)
     assert server.asked[before:] == [f"/{VERIFIED[mode]}"], answer.text
     return answer
@@ -90,6 +92,6 @@ def _verification(slug: str) -> None:
         return ask_verified(scene, slug, "unanswered")
 
 
-for _slug in ("find", "join"):
+for _slug in ("find", "join", "create"):
     _captcha(_slug)
     _verification(_slug)

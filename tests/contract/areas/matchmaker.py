@@ -8,13 +8,10 @@ from typing import Any
 
 import httpx
 
-from tests.contract.provocations import elsewhere, provokes
+from tests.contract.provocations import provokes
 from tests.contract.scene import SOURCE_LIMIT, Lobby, Scene, before, credential, place
 
 WAIT_S = 20.0
-NO_RUNTIME = (
-    "lobbies are attached, and nothing starts or stops one by itself until there are servers"
-)
 
 
 # What scenes need ---------------------------------------------------------------------------------
@@ -147,13 +144,6 @@ def _(scene: Scene) -> httpx.Response:
     return find(scene, **crowd)
 
 
-@provokes("find", "MATCHMAKER_LOBBY_START_FAILED")
-def _(scene: Scene) -> httpx.Response:
-    lobby = scene.attach("pair", is_ready=False)
-    wanted = {"game_modes": ["pair"], "tags": tagged(scene)}
-    return while_it_starts(scene, lobby, "find", fields=wanted)
-
-
 @provokes("find", "DEADLINE_EXCEEDED")
 def _(scene: Scene) -> httpx.Response:
     scene.attach("pair", is_ready=False)
@@ -244,17 +234,3 @@ def _(scene: Scene) -> httpx.Response:
     key = {"idempotency-key": scene.name}
     scene.good("join", headers=key)
     return scene.call("join", headers=key, fields={"party_size": 2})
-
-
-elsewhere(
-    "find",
-    "MATCHMAKER_TOO_MANY_LOBBIES",
-    "tests/dataplane/test_fleet.py::test_lobbies_are_limited_by_the_namespace",
-    NO_RUNTIME,
-)
-elsewhere(
-    "join",
-    "MATCHMAKER_LOBBY_DRAINING",
-    "native/core/tests/lobbies.rs::stopping_and_reserving_exclude_each_other",
-    NO_RUNTIME,
-)

@@ -193,3 +193,19 @@ fn a_newer_process_serves_what_was_told_last_with_the_source_away() {
     guard.start_again();
     echo(&mut connect(port), "from disk");
 }
+
+#[test]
+fn more_sessions_than_there_are_descriptors_left_are_taken_over_too() {
+    let mut guard = Guard::start_with(json!({"workers": 1}));
+    let port = free_port();
+    let who = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.serve_route(&route("a", "udp", port, Some(who)));
+    let players: Vec<UdpSocket> = (0..300).map(|_| speak(port)).collect();
+    let sessions: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
+    crate::limits::limit_descriptors(guard.child.id(), Some(guard.descriptors() as u64 + 30));
+    let mut older = replace(&mut guard);
+    assert_eq!(guard.figure("datagram_sessions"), 300);
+    let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
+    assert_eq!(sessions, after, "a UDP session was begun anew");
+    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+}

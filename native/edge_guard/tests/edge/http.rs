@@ -120,6 +120,31 @@ fn a_server_that_refuses_to_upgrade_is_heard() {
     assert_eq!(get(&mut player, "a", "/again").status(), 200);
 }
 
+#[test]
+fn an_upgrade_that_nobody_asked_for_is_no_answer() {
+    let guard = Guard::start();
+    let port = free_port();
+    let backend = tcp(|mut stream: TcpStream| {
+        while read(&mut stream).is_some() {
+            let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+        }
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
+    assert_eq!(get(&mut connect(port), "a", "/").status(), 502);
+}
+
+#[test]
+fn an_old_client_that_names_no_host_is_served_on_a_port_of_its_own() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut player = connect(port);
+    let answer = ask(&mut player, "GET /old HTTP/1.0\r\n\r\n").text();
+    assert!(answer.contains(&format!("host=127.0.0.1:{port}\n")), "{answer}");
+    assert!(is_closed(&mut player));
+}
+
 fn problem_of(route_to: Option<std::net::SocketAddr>, timeouts: Value) -> (u16, Value) {
     let guard = Guard::start_with(json!({"timeouts": timeouts}));
     let port = free_port();
@@ -283,30 +308,30 @@ fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
     let backend = server(|_, _| "x".repeat(12_000_000));
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
     // As little room as there may be: the system would keep all of it for who does not read.
-    let narrow = || {
+    let with_room = |size| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_recv_buffer_size(65_536).unwrap();
+        socket.set_recv_buffer_size(size).unwrap();
         socket.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
-        TcpStream::from(socket)
+        let mut player = TcpStream::from(socket);
+        player.set_read_timeout(Some(crate::patience::LONG)).unwrap();
+        player.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        player
     };
     let memory = guard.memory();
-    let mut players: Vec<TcpStream> = (0..8).map(|_| narrow()).collect();
-    for player in &mut players {
-        player.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-    }
-    // Seven do not read at all.
-    let mut slow = players.pop().unwrap();
-    let mut buffer = vec![0; 1_000_000];
-    let mut read = 0;
+    let _never: Vec<TcpStream> = (0..7).map(|_| with_room(65_536)).collect();
+    let mut slow = with_room(1_000_000);
+    let mut buffer = vec![0; 400_000];
+    let mut came = 0;
     while guard.figure("connections{kind=\"http\"}") > 1 {
-        // Far less than it takes to be late; all of it would take much longer.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        read += slow.read(&mut buffer).unwrap();
+        // All of it would take far longer than the time for one piece.
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        came += slow.read(&mut buffer).unwrap();
     }
     assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} grew to {}: answers wait here", memory, guard.memory());
-    socket2::SockRef::from(&slow).set_recv_buffer_size(4_000_000).unwrap();
-    while read < 12_000_000 {
-        read += slow.read(&mut buffer).expect("whoever reads goes on");
+    while came < 12_000_000 {
+        let read = slow.read(&mut buffer).unwrap();
+        assert!(read > 0, "whoever reads was cut off after {came} bytes");
+        came += read;
     }
 }
 

@@ -65,7 +65,7 @@ fn above_all_connections_new_ones_wait_and_are_served_when_others_have_left() {
 }
 
 /// Changes how many descriptors a process may have, and says how many it might.
-fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
+pub fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the process is ours; both limits live through the calls.
     unsafe {

@@ -267,3 +267,42 @@ fn settings_that_are_wrong_are_all_told_and_nothing_is_started() {
         assert!(told.contains(problem), "{told}");
     }
 }
+
+#[test]
+fn a_certificate_that_cannot_be_read_is_a_wrong_setting_and_looking_starts_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("config.json");
+    let run = |settings: serde_json::Value, more: &[&str]| {
+        std::fs::write(&config, settings.to_string()).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
+        let output = command.arg(&config).args(more).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let folder = home.path().join("edge");
+    let good = json!({"folder": folder, "source": home.path().join("source.sock")});
+    assert_eq!(run(good.clone(), &["--check"]), (Some(0), String::new()));
+    let mut bad = good;
+    bad["certificates"] = json!([{"server_names": ["a"], "cert": "/nowhere/a.pem", "key": "/nowhere/a.key"}]);
+    for more in [&["--check"][..], &[]] {
+        let (code, told) = run(bad.clone(), more);
+        assert_eq!(code, Some(78));
+        assert!(told.contains("certificates.0: /nowhere/a.pem"), "{told}");
+    }
+    assert!(!folder.join("routes").exists() && !folder.join("admin.sock").exists());
+}
+
+#[test]
+fn one_address_of_both_families_serves_both() {
+    let guard = Guard::start_with(json!({"bind": "::"}));
+    let (stream, datagram) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    for (own, address) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+        echo(&mut TcpStream::connect((address, stream)).unwrap(), address);
+        let player = UdpSocket::bind(own).unwrap();
+        player.connect((address, datagram)).unwrap();
+        player.set_read_timeout(Some(crate::patience::LONG)).unwrap();
+        echo_datagram(&player, address);
+    }
+}

@@ -117,7 +117,8 @@ fn a_program_never_waits_for_a_disk_that_does_not_answer_and_is_stopped_in_time(
     let mut text = String::new();
     fs::File::open(segment).expect("answers").read_to_string(&mut text).expect("text");
     assert_eq!(run.ended()["reason"], "stopped");
-    let lost = text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
+    let lost =
+        text.lines().find_map(|line| line.split_once(" e [")?.1.strip_suffix(" lines lost: the disk took no more]"));
     let kept = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
     assert_eq!(kept + lost.expect("told").parse::<usize>().expect("a number"), 3_000_001);
 }

@@ -25,18 +25,11 @@ fn who_takes_more_memory_than_it_may_is_ended_for_it() {
 
 #[test]
 fn memory_that_processes_share_counts_once() {
-    let script = "exec perl -e '$x = \"y\" x 60_000_000; for (1..4) { fork or do { print \"up\\n\"; sleep 1000 } } \
-                  $| = 1; print \"all\\n\"; sleep 1000'";
+    // It lives for longer than two looks of the keeper are apart.
+    let script = "exec perl -e '$x = \"y\" x 60_000_000; for (1..4) { fork or do { sleep 1000 } } \
+                  $| = 1; select undef, undef, undef, 1.6; print \"still there\\n\"; sleep 1000'";
     let run = Run::new(NONE, script, &["memory_max_bytes=160000000"]).begun();
-    run.says("o all");
-    let looked = |pid: i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
-    };
-    // It wakes for its look at the memory and for nothing else, as nobody writes and nobody ends.
-    let before = looked(run.number("keeper_pid")).expect("there");
-    until(|| looked(run.number("keeper_pid")).is_none_or(|now| now >= before + 3), "the keeper looks");
-    assert_eq!(run.state()["status"], "running", "{:?}", run.state());
+    run.says("o still there");
 }
 
 #[test]
@@ -147,7 +140,7 @@ fn pss_bytes(pid: i32) -> u64 {
 fn a_gigabyte_of_log_takes_its_share_of_the_disk_and_the_keeper_stays_small() {
     const MAX: u64 = 8 << 20;
     let script = "yes 'a line of a server that has much to tell, as they do when players come and go' | head -c 1G; \
-                  echo over; sleep 1000";
+                  : > over; sleep 1000";
     let run = Run::new(NONE, script, &[&format!("log_bytes_max={MAX}")]);
     let begun = Instant::now();
     let run = run.begun();
@@ -157,7 +150,7 @@ fn a_gigabyte_of_log_takes_its_share_of_the_disk_and_the_keeper_stays_small() {
         || {
             most = most.max(run.log_bytes());
             largest = largest.max(pss_bytes(keeper));
-            run.log().last().is_some_and(|line| line == "o over")
+            run.path("scratch/over").exists()
         },
         "all of it is written",
     );

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from pyservice.pb.hosting.v1 import envelope_pb2 as hosting_dot_v1_dot_envelope__pb2
 from pyservice.pb.hosting.v1 import options_pb2 as hosting_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hosting/v1/logs.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\"\xbf\x03\n\x17ListLobbyRecordsRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\xed\x01\n\x0cnamespace_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\x12h\n\x10\x62\x65\x66ore_create_ts\x18\x03 \x01(\tBI\xbaHFrD2B^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z$H\x00\x88\x01\x01\x42\x13\n\x11_before_create_ts\"D\n\x18ListLobbyRecordsResponse\x12(\n\x07lobbies\x18\x01 \x03(\x0b\x32\x17.hosting.v1.LobbyRecord\"\x9a\x03\n\x15GetLobbyRecordRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\xed\x01\n\x0cnamespace_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\x12Z\n\x08lobby_id\x18\x03 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"H\n\x16GetLobbyRecordResponse\x12.\n\x05lobby\x18\x01 \x01(\x0b\x32\x17.hosting.v1.LobbyRecordB\x06\xbaH\x03\xc8\x01\x01\"\xa3\x05\n\x0bLobbyRecord\x12\x18\n\x08lobby_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\xed\x01\n\x0cnamespace_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\x12#\n\x13lobby_group_name_id\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tregion_id\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tcreate_ts\x18\x05 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x08start_ts\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08ready_ts\x18\x07 \x01(\tH\x01\x88\x01\x01\x12\x35\n\x06status\x18\x08 \x01(\x0b\x32\x1d.hosting.v1.LobbyRecordStatusB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tpublicity\x18\t \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1a\n\nversion_id\x18\n \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tis_closed\x18\x0b \x01(\x08\x12\x13\n\x0bis_draining\x18\x0c \x01(\x08\x12\x16\n\x0ereserved_count\x18\r \x01(\r\x12\x17\n\x0f\x63onnected_count\x18\x0e \x01(\r\x12\x14\n\x07\x66\x61ilure\x18\x0f \x01(\tH\x02\x88\x01\x01\x42\x0b\n\t_start_tsB\x0b\n\t_ready_tsB\n\n\x08_failure\"\x82\x01\n\x11LobbyRecordStatus\x12\x31\n\x07running\x18\x01 \x01(\x0b\x32\x18.hosting.v1.LobbyRunningB\x06\xbaH\x03\xc8\x01\x01\x12.\n\x07stopped\x18\x02 \x01(\x0b\x32\x18.hosting.v1.LobbyStoppedH\x00\x88\x01\x01\x42\n\n\x08_stopped\"\x0e\n\x0cLobbyRunning\"J\n\x0cLobbyStopped\x12\x17\n\x07stop_ts\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\x12\x11\n\texit_code\x18\x03 \x01(\x05\x32\xfb\x03\n\x04Logs\x12\xe8\x01\n\x10ListLobbyRecords\x12#.hosting.v1.ListLobbyRecordsRequest\x1a$.hosting.v1.ListLobbyRecordsResponse\"\x88\x01\x90\x02\x01\x8a\xb5\x18<\n\x12list_lobby_records\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x13NAMESPACE_NOT_FOUND\x82\xd3\xe4\x93\x02?\x12=/cloud/games/{game_id}/namespaces/{namespace_id}/logs/lobbies\x12\x87\x02\n\x0eGetLobbyRecord\x12!.hosting.v1.GetLobbyRecordRequest\x1a\".hosting.v1.GetLobbyRecordResponse\"\xad\x01\x90\x02\x01\x8a\xb5\x18V\n\x10get_lobby_record\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x13NAMESPACE_NOT_FOUND\"\x1aMATCHMAKER_LOBBY_NOT_FOUND\x82\xd3\xe4\x93\x02J\x12H/cloud/games/{game_id}/namespaces/{namespace_id}/logs/lobbies/{lobby_id}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hosting/v1/logs.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19hosting/v1/envelope.proto\x1a\x18hosting/v1/options.proto\"\xbf\x03\n\x17ListLobbyRecordsRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\xed\x01\n\x0cnamespace_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\x12h\n\x10\x62\x65\x66ore_create_ts\x18\x03 \x01(\tBI\xbaHFrD2B^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z$H\x00\x88\x01\x01\x42\x13\n\x11_before_create_ts\"D\n\x18ListLobbyRecordsResponse\x12(\n\x07lobbies\x18\x01 \x03(\x0b\x32\x17.hosting.v1.LobbyRecord\"\x9a\x03\n\x15GetLobbyRecordRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\xed\x01\n\x0cnamespace_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\x12Z\n\x08lobby_id\x18\x03 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"H\n\x16GetLobbyRecordResponse\x12.\n\x05lobby\x18\x01 \x01(\x0b\x32\x17.hosting.v1.LobbyRecordB\x06\xbaH\x03\xc8\x01\x01\"\xa3\x05\n\x0bLobbyRecord\x12\x18\n\x08lobby_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\xed\x01\n\x0cnamespace_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\x12#\n\x13lobby_group_name_id\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tregion_id\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tcreate_ts\x18\x05 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x08start_ts\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08ready_ts\x18\x07 \x01(\tH\x01\x88\x01\x01\x12\x35\n\x06status\x18\x08 \x01(\x0b\x32\x1d.hosting.v1.LobbyRecordStatusB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tpublicity\x18\t \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1a\n\nversion_id\x18\n \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tis_closed\x18\x0b \x01(\x08\x12\x13\n\x0bis_draining\x18\x0c \x01(\x08\x12\x16\n\x0ereserved_count\x18\r \x01(\r\x12\x17\n\x0f\x63onnected_count\x18\x0e \x01(\r\x12\x14\n\x07\x66\x61ilure\x18\x0f \x01(\tH\x02\x88\x01\x01\x42\x0b\n\t_start_tsB\x0b\n\t_ready_tsB\n\n\x08_failure\"\x82\x01\n\x11LobbyRecordStatus\x12\x31\n\x07running\x18\x01 \x01(\x0b\x32\x18.hosting.v1.LobbyRunningB\x06\xbaH\x03\xc8\x01\x01\x12.\n\x07stopped\x18\x02 \x01(\x0b\x32\x18.hosting.v1.LobbyStoppedH\x00\x88\x01\x01\x42\n\n\x08_stopped\"\x0e\n\x0cLobbyRunning\"J\n\x0cLobbyStopped\x12\x17\n\x07stop_ts\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\x12\x11\n\texit_code\x18\x03 \x01(\x05\"\x88\x02\n\x13GetLobbyLogsRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12Z\n\x08lobby_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12*\n\x06stream\x18\x03 \x01(\tB\x1a\xbaH\x17r\x12R\x07std_outR\x07std_err\xc8\x01\x01\x12\"\n\x0bwatch_index\x18\x04 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_watch_index\"c\n\x14GetLobbyLogsResponse\x12\r\n\x05lines\x18\x01 \x03(\t\x12\x12\n\ntimestamps\x18\x02 \x03(\t\x12(\n\x05watch\x18\x03 \x01(\x0b\x32\x11.hosting.v1.WatchB\x06\xbaH\x03\xc8\x01\x01\x32\xd9\x05\n\x04Logs\x12\xe8\x01\n\x10ListLobbyRecords\x12#.hosting.v1.ListLobbyRecordsRequest\x1a$.hosting.v1.ListLobbyRecordsResponse\"\x88\x01\x90\x02\x01\x8a\xb5\x18<\n\x12list_lobby_records\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x13NAMESPACE_NOT_FOUND\x82\xd3\xe4\x93\x02?\x12=/cloud/games/{game_id}/namespaces/{namespace_id}/logs/lobbies\x12\x87\x02\n\x0eGetLobbyRecord\x12!.hosting.v1.GetLobbyRecordRequest\x1a\".hosting.v1.GetLobbyRecordResponse\"\xad\x01\x90\x02\x01\x8a\xb5\x18V\n\x10get_lobby_record\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x13NAMESPACE_NOT_FOUND\"\x1aMATCHMAKER_LOBBY_NOT_FOUND\x82\xd3\xe4\x93\x02J\x12H/cloud/games/{game_id}/namespaces/{namespace_id}/logs/lobbies/{lobby_id}\x12\xdb\x01\n\x0cGetLobbyLogs\x12\x1f.hosting.v1.GetLobbyLogsRequest\x1a .hosting.v1.GetLobbyLogsResponse\"\x87\x01\x90\x02\x01\x8a\xb5\x18?\n\x0eget_lobby_logs\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x1aMATCHMAKER_LOBBY_NOT_FOUND\x82\xd3\xe4\x93\x02;\x12\x39/cloud/games/{game_id}/matchmaker/lobbies/{lobby_id}/logsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -68,26 +69,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOBBYRECORDSTATUS'].fields_by_name['running']._serialized_options = b'\272H\003\310\001\001'
   _globals['_LOBBYSTOPPED'].fields_by_name['stop_ts']._loaded_options = None
   _globals['_LOBBYSTOPPED'].fields_by_name['stop_ts']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['game_id']._loaded_options = None
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['game_id']._serialized_options = b'\272H!r\034((2\030^[a-z0-9]+(-[a-z0-9]+)*$\310\001\001'
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['lobby_id']._loaded_options = None
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['lobby_id']._serialized_options = b'\272HEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\310\001\001'
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['stream']._loaded_options = None
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['stream']._serialized_options = b'\272H\027r\022R\007std_outR\007std_err\310\001\001'
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['watch_index']._loaded_options = None
+  _globals['_GETLOBBYLOGSREQUEST'].fields_by_name['watch_index']._serialized_options = b'\272H\005r\003(\200\001'
+  _globals['_GETLOBBYLOGSRESPONSE'].fields_by_name['watch']._loaded_options = None
+  _globals['_GETLOBBYLOGSRESPONSE'].fields_by_name['watch']._serialized_options = b'\272H\003\310\001\001'
   _globals['_LOGS'].methods_by_name['ListLobbyRecords']._loaded_options = None
   _globals['_LOGS'].methods_by_name['ListLobbyRecords']._serialized_options = b'\220\002\001\212\265\030<\n\022list_lobby_records\032\001\007\"\016GAME_NOT_FOUND\"\023NAMESPACE_NOT_FOUND\202\323\344\223\002?\022=/cloud/games/{game_id}/namespaces/{namespace_id}/logs/lobbies'
   _globals['_LOGS'].methods_by_name['GetLobbyRecord']._loaded_options = None
   _globals['_LOGS'].methods_by_name['GetLobbyRecord']._serialized_options = b'\220\002\001\212\265\030V\n\020get_lobby_record\032\001\007\"\016GAME_NOT_FOUND\"\023NAMESPACE_NOT_FOUND\"\032MATCHMAKER_LOBBY_NOT_FOUND\202\323\344\223\002J\022H/cloud/games/{game_id}/namespaces/{namespace_id}/logs/lobbies/{lobby_id}'
-  _globals['_LISTLOBBYRECORDSREQUEST']._serialized_start=123
-  _globals['_LISTLOBBYRECORDSREQUEST']._serialized_end=570
-  _globals['_LISTLOBBYRECORDSRESPONSE']._serialized_start=572
-  _globals['_LISTLOBBYRECORDSRESPONSE']._serialized_end=640
-  _globals['_GETLOBBYRECORDREQUEST']._serialized_start=643
-  _globals['_GETLOBBYRECORDREQUEST']._serialized_end=1053
-  _globals['_GETLOBBYRECORDRESPONSE']._serialized_start=1055
-  _globals['_GETLOBBYRECORDRESPONSE']._serialized_end=1127
-  _globals['_LOBBYRECORD']._serialized_start=1130
-  _globals['_LOBBYRECORD']._serialized_end=1805
-  _globals['_LOBBYRECORDSTATUS']._serialized_start=1808
-  _globals['_LOBBYRECORDSTATUS']._serialized_end=1938
-  _globals['_LOBBYRUNNING']._serialized_start=1940
-  _globals['_LOBBYRUNNING']._serialized_end=1954
-  _globals['_LOBBYSTOPPED']._serialized_start=1956
-  _globals['_LOBBYSTOPPED']._serialized_end=2030
-  _globals['_LOGS']._serialized_start=2033
-  _globals['_LOGS']._serialized_end=2540
+  _globals['_LOGS'].methods_by_name['GetLobbyLogs']._loaded_options = None
+  _globals['_LOGS'].methods_by_name['GetLobbyLogs']._serialized_options = b'\220\002\001\212\265\030?\n\016get_lobby_logs\032\001\007\"\016GAME_NOT_FOUND\"\032MATCHMAKER_LOBBY_NOT_FOUND\202\323\344\223\002;\0229/cloud/games/{game_id}/matchmaker/lobbies/{lobby_id}/logs'
+  _globals['_LISTLOBBYRECORDSREQUEST']._serialized_start=150
+  _globals['_LISTLOBBYRECORDSREQUEST']._serialized_end=597
+  _globals['_LISTLOBBYRECORDSRESPONSE']._serialized_start=599
+  _globals['_LISTLOBBYRECORDSRESPONSE']._serialized_end=667
+  _globals['_GETLOBBYRECORDREQUEST']._serialized_start=670
+  _globals['_GETLOBBYRECORDREQUEST']._serialized_end=1080
+  _globals['_GETLOBBYRECORDRESPONSE']._serialized_start=1082
+  _globals['_GETLOBBYRECORDRESPONSE']._serialized_end=1154
+  _globals['_LOBBYRECORD']._serialized_start=1157
+  _globals['_LOBBYRECORD']._serialized_end=1832
+  _globals['_LOBBYRECORDSTATUS']._serialized_start=1835
+  _globals['_LOBBYRECORDSTATUS']._serialized_end=1965
+  _globals['_LOBBYRUNNING']._serialized_start=1967
+  _globals['_LOBBYRUNNING']._serialized_end=1981
+  _globals['_LOBBYSTOPPED']._serialized_start=1983
+  _globals['_LOBBYSTOPPED']._serialized_end=2057
+  _globals['_GETLOBBYLOGSREQUEST']._serialized_start=2060
+  _globals['_GETLOBBYLOGSREQUEST']._serialized_end=2324
+  _globals['_GETLOBBYLOGSRESPONSE']._serialized_start=2326
+  _globals['_GETLOBBYLOGSRESPONSE']._serialized_end=2425
+  _globals['_LOGS']._serialized_start=2428
+  _globals['_LOGS']._serialized_end=3157
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
 from google.api import annotations_pb2 as _annotations_pb2
+from pyservice.pb.hosting.v1 import envelope_pb2 as _envelope_pb2
 from pyservice.pb.hosting.v1 import options_pb2 as _options_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -96,3 +97,25 @@ class LobbyStopped(_message.Message):
     failed: bool
     exit_code: int
     def __init__(self, stop_ts: _Optional[str] = ..., failed: _Optional[bool] = ..., exit_code: _Optional[int] = ...) -> None: ...
+
+class GetLobbyLogsRequest(_message.Message):
+    __slots__ = ("game_id", "lobby_id", "stream", "watch_index")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    WATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    lobby_id: str
+    stream: str
+    watch_index: str
+    def __init__(self, game_id: _Optional[str] = ..., lobby_id: _Optional[str] = ..., stream: _Optional[str] = ..., watch_index: _Optional[str] = ...) -> None: ...
+
+class GetLobbyLogsResponse(_message.Message):
+    __slots__ = ("lines", "timestamps", "watch")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    timestamps: _containers.RepeatedScalarFieldContainer[str]
+    watch: _envelope_pb2.Watch
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...

@@ -45,6 +45,11 @@ class LogsStub:
                 request_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordResponse.FromString,
                 _registered_method=True)
+        self.GetLobbyLogs = channel.unary_unary(
+                '/hosting.v1.Logs/GetLobbyLogs',
+                request_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyLogsRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_logs__pb2.GetLobbyLogsResponse.FromString,
+                _registered_method=True)
 
 
 class LogsServicer:
@@ -68,6 +73,15 @@ class LogsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLobbyLogs(self, request, context):
+        """cloud_ of the game. What the process of a lobby wrote (decisions 6.4, 8.3), as logs of servers: without watch_index
+        the newest 1,000 lines, with it the oldest 1,000 after it; it waits for one. Kept for 7 days after its end.
+        Errors: GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -80,6 +94,11 @@ def add_LogsServicer_to_server(servicer, server):
                     servicer.GetLobbyRecord,
                     request_deserializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordResponse.SerializeToString,
+            ),
+            'GetLobbyLogs': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLobbyLogs,
+                    request_deserializer=hosting_dot_v1_dot_logs__pb2.GetLobbyLogsRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -137,6 +156,33 @@ class Logs:
             '/hosting.v1.Logs/GetLobbyRecord',
             hosting_dot_v1_dot_logs__pb2.GetLobbyRecordRequest.SerializeToString,
             hosting_dot_v1_dot_logs__pb2.GetLobbyRecordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLobbyLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Logs/GetLobbyLogs',
+            hosting_dot_v1_dot_logs__pb2.GetLobbyLogsRequest.SerializeToString,
+            hosting_dot_v1_dot_logs__pb2.GetLobbyLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,219 @@
+//! All that may wait for a disk, in a thread of its own: the log, the state, and who is told of them.
+//!
+//! The keeper puts what is to be written on the desk and goes on: it reads what the program writes and keeps its
+//! deadlines, whatever the disk does. The desk has room for so much; what does not fit in time is counted as lost. A
+//! state stays until it is on the disk, or another one has come, and is written when all lines before it are.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::lines::BATCH_BYTES_MOST;
+use crate::log::{Log, WRITE_BYTES_MAX};
+use crate::state::{State, StateFile, Status};
+use crate::times::{now, wall_us};
+
+const _: () = assert!(BATCH_BYTES_MOST <= WRITE_BYTES_MAX);
+
+/// A disk that works is waited for this long, which a pipe bridges; after that not at all until it moves.
+const PATIENCE: Duration = Duration::from_millis(200);
+const NOTIFY_EVERY: Duration = Duration::from_millis(20);
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Where the keeper puts what is to be written.
+#[derive(Default)]
+pub struct Desk {
+    pile: Mutex<Pile>,
+    has_work: Condvar,
+    has_moved: Condvar,
+}
+
+#[derive(Default)]
+struct Pile {
+    lines: Vec<u8>,
+    lost: u64,
+    state: Option<State>,
+    /// Whether the last state is on the disk.
+    is_recorded: bool,
+    follow_until: Option<Duration>,
+}
+
+impl Desk {
+    /// Whole lines for the log.
+    pub fn write(&self, lines: &mut Vec<u8>) {
+        let mut pile = self.pile();
+        if pile.lost == 0 && pile.lines.len() + lines.len() > WRITE_BYTES_MAX {
+            let has_no_room = |pile: &mut Pile| pile.lines.len() + lines.len() > WRITE_BYTES_MAX;
+            let waited = self.has_moved.wait_timeout_while(pile, PATIENCE, has_no_room);
+            pile = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if pile.lost > 0 || pile.lines.len() + lines.len() > WRITE_BYTES_MAX {
+            pile.lost += lines.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        } else if pile.lines.is_empty() {
+            std::mem::swap(&mut pile.lines, lines);
+        } else {
+            pile.lines.extend_from_slice(lines);
+        }
+        self.has_work.notify_one();
+    }
+
+    /// How the run is now.
+    pub fn record(&self, state: &State) {
+        let mut pile = self.pile();
+        pile.state = Some(state.clone());
+        pile.is_recorded = false;
+        self.has_work.notify_one();
+    }
+
+    /// Until then, growth of the log is told.
+    pub fn follow(&self, until: Duration) {
+        self.pile().follow_until = Some(until);
+        self.has_work.notify_one();
+    }
+
+    /// Waits until the last state is on the disk, but not for longer.
+    pub fn wait_recorded(&self, most: Duration) {
+        drop(self.has_moved.wait_timeout_while(self.pile(), most, |pile| !pile.is_recorded));
+    }
+
+    /// Waits for work, but not for longer than `most`; lines go into the empty `lines`.
+    fn take(&self, lines: &mut Vec<u8>, most: Option<Duration>) -> Pile {
+        let has_none = |pile: &mut Pile| {
+            pile.lines.is_empty() && pile.lost == 0 && pile.state.is_none() && pile.follow_until.is_none()
+        };
+        let mut pile = match most {
+            Some(most) => {
+                let waited = self.has_work.wait_timeout_while(self.pile(), most, has_none);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.has_work.wait_while(self.pile(), has_none).unwrap_or_else(PoisonError::into_inner),
+        };
+        std::mem::swap(&mut pile.lines, lines);
+        self.has_moved.notify_all();
+        Pile {
+            lines: Vec::new(),
+            lost: std::mem::take(&mut pile.lost),
+            state: pile.state.take(),
+            is_recorded: false,
+            follow_until: pile.follow_until.take(),
+        }
+    }
+
+    fn recorded(&self) {
+        let mut pile = self.pile();
+        pile.is_recorded = pile.state.is_none();
+        self.has_moved.notify_all();
+    }
+
+    fn pile(&self) -> MutexGuard<'_, Pile> {
+        self.pile.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who writes it.
+pub struct Scribe {
+    desk: Arc<Desk>,
+    log: Log,
+    states: StateFile,
+    notify: Option<PathBuf>,
+    id: String,
+    lines: Vec<u8>,
+    /// Not on the disk yet, and when it is tried again.
+    state: Option<(State, Duration)>,
+    follow_until: Duration,
+    notified_at: Duration,
+    notified_end: u64,
+}
+
+impl Scribe {
+    /// Writes there what is put on this desk; `notify` is a FIFO where it says so, under this id.
+    pub fn new(desk: Arc<Desk>, log: Log, states: StateFile, notify: Option<PathBuf>, id: String) -> Self {
+        Self {
+            desk,
+            log,
+            states,
+            notify,
+            id,
+            lines: Vec::new(),
+            state: None,
+            follow_until: Duration::ZERO,
+            notified_at: Duration::ZERO,
+            notified_end: 0,
+        }
+    }
+
+    /// Until the end of the run is on the disk, or its folder is nowhere.
+    pub fn run(mut self) {
+        loop {
+            let due = self.due();
+            let work = self.desk.take(&mut self.lines, due);
+            self.log.write(&self.lines, wall_us());
+            self.lines.clear();
+            self.log.lose(work.lost);
+            self.log.tell_lost(wall_us());
+            if let Some(state) = work.state {
+                self.state = Some((state, Duration::ZERO));
+            }
+            if let Some(until) = work.follow_until {
+                self.follow_until = self.follow_until.max(until);
+                self.notified_end = 0;
+            }
+            if self.is_over() {
+                return;
+            }
+            self.notify_growth();
+        }
+    }
+
+    fn due(&self) -> Option<Duration> {
+        let now = now();
+        let due = [
+            self.state.as_ref().map(|(_, at)| *at),
+            self.log.has_lost().then(|| now + AGAIN_AFTER),
+            self.is_growth_untold(now).then(|| self.notified_at + NOTIFY_EVERY),
+        ];
+        due.into_iter().flatten().min().map(|at| at.saturating_sub(now))
+    }
+
+    fn is_over(&mut self) -> bool {
+        let Some((state, at)) = &mut self.state else { return false };
+        if now() < *at {
+            return false;
+        }
+        let is_end = state.status == Status::Ended;
+        // A log that owes a line is not at its end.
+        if (is_end && self.log.has_lost()) || self.states.write(state).is_err() {
+            *at = now() + AGAIN_AFTER;
+            return is_end && self.states.is_nowhere();
+        }
+        self.state = None;
+        self.desk.recorded();
+        self.notify("state");
+        is_end
+    }
+
+    fn is_growth_untold(&self, now: Duration) -> bool {
+        self.notify.is_some() && now < self.follow_until && self.notified_end < self.log.end()
+    }
+
+    fn notify_growth(&mut self) {
+        let now = now();
+        if self.is_growth_untold(now) && self.notified_at + NOTIFY_EVERY <= now {
+            self.notified_at = now;
+            self.notified_end = self.log.end();
+            self.notify("log");
+        }
+    }
+
+    /// Whoever reads there looks for himself: it does not matter when nobody does, or when it is full.
+    fn notify(&self, what: &str) {
+        let Some(path) = &self.notify else { return };
+        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        if let Ok(mut fifo) = opened {
+            let _ = fifo.write_all(format!("{} {what}\n", self.id).as_bytes());
+        }
+    }
+}

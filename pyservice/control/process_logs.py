@@ -1,0 +1,110 @@
+"""Logs of servers and lobbies (contract, logs.get; decisions 6.4, 8.3), and how a follower waits for lines.
+
+Lines are in the folders of runs. Whoever waits for some has the keeper tell of them for a while; the door holds the
+request meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+from pyservice.calls import Call, Caller, Park
+from pyservice.control import access
+from pyservice.control.servers import found
+from pyservice.control.timestamps import rfc3339
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
+from pyservice.runtime import logs
+from pyservice.runtime.keeper import Stream
+from pyservice.storage import lobbies
+from pyservice.storage.database import Database
+from pyservice.watch import HOLD_MS, Topics, park
+
+_FOLLOW_MS: Final = HOLD_MS + 5_000
+_OWN: Final = 8
+"""Characters of an id that tell whose index it is."""
+
+
+class ProcessLogs:
+    """The operations on logs."""
+
+    def __init__(
+        self,
+        database: Database,
+        topics: Topics,
+        folder_of: Callable[[str], Path],
+        follow: Callable[[str, int], None],
+    ) -> None:
+        """`follow`: for so many ms `grew` is called whenever the log of a run has grown."""
+        self._database = database
+        self._topics = topics
+        self._folder_of = folder_of
+        self._follow = follow
+
+    def grew(self, run_id: str) -> None:
+        """There may be more lines: whoever waits for them looks."""
+        self._topics.bump(_topic(run_id))
+
+    async def of_server(
+        self, request: servers_pb2.GetServerLogsRequest, caller: Caller
+    ) -> servers_pb2.GetServerLogsResponse | Park:
+        """Contract, logs.get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+        async with self._database.read() as tx:
+            row = await found(tx, caller, request)
+        answer = servers_pb2.GetServerLogsResponse()
+        parked = await self._read(answer, row.server_id, request, caller.call)
+        return parked or answer
+
+    async def of_lobby(
+        self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
+    ) -> logs_pb2.GetLobbyLogsResponse | Park:
+        """Decisions 8.3. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            row = await lobbies.of_game(tx, game.game_id, request.lobby_id)
+        if row is None:
+            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        answer = logs_pb2.GetLobbyLogsResponse()
+        parked = await self._read(answer, row.lobby_id, request, caller.call)
+        return parked or answer
+
+    async def _read(
+        self,
+        answer: servers_pb2.GetServerLogsResponse | logs_pb2.GetLobbyLogsResponse,
+        run_id: str,
+        request: servers_pb2.GetServerLogsRequest | logs_pb2.GetLobbyLogsRequest,
+        call: Call,
+    ) -> Park | None:
+        path, stream = self._folder_of(run_id), cast(Stream, request.stream)
+        own = f"{run_id[-_OWN:]}-{stream}"
+        position = _position(request.watch_index, own)
+        if position is None or not await asyncio.to_thread(logs.is_within, path, position):
+            told = await asyncio.to_thread(logs.newest, path, stream)
+        else:
+            told = await asyncio.to_thread(logs.after, path, stream, position)
+            if not told.lines and not call.is_hold_over:
+                # In this order no line falls between looking and waiting.
+                sequence = self._topics.sequence
+                self._follow(run_id, _FOLLOW_MS)
+                told = await asyncio.to_thread(logs.after, path, stream, position)
+                if not told.lines:
+                    return park(_topic(run_id), sequence=sequence, run=self._topics.run)
+        answer.lines.extend(line.text for line in told.lines)
+        answer.timestamps.extend(rfc3339(line.time_us // 1000) for line in told.lines)
+        answer.watch.index = f"{own}.{told.position}"
+        return None
+
+
+def _topic(run_id: str) -> str:
+    return f"logs/{run_id}"
+
+
+def _position(index: str, own: str) -> int | None:
+    """None: it is none of ours, and answered at once (decisions 8.12)."""
+    name, _, digits = index.partition(".")
+    if name != own or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+        return None
+    return int(digits)

@@ -1,0 +1,219 @@
+"""Dynamic servers as processes: records that live are run, what becomes of them is written (decisions 6.1).
+
+The records say what ought to run. After a crash at any point they are compared with what runs and with the leases of
+ports: a record without a process that never had one is started, one whose process is gone is over, a lease or a process
+without a record is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from pyservice.control.changes import now_ms
+from pyservice.control.feeder import Away
+from pyservice.control.going_on import GoingOn
+from pyservice.control.lobby_runs import Runs, api_variables
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.pb.hosting.v1 import servers_pb2 as pb
+from pyservice.runtime.orders import (
+    KILL_TIMEOUT_MS,
+    Backend,
+    End,
+    Order,
+    PortOrder,
+    Resources,
+    Unheard,
+)
+from pyservice.storage import servers
+from pyservice.storage.conflicts import again_on_conflict
+from pyservice.storage.database import Database, Record, Transaction
+
+LOOK_S: Final = 60.0
+"""So often records, processes and leases are compared without a reason."""
+
+_RETRIES_S: Final = (0.1, 2.0)
+_FAILURES: Final[Mapping[str, str]] = {
+    "exec_failed": "EXEC_FAILED",
+    "out_of_memory": "OUT_OF_MEMORY",
+    "build_unusable": "BUILD_UNUSABLE",
+    "capacity": "CAPACITY_EXHAUSTED",
+    "no_ports": "PORTS_UNAVAILABLE",
+    "lost": "LOST",
+}
+_MESSAGES: Final[Mapping[str, str]] = {
+    "OUT_OF_MEMORY": "It used more memory than its resources allow, and was ended.",
+    "LOST": "What kept it is gone, and nobody knows how it ended.",
+}
+
+__all__ = ["KILL_TIMEOUT_MS", "ServerRuns"]
+
+
+class ServerClient(Protocol):
+    """The data plane, as whoever runs servers sees it. Raises Away, ServiceError."""
+
+    async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None: ...
+    async def end_lease(self, server_id: str) -> None: ...
+    async def leased_servers(self) -> Sequence[str]: ...
+
+
+class ServerRuns:
+    """Starts and ends servers, as long as `run` runs; is told by the supervisor what became of them."""
+
+    def __init__(
+        self,
+        database: Database,
+        client: ServerClient,
+        api: Callable[[], tuple[str, str] | None],
+    ) -> None:
+        """`api`: URL of the HTTP door and address of the gRPC door; None: nobody knows yet."""
+        self._database = database
+        self._client = client
+        self._api = api
+        self._runs: Runs | None = None
+        self._making: set[str] = set()
+        self._look = asyncio.Event()
+        self.going = GoingOn("servers", "servers not compared", Away, pauses_s=_RETRIES_S)
+
+    @contextlib.contextmanager
+    def being_made(self, server_id: str) -> Iterator[None]:
+        """Within it the server has a lease and no record yet."""
+        self._making.add(server_id)
+        try:
+            yield
+        finally:
+            self._making.discard(server_id)
+
+    def want(self, record: pb.Server, game_id: str) -> None:
+        """Its record is there."""
+        if self._runs is None or self._api() is None:
+            self.look_again()
+        else:
+            self._runs.want(self._order(record, game_id))
+
+    def stop(self, server_id: str, timeout_ms: int) -> None:
+        """Its end was asked for, and that is written."""
+        if self._runs is None or not self._runs.end(server_id, timeout_ms):
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Something may be without a record."""
+        self._look.set()
+
+    async def run(self, runs: Runs) -> None:
+        """Until cancelled."""
+        self._runs = runs
+        await self.going.for_ever(self._step)
+
+    async def _step(self) -> None:
+        self._look.clear()
+        await self._compare()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._look.wait()
+
+    async def _compare(self) -> None:
+        runs = self._runs
+        assert runs is not None
+        # Before the records: whatever comes to be meanwhile has one when they are read.
+        leased = set(await self._client.leased_servers())
+        running = set(runs.ids("server"))
+        async with self._database.read() as tx:
+            rows = await servers.live(tx)
+        live = {row.server_id for row in rows}
+        for row in rows:
+            await self._keep(row, runs)
+        for server_id in running - live:
+            runs.end(server_id)
+        for server_id in leased - live - self._making - running:
+            await self._client.end_lease(server_id)
+
+    async def _keep(self, row: Record, runs: Runs) -> None:
+        server_id = row.server_id
+        if row.stop_ms is not None:
+            left_ms = max(0, row.stop_ms + row.stop_timeout_ms - now_ms())
+            if not runs.end(server_id, left_ms):
+                await self.over(server_id, End("stopped"))
+        elif row.start_ms is None:
+            runs.want(self._order(pb.Server.FromString(row.record), row.game_id))
+        elif not runs.is_known(server_id):
+            await self.over(server_id, End("lost"))
+
+    def _order(self, record: pb.Server, game_id: str) -> Order:
+        api = self._api()
+        if api is None:
+            raise Away("the data plane has not told yet where its doors are")
+        url, grpc_address = api
+        resources = record.resources
+        return Order(
+            record.id,
+            "server",
+            game_id,
+            record.runtime.build,
+            Resources(resources.cpu, resources.memory),
+            args=tuple(record.runtime.arguments),
+            env=dict(record.runtime.environment),
+            own_env={
+                **api_variables(url, grpc_address),
+                "HOSTING_SERVER_ID": record.id,
+                "HOSTING_GAME_ID": game_id,
+                "HOSTING_ENVIRONMENT_ID": record.environment,
+                "HOSTING_REGION_ID": record.datacenter,
+                "HOSTING_CPU": str(resources.cpu),
+                "HOSTING_MEMORY": str(resources.memory),
+            },
+            ports={name: _port(port) for name, port in record.network.ports.items()},
+            kill_timeout_ms=record.lifecycle.kill_timeout,
+        )
+
+    # What the supervisor tells
+
+    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
+        """Where its process will listen: edge-guard leads there."""
+        request = runtime_pb2.PlaceServerRequest(server_id=run_id)
+        for name, (address, port) in backends.items():
+            request.backends[name].address, request.backends[name].port = address, port
+        if backends:
+            try:
+                await self._client.place_server(request)
+            except Away as error:
+                raise Unheard(str(error)) from None
+        await self._write(lambda tx: servers.note_placed(tx, run_id))
+
+    async def running(self, run_id: str) -> None:
+        """Its process is there."""
+        await self._write(lambda tx: servers.note_started(tx, run_id, now_ms()))
+
+    async def over(self, run_id: str, end: End) -> None:
+        """Written first: a lease without a live record is ended by whoever finds it."""
+        failure = None
+        code = _FAILURES.get(end.reason)
+        if code is not None:
+            failure = code, end.message or _MESSAGES.get(code, "It did not run.")
+        await self._write(
+            lambda tx: servers.note_over(tx, run_id, now_ms(), end.exit_code, failure)
+        )
+        try:
+            await self._client.end_lease(run_id)
+        except Away as error:
+            raise Unheard(str(error)) from None
+
+    async def _write(self, change: Change) -> None:
+        async def attempt() -> None:
+            async with self._database.write() as tx:
+                await change(tx)
+
+        await again_on_conflict(attempt)
+
+
+class Change(Protocol):
+    """What is written in a transaction."""
+
+    async def __call__(self, tx: Transaction, /) -> None: ...
+
+
+def _port(port: pb.ServerPort) -> PortOrder:
+    fixed = port.internal_port if port.routing.HasField("host") else 0
+    return PortOrder(port.protocol == "udp", fixed=fixed)

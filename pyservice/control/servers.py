@@ -1,0 +1,353 @@
+"""Dynamic servers: create, get, list, destroy (contract, "Dynamic servers"; decisions 6.1 to 6.3).
+
+A server is a record, a lease of ports and a process, made in this order and ended in the opposite one. What runs is
+`server_runs`'; what a server wrote is `server_logs`'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, Protocol
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.build_tags import read_filter
+from pyservice.control.changes import Changes, now_ms
+from pyservice.control.feeder import Away
+from pyservice.control.names import refuse
+from pyservice.control.server_runs import KILL_TIMEOUT_MS, ServerRuns
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.pb.hosting.v1 import servers_pb2 as pb
+from pyservice.reserved import HOST_PORTS
+from pyservice.runtime.orders import Resources
+from pyservice.storage import builds, games, servers
+from pyservice.storage.database import Database, Record, Transaction
+
+PAGE: Final = 64
+_HOST_PROTOCOLS: Final = ("tcp", "udp")
+
+
+class LeaseClient(Protocol):
+    """The data plane, as whoever needs ports sees it. Raises Away, ServiceError."""
+
+    async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
+
+
+class Servers:
+    """The operations on servers."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        ids: RecordIds,
+        client: LeaseClient,
+        runs: ServerRuns,
+        regions: Collection[str],
+        kinds: Callable[[], Collection[str]],
+        free: Callable[[], Resources],
+        node_address: str,
+    ) -> None:
+        """`kinds`: of builds that this node runs. `free`: what no run has of it. `node_address`: where players reach
+        this machine without edge-guard.
+        """
+        self._database = database
+        self._changes = changes
+        self._ids = ids
+        self._client = client
+        self._runs = runs
+        self._regions = regions
+        self._kinds = kinds
+        self._free = free
+        self._node_address = node_address
+
+    async def create(
+        self, request: pb.CreateServerRequest, caller: Caller
+    ) -> pb.CreateServerResponse:
+        """Contract, create. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, REGION_NOT_FOUND, VALIDATION_FAILED,
+        PORTS_EXHAUSTED, CAPACITY_EXHAUSTED.
+        """
+        # A client that goes away changes nothing about it.
+        return await asyncio.shield(asyncio.ensure_future(self._create(request, caller)))
+
+    async def _create(
+        self, request: pb.CreateServerRequest, caller: Caller
+    ) -> pb.CreateServerResponse:
+        server_id = self._ids.new()
+        async with self._database.read() as tx:
+            environment = await self._judge(tx, request, caller)
+        wanted = Resources(request.resources.cpu, request.resources.memory)
+        if not wanted.fits(self._free()):
+            raise ServiceError("CAPACITY_EXHAUSTED")
+        with self._runs.being_made(server_id):
+            ports = await self._lease(server_id, environment.namespace_id, request)
+            answer = await self._add(request, caller, server_id, ports)
+        if answer.server.id != server_id:
+            # The same call was made at the same time, and came first.
+            self._runs.look_again()
+        return answer
+
+    async def _add(
+        self,
+        request: pb.CreateServerRequest,
+        caller: Caller,
+        server_id: str,
+        ports: Mapping[str, runtime_pb2.PublicPort],
+    ) -> pb.CreateServerResponse:
+        host_ports = _host_ports(request)
+
+        async def change(tx: Transaction) -> pb.CreateServerResponse:
+            found = await access.namespace(tx, caller, request.game_id, request.environment_id)
+            # Nobody deletes the build beside us.
+            await games.lock(tx, found.game_id)
+            environment = await self._judge(tx, request, caller)
+            taken = await servers.taken_host_ports(tx, set(host_ports))
+            refuse(
+                [
+                    field_problem(
+                        ["network", "ports", name, "internal_port"],
+                        "not-unique",
+                        "is the port of another server",
+                    )
+                    for port, name in host_ports.items()
+                    if port in taken
+                ]
+            )
+            create_ms = now_ms()
+            record = self._record(request, server_id, environment.namespace_id, create_ms, ports)
+            row = {
+                "server_id": server_id,
+                "namespace_id": environment.namespace_id,
+                "build_id": request.runtime.build,
+                "record": record.SerializeToString(),
+                "create_ms": create_ms,
+                "start_ms": None,
+                "stop_ms": None,
+                "stop_timeout_ms": None,
+                "destroy_ms": None,
+                "is_placed": False,
+                "exit_code": None,
+                "failure": None,
+                "failure_message": None,
+            }
+            await servers.add(tx, row, dict(request.tags.entries), host_ports)
+            tx.afterwards(lambda: self._runs.want(record, environment.game_id))
+            record.status = "created"
+            return pb.CreateServerResponse(server=record)
+
+        try:
+            return await self._changes.make(caller, request, pb.CreateServerResponse, change)
+        except BaseException:
+            self._runs.look_again()
+            raise
+
+    async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
+        """Contract, get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+        async with self._database.read() as tx:
+            row = await found(tx, caller, request)
+        return pb.GetServerResponse(server=told(row))
+
+    async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
+        """Contract, list. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, QUERY_INVALID."""
+        tags = read_filter(request.tags_json)
+        before = request.cursor if request.HasField("cursor") else None
+        async with self._database.read() as tx:
+            environment = await access.namespace(
+                tx, caller, request.game_id, request.environment_id
+            )
+            rows = await servers.page(
+                tx,
+                environment.namespace_id,
+                tags,
+                before,
+                PAGE + 1,
+                with_destroyed=request.include_destroyed,
+            )
+        shown = rows[:PAGE]
+        cursor = shown[-1].server_id if len(rows) > PAGE else None
+        return pb.ListServersResponse(servers=map(told, shown), cursor=cursor)
+
+    async def destroy(
+        self, request: pb.DestroyServerRequest, caller: Caller
+    ) -> pb.DestroyServerResponse:
+        """Decisions 6.2. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+
+        async def change(tx: Transaction) -> pb.DestroyServerResponse:
+            row = await found(tx, caller, request)
+            timeout_ms = told(row).lifecycle.kill_timeout
+            if request.HasField("override_kill_timeout"):
+                timeout_ms = request.override_kill_timeout
+            await servers.ask_to_stop(tx, row.server_id, now_ms(), timeout_ms)
+            tx.afterwards(lambda: self._runs.stop(row.server_id, timeout_ms))
+            return pb.DestroyServerResponse()
+
+        return await self._changes.make(caller, request, pb.DestroyServerResponse, change)
+
+    async def _judge(
+        self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
+    ) -> Record:
+        """Its environment. Raises what is wrong with the request."""
+        environment = await access.namespace(tx, caller, request.game_id, request.environment_id)
+        if request.datacenter not in self._regions:
+            raise ServiceError("REGION_NOT_FOUND")
+        build = await builds.find(tx, environment.game_id, request.runtime.build)
+        refuse([*self._build_problems(build), *_port_problems(request)])
+        return environment
+
+    def _build_problems(self, build: Record | None) -> Iterator[FieldProblem]:
+        path = ["runtime", "build"]
+        if build is None:
+            yield field_problem(path, "not-found", "is not a build of this game")
+        elif build.complete_ms is None:
+            yield field_problem(path, "incomplete", "is not completely uploaded")
+        elif build.kind not in self._kinds():
+            reason = f"is of kind {build.kind}, which nothing here runs"
+            yield field_problem(path, "not-allowed", reason)
+
+    async def _lease(
+        self, server_id: str, namespace_id: str, request: pb.CreateServerRequest
+    ) -> Mapping[str, runtime_pb2.PublicPort]:
+        protocols = {
+            name: port.protocol
+            for name, port in request.network.ports.entries.items()
+            if not port.routing.HasField("host")
+        }
+        wanted = runtime_pb2.LeaseRequest(
+            server_id=server_id,
+            namespace_id=namespace_id,
+            region=request.datacenter,
+            protocols=protocols,
+        )
+        try:
+            return (await self._client.lease(wanted)).ports
+        except Away:
+            raise ServiceError(
+                "CONTROL_PLANE_UNAVAILABLE",
+                "The data plane leases ports and does not answer; try again.",
+            ) from None
+
+    def _record(
+        self,
+        request: pb.CreateServerRequest,
+        server_id: str,
+        namespace_id: str,
+        create_ms: int,
+        public: Mapping[str, runtime_pb2.PublicPort],
+    ) -> pb.Server:
+        """All that does not change."""
+        network = request.network
+        ports = {
+            name: self._port(port, public.get(name)) for name, port in network.ports.entries.items()
+        }
+        return pb.Server(
+            id=server_id,
+            environment=namespace_id,
+            datacenter=request.datacenter,
+            created_at=create_ms,
+            lifecycle=pb.ServerLifecycle(kill_timeout=_kill_timeout_ms(request.lifecycle)),
+            network=pb.ServerNetwork(mode=network.mode or "bridge", ports=ports),
+            resources=request.resources,
+            runtime=request.runtime,
+            tags=request.tags.entries,
+            status="created",
+        )
+
+    def _port(self, port: pb.NewServerPort, public: runtime_pb2.PublicPort | None) -> pb.ServerPort:
+        told = pb.ServerPort(protocol=port.protocol)
+        if port.HasField("internal_port"):
+            told.internal_port = port.internal_port
+        if public is not None:
+            told.public_hostname, told.public_port = public.hostname, public.port
+            told.routing.edge_guard.SetInParent()
+        else:
+            told.public_hostname, told.public_port = self._node_address, port.internal_port
+            told.routing.host.SetInParent()
+        return told
+
+
+async def found(tx: Transaction, caller: Caller, request: Named) -> Record:
+    """The server of a path. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
+    environment = await access.namespace(tx, caller, request.game_id, request.environment_id)
+    row = await servers.find(tx, environment.namespace_id, request.server_id)
+    if row is None:
+        raise ServiceError("SERVER_NOT_FOUND")
+    return row
+
+
+class Named(Protocol):
+    """A message that names a server."""
+
+    game_id: str
+    environment_id: str
+    server_id: str
+
+
+def told(row: Record) -> pb.Server:
+    """As answers have it."""
+    record = pb.Server.FromString(row.record)
+    record.status = _status(row)
+    for name, value in (
+        ("started_at", row.start_ms),
+        ("destroyed_at", row.destroy_ms),
+        ("exit_code", row.exit_code),
+    ):
+        if value is not None:
+            setattr(record, name, value)
+    if row.failure is not None:
+        record.failure.reason, record.failure.message = row.failure, row.failure_message
+    return record
+
+
+def _status(row: Record) -> str:
+    if row.destroy_ms is not None:
+        return "destroyed" if row.failure is None else "failed"
+    if row.stop_ms is not None:
+        return "stopping"
+    if row.start_ms is not None:
+        return "running"
+    return "starting" if row.is_placed else "created"
+
+
+def _kill_timeout_ms(lifecycle: pb.ServerLifecycle) -> int:
+    """What was asked for, or the usual."""
+    return lifecycle.kill_timeout if lifecycle.HasField("kill_timeout") else KILL_TIMEOUT_MS
+
+
+def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
+    """Ports of this machine that it wants for itself, with their names."""
+    return {
+        (port.protocol == "udp", port.internal_port): name
+        for name, port in sorted(request.network.ports.entries.items())
+        if port.routing.HasField("host")
+    }
+
+
+def _port_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
+    """Host routing (contract, network): without edge-guard, so the process has the very port."""
+    seen: set[tuple[bool, int]] = set()
+    for name, port in sorted(request.network.ports.entries.items()):
+        if not port.routing.HasField("host"):
+            continue
+        path = ["network", "ports", name]
+        if request.network.mode != "host":
+            yield field_problem(
+                [*path, "routing", "host"], "not-allowed", "needs a network of mode host"
+            )
+        if port.protocol not in _HOST_PROTOCOLS:
+            yield field_problem(
+                [*path, "protocol"], "not-allowed", "must be tcp or udp with routing.host"
+            )
+        if not port.HasField("internal_port"):
+            yield field_problem(
+                [*path, "internal_port"], "required", "is the public port with routing.host"
+            )
+        elif port.internal_port not in HOST_PORTS:
+            reason = f"must be {HOST_PORTS.start} to {HOST_PORTS.stop - 1} with routing.host"
+            yield field_problem([*path, "internal_port"], "not-allowed", reason)
+        elif (key := (port.protocol == "udp", port.internal_port)) in seen:
+            yield field_problem([*path, "internal_port"], "not-unique", "is another port's number")
+        else:
+            seen.add(key)

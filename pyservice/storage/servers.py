@@ -1,0 +1,152 @@
+"""Dynamic servers, their tags and their ports of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from sqlalchemy import and_, bindparam, delete, exists, insert, select, update
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import namespaces, server_host_ports, server_tags, servers
+
+_ADD = insert(servers)
+_ADD_TAGS = insert(server_tags)
+_ADD_HOST_PORTS = insert(server_host_ports)
+_ONE = select(servers).where(
+    servers.c.namespace_id == bindparam("namespace_id"),
+    servers.c.server_id == bindparam("server_id"),
+)
+_PAGE = (
+    select(servers)
+    .where(servers.c.namespace_id == bindparam("namespace_id"))
+    .order_by(servers.c.server_id.desc())
+    .limit(bindparam("limit"))
+)
+_LIVE = (
+    select(servers, namespaces.c.game_id)
+    .join(namespaces, namespaces.c.namespace_id == servers.c.namespace_id)
+    .where(servers.c.destroy_ms.is_(None))
+    .order_by(servers.c.server_id)
+)
+_OF_BUILD = (
+    select(servers.c.server_id)
+    .where(servers.c.build_id == bindparam("build_id"), servers.c.destroy_ms.is_(None))
+    .limit(1)
+)
+
+
+async def add(
+    tx: Transaction,
+    row: Mapping[str, object],
+    tags: Mapping[str, str],
+    host_ports: Iterable[tuple[bool, int]],
+) -> None:
+    """`row` has all columns. Raises Conflict when a server has one of the ports."""
+    await tx.run(_ADD, row)
+    server_id = row["server_id"]
+    rows = [{"server_id": server_id, "name": name, "value": value} for name, value in tags.items()]
+    if rows:
+        await tx.run(_ADD_TAGS, rows)
+    ports = [
+        {"is_datagram": is_datagram, "port": port, "server_id": server_id}
+        for is_datagram, port in host_ports
+    ]
+    if ports:
+        await tx.run(_ADD_HOST_PORTS, ports)
+
+
+async def find(tx: Transaction, namespace_id: str, server_id: str) -> Record | None:
+    """Columns of `servers`."""
+    return await tx.first(_ONE, {"namespace_id": namespace_id, "server_id": server_id})
+
+
+async def page(
+    tx: Transaction,
+    namespace_id: str,
+    tags: Mapping[str, str],
+    before: str | None,
+    limit: int,
+    *,
+    with_destroyed: bool,
+) -> Sequence[Record]:
+    """As `find`, newest first, those that have all of the tags; after `before`, which is the last of a page."""
+    statement = _PAGE
+    if before is not None:
+        statement = statement.where(servers.c.server_id < before)
+    if not with_destroyed:
+        statement = statement.where(servers.c.destroy_ms.is_(None))
+    for name, value in tags.items():
+        condition = and_(
+            server_tags.c.server_id == servers.c.server_id,
+            server_tags.c.name == name,
+            server_tags.c.value == value,
+        )
+        statement = statement.where(exists().where(condition))
+    return await tx.all(statement, {"namespace_id": namespace_id, "limit": limit})
+
+
+async def live(tx: Transaction) -> Sequence[Record]:
+    """All that are not over; columns of `servers` and `game_id`."""
+    return await tx.all(_LIVE)
+
+
+async def needs_build(tx: Transaction, build_id: str) -> bool:
+    """Whether a server that is not over runs it."""
+    return await tx.first(_OF_BUILD, {"build_id": build_id}) is not None
+
+
+async def taken_host_ports(
+    tx: Transaction, wanted: Collection[tuple[bool, int]]
+) -> set[tuple[bool, int]]:
+    """Those of these that a server has."""
+    if not wanted:
+        return set()
+    ports = select(server_host_ports).where(
+        server_host_ports.c.port.in_([port for _, port in wanted])
+    )
+    rows = await tx.all(ports)
+    return {(row.is_datagram, row.port) for row in rows} & set(wanted)
+
+
+async def ask_to_stop(tx: Transaction, server_id: str, now_ms: int, timeout_ms: int) -> None:
+    """Its end is asked for. Of several the first that is over counts."""
+    row = await tx.first(select(servers).where(servers.c.server_id == server_id))
+    if row is None or row.destroy_ms is not None:
+        return
+    if row.stop_ms is not None and row.stop_ms + row.stop_timeout_ms <= now_ms + timeout_ms:
+        return
+    values = {"stop_ms": now_ms, "stop_timeout_ms": timeout_ms}
+    await tx.run(update(servers).where(servers.c.server_id == server_id).values(values))
+
+
+async def note_placed(tx: Transaction, server_id: str) -> None:
+    """Where it listens is decided."""
+    await tx.run(
+        update(servers).where(servers.c.server_id == server_id).values({"is_placed": True})
+    )
+
+
+async def note_started(tx: Transaction, server_id: str, now_ms: int) -> None:
+    """Its process runs; of several the first counts."""
+    condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
+    await tx.run(update(servers).where(condition).values({"start_ms": now_ms}))
+
+
+async def note_over(
+    tx: Transaction,
+    server_id: str,
+    now_ms: int,
+    exit_code: int | None,
+    failure: tuple[str, str] | None,
+) -> None:
+    """It is over; of several the first counts. Its ports of this machine are free."""
+    condition = and_(servers.c.server_id == server_id, servers.c.destroy_ms.is_(None))
+    code, message = failure or (None, None)
+    values = {
+        "destroy_ms": now_ms,
+        "exit_code": exit_code,
+        "failure": code,
+        "failure_message": message,
+    }
+    await tx.run(update(servers).where(condition).values(values))
+    await tx.run(delete(server_host_ports).where(server_host_ports.c.server_id == server_id))

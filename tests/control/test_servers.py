@@ -1,0 +1,348 @@
+"""Dynamic servers over both doors, as a back end has them: real processes behind a real edge-guard (decisions 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from tests import programs
+from tests.control.test_builds import Back
+from tests.household import Answer, Developer, House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+TCP = {"game": {"protocol": "tcp"}}
+
+
+@pytest.fixture(scope="module")
+def servers_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("servers")
+    with running(House(folder, runtime=programs.SETTINGS)) as house:
+        yield house
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def back(servers_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+    door = servers_house.door(request.param)
+    developer = Developer(servers_house, door)
+    game_id = await developer.game()
+    token = (await developer.good("create_service_token", game_id=game_id, environment_id="prod"))[
+        "token"
+    ]
+    made = Servers(developer, game_id, token)
+    await made.prepare_build()
+    yield made
+    for server_id in made.made:
+        await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+    await door.close()
+
+
+class Servers(Back):
+    """A back end that starts servers of one build."""
+
+    made: list[str]
+    build_id: str
+
+    async def prepare_build(self) -> None:
+        self.made = []
+        self.build_id = await self.build(programs.server_archive())
+
+    async def create(self, **fields: Any) -> Any:
+        """The record of a new server."""
+        answer = await self.try_create(**fields)
+        assert answer.code == "OK", answer
+        self.made.append(answer.body["server"]["id"])
+        return answer.body["server"]
+
+    async def try_create(self, key: str | None = None, **fields: Any) -> Answer:
+        runtime = {"build": self.build_id, **fields.pop("runtime", {})}
+        wanted = {
+            "datacenter": "local",
+            "network": {"ports": TCP},
+            "resources": {"cpu": 100, "memory": 128},
+            "tags": {},
+            **fields,
+            "runtime": runtime,
+        }
+        return await self.call("create_server", key, **wanted)
+
+    async def get(self, server_id: str) -> Any:
+        return (await self.good("get_server", server_id=server_id))["server"]
+
+    async def until(self, server_id: str, *statuses: str) -> Any:
+        """The record as soon as it has one of these."""
+
+        async def looked() -> Any:
+            record = await self.get(server_id)
+            return record if record["status"] in statuses else None
+
+        return await eventually(looked)
+
+    async def running(self, **fields: Any) -> Any:
+        made = await self.create(**fields)
+        return await self.until(made["id"], "running")
+
+    async def lines(self, server_id: str, stream: str = "std_out", **fields: Any) -> Any:
+        return await self.good("get_server_logs", server_id=server_id, stream=stream, **fields)
+
+
+async def echoed(record: Any, words: bytes = b"hello") -> bytes:
+    """What comes back from the public port of a server."""
+    port = record["network"]["ports"]["game"]
+
+    def speak() -> bytes:
+        address = (port["public_hostname"], port["public_port"])
+        with socket.create_connection(address, 5) as connection:
+            connection.sendall(words)
+            return connection.recv(100)
+
+    return await asyncio.to_thread(speak)
+
+
+async def reached(record: Any) -> bool:
+    try:
+        return await echoed(record) == b"hello"
+    except OSError:
+        return False
+
+
+def process_of(house: House, server_id: str) -> int:
+    """Of what its keeper runs."""
+    state = (house.data_dir / "servers" / server_id / "state").read_text()
+    return int(dict(line.split("=", 1) for line in state.splitlines())["pid"])
+
+
+async def test_a_server_is_made_reached_told_of_and_destroyed(back: Servers) -> None:
+    made = await back.create(tags={"mode": "duel"}, lifecycle={"kill_timeout": 5_000})
+    assert made["status"] in ("created", "starting", "running")
+    port = made["network"]["ports"]["game"]
+    assert 26_000 <= port["public_port"] < 32_000
+    assert port["routing"] == {"edge_guard": {}}
+    record = await back.until(made["id"], "running")
+    assert record["started_at"] >= record["created_at"]
+    assert record["tags"] == {"mode": "duel"}
+    await eventually(lambda: reached(record))
+    await back.good("destroy_server", server_id=made["id"])
+    over = await back.until(made["id"], "destroyed")
+    assert over["exit_code"] == 128 + 15
+    assert over["destroyed_at"] >= over["started_at"]
+    assert "failure" not in over
+    await back.good("destroy_server", server_id=made["id"])
+    assert await back.get(made["id"]) == over, "a repetition changes nothing"
+
+
+async def test_the_process_is_told_what_it_needs_and_nothing_else(back: Servers) -> None:
+    script = "import os\nfor name in sorted(os.environ): print(f'{name}={os.environ[name]}')\n"
+    archive = programs.server_archive(
+        "python3",
+        "-S",
+        "tell.py",
+        "--at",
+        "$(PORT)",
+        "$$(PORT)",
+        "$(NOBODY)",
+        **{"tell.py": f"import sys\nprint(sys.argv[1:])\n{script}".encode()},
+    )
+    build_id = await back.build(archive)
+    made = await back.create(
+        runtime={
+            "build": build_id,
+            "arguments": ["--map", "$(MAP)"],
+            "environment": {"MAP": "sea", "HOSTING_SERVER_ID": "mine"},
+        }
+    )
+    over = await back.until(made["id"], "destroyed")
+    assert over["exit_code"] == 0
+    told = (await back.lines(made["id"]))["lines"]
+    values = dict(line.split("=", 1) for line in told[1:])
+    number = values["PORT_GAME"]
+    assert told[0] == str(["--at", number, "$(PORT)", "$(NOBODY)", "--map", "sea"])
+    assert 12_000 <= int(number) < 20_000
+    assert values["PORT"] == number
+    assert values["MAP"] == "sea"
+    assert values["HOSTING_SERVER_ID"] == made["id"], "ours go before others"
+    assert values["HOSTING_GAME_ID"] == back.game_id
+    assert values["HOSTING_REGION_ID"] == "local"
+    assert (values["HOSTING_CPU"], values["HOSTING_MEMORY"]) == ("100", "128")
+    ours = {name for name in values if name.startswith("HOSTING_")}
+    assert ours == {
+        *("HOSTING_API_URL", "HOSTING_GRPC_ADDRESS", "HOSTING_SERVER_ID", "HOSTING_GAME_ID"),
+        *("HOSTING_ENVIRONMENT_ID", "HOSTING_REGION_ID", "HOSTING_CPU", "HOSTING_MEMORY"),
+    }
+    assert set(values) - ours == {
+        *("PATH", "HOME", "TMPDIR", "LANG", "MAP", "PORT", "PORT_GAME"),
+        *(name for name in ("LC_CTYPE",) if name in values),
+    }
+
+
+async def test_one_that_ends_by_itself_is_destroyed_with_its_code(back: Servers) -> None:
+    made = await back.create(runtime={"environment": {"PLAY": "exit:7"}})
+    over = await back.until(made["id"], "destroyed", "failed")
+    assert (over["status"], over["exit_code"]) == ("destroyed", 7)
+    assert (await back.lines(made["id"]))["lines"] == ["begins"]
+
+
+async def test_one_that_cannot_run_says_why(back: Servers) -> None:
+    build_id = await back.build(programs.server_archive("./nothing-here"))
+    made = await back.create(runtime={"build": build_id})
+    over = await back.until(made["id"], "failed")
+    assert over["failure"]["reason"] == "EXEC_FAILED"
+    assert "nothing-here" in over["failure"]["message"]
+    assert "exit_code" not in over
+
+
+async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over(back: Servers) -> None:
+    made = await back.running(runtime={"environment": {"PLAY": "deaf"}})
+    await eventually(lambda: reached(made))
+    await back.good("destroy_server", server_id=made["id"])
+    assert (await back.get(made["id"]))["status"] == "stopping"
+    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=100)
+    over = await back.until(made["id"], "destroyed")
+    assert over["exit_code"] == 128 + 9
+    assert over["destroyed_at"] - over["created_at"] < 25_000
+
+
+async def test_whoever_follows_a_log_loses_no_line(back: Servers) -> None:
+    counting = (
+        b"import time\nfor number in range(2500): print(number, flush=True)\ntime.sleep(600)\n"
+    )
+    build_id = await back.build(
+        programs.server_archive("python3", "-S", "count.py", **{"count.py": counting})
+    )
+    made = await back.running(runtime={"build": build_id})
+    seen: list[str] = []
+    index = (await back.lines(made["id"]))["watch"]["index"]
+    first = await back.lines(made["id"])
+    seen, index = first["lines"], first["watch"]["index"]
+    while not seen or seen[-1] != "2499":
+        page = await back.lines(made["id"], watch_index=index)
+        assert len(page["lines"]) == len(page["timestamps"]) <= 1_000
+        seen += page["lines"]
+        index = page["watch"]["index"]
+    begin = int(seen[0])
+    assert seen == [str(number) for number in range(begin, 2500)]
+    newest = await back.lines(made["id"])
+    assert newest["lines"] == [str(number) for number in range(1500, 2500)]
+    assert (await back.lines(made["id"], "std_err"))["lines"] == []
+
+
+async def test_lists_have_tags_pages_and_those_that_are_over(back: Servers) -> None:
+    ids = [(await back.create(tags={"n": str(n), "all": "yes"}))["id"] for n in range(3)]
+    listed = await back.good("list_servers")
+    assert [one["id"] for one in listed["servers"]] == ids[::-1]
+    assert "cursor" not in listed
+    found = await back.good("list_servers", tags_json='{"n": "1", "all": "yes"}')
+    assert [one["id"] for one in found["servers"]] == [ids[1]]
+    before = await back.good("list_servers", cursor=ids[1])
+    assert [one["id"] for one in before["servers"]] == [ids[0]]
+    await back.good("destroy_server", server_id=ids[0], override_kill_timeout=0)
+    await back.until(ids[0], "destroyed")
+    alive = await back.good("list_servers")
+    assert [one["id"] for one in alive["servers"]] == ids[:0:-1]
+    everything = await back.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in everything["servers"]] == ids[::-1]
+
+
+async def test_a_repetition_with_its_key_is_the_same_server(back: Servers) -> None:
+    first, again = await asyncio.gather(
+        back.try_create("the-key-of-one"), back.try_create("the-key-of-one")
+    )
+    assert first.code == again.code == "OK"
+    assert first.body["server"]["id"] == again.body["server"]["id"]
+    back.made.append(first.body["server"]["id"])
+    other = await back.try_create("the-key-of-one", tags={"another": "message"})
+    assert other.code == "IDEMPOTENCY_KEY_REUSED"
+    assert len((await back.good("list_servers"))["servers"]) == 1
+
+
+async def test_what_cannot_be_is_refused_with_all_that_is_wrong(back: Servers) -> None:
+    assert (await back.try_create(datacenter="nowhere")).code == "REGION_NOT_FOUND"
+    incomplete = (await back.prepare(programs.server_archive()))["build"]["id"]
+    ports = {
+        "bridge": {"protocol": "tcp", "internal_port": 20_001, "routing": {"host": {}}},
+        "web": {"protocol": "http", "routing": {"host": {}}},
+        "low": {"protocol": "udp", "internal_port": 80, "routing": {"host": {}}},
+    }
+    refused = await back.try_create(runtime={"build": incomplete}, network={"ports": ports})
+    assert refused.code == "VALIDATION_FAILED"
+    assert {path[-2:] for path in refused.errors} == {
+        ("build", "incomplete"),
+        ("host", "not-allowed"),
+        ("protocol", "not-allowed"),
+        ("internal_port", "required"),
+        ("internal_port", "not-allowed"),
+    }
+    large = await back.try_create(resources={"cpu": 64_000, "memory": 524_288})
+    assert large.code == "CAPACITY_EXHAUSTED"
+    assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
+
+
+async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
+    back: Servers, servers_house: House
+) -> None:
+    with socket.socket() as taken:
+        number = next(n for n in range(20_000, 26_000) if taken.connect_ex(("127.0.0.1", n)))
+    network = {
+        "mode": "host",
+        "ports": {"game": {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}},
+    }
+    record = await back.running(network=network)
+    port = record["network"]["ports"]["game"]
+    assert (port["public_hostname"], port["public_port"]) == ("127.0.0.1", number)
+    assert port["routing"] == {"host": {}}
+    await eventually(lambda: reached(record))
+    second = await back.try_create(network=network)
+    assert second.code == "VALIDATION_FAILED"
+    assert second.errors[0][-2:] == ("internal_port", "not-unique")
+    await back.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
+    await back.until(record["id"], "destroyed")
+    third = await back.try_create(network=network)
+    assert third.code == "OK"
+    back.made.append(third.body["server"]["id"])
+
+
+async def test_a_build_that_runs_is_not_deleted(back: Servers) -> None:
+    made = await back.running()
+    refused = await back.developer.call(
+        "delete_build", game_id=back.game_id, build_id=back.build_id
+    )
+    assert refused.code == "IN_USE"
+    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=0)
+    await back.until(made["id"], "destroyed")
+    await back.developer.good("delete_build", game_id=back.game_id, build_id=back.build_id)
+
+
+async def test_a_server_goes_on_while_everything_of_ours_is_killed(
+    back: Servers, servers_house: House
+) -> None:
+    record = await back.running()
+    await eventually(lambda: reached(record))
+    pid = process_of(servers_house, record["id"])
+    lines = (await back.lines(record["id"]))["lines"]
+    house = servers_house
+    assert house.process is not None
+    for name in ("LOCK", "control/LOCK"):
+        os.kill(int((house.data_dir / name).read_text().split()[0]), 9)
+    assert await echoed(record) == b"hello", "nothing of ours is needed"
+
+    async def back_again() -> bool:
+        try:
+            return (await back.call("get_server", server_id=record["id"])).code == "OK"
+        except (httpx.TransportError, grpc.aio.AioRpcError):
+            return False
+
+    await eventually(back_again)
+    assert await back.get(record["id"]) == record
+    assert process_of(servers_house, record["id"]) == pid
+    assert (await back.lines(record["id"]))["lines"] == lines
+    await back.good("destroy_server", server_id=record["id"])
+    await back.until(record["id"], "destroyed")
+    assert not Path(f"/proc/{pid}").exists()

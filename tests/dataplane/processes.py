@@ -1,0 +1,166 @@
+"""A data plane without doors beside those who speak to it from outside: a runtime and an edge-guard, played by the
+messages of their protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.making import Making
+from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.dataplane.routes import RouteBook
+from pyservice.dataplane.runners import Runners
+from pyservice.dataplane.supply import Supply
+from pyservice.dataplane.ways_in import WayIn
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.dataplane.configurations import version
+from tests.dataplane.scene import Scene
+from tests.patience import PATIENCE_S
+
+BUILD_ID = "0192f000-0000-7000-8000-0000000000b1"
+DOCKER: dict[str, Any] = {
+    "image_id": BUILD_ID,
+    "args": ["--map", "$(MAP)"],
+    "env": {"MAP": "sea"},
+    "ports": {"game": {"protocol": "udp"}, "web": {"protocol": "https"}},
+}
+MODES: dict[str, Any] = {
+    "duel": {
+        "max_players": 2,
+        "taggable": True,
+        "allow_dynamic_max_players": True,
+        "actions": {"create": {"enabled": True, "enable_public": True}},
+        "docker": DOCKER,
+    },
+    "private": {"actions": {"create": {"enabled": True}}, "docker": DOCKER},
+    "attached": {"docker": {"ports": {"game": {"protocol": "tcp"}}}},
+}
+
+
+class Place(Scene):
+    """A scene with a runtime and an edge-guard."""
+
+    def __init__(self, engine: Engine, way_in: WayIn | None = None, **modes: Any) -> None:
+        super().__init__(engine, versions=[version(**{**MODES, **modes})])
+        self.way_in = way_in or WayIn(advertised="192.0.2.7")
+        self.runners = Runners(engine, self.namespaces, self.way_in)
+        self.making = Making(
+            lambda: self.runners.is_connected,
+            has_job_domain=self.way_in.job_domain is not None,
+            heartbeat_grace_ms=10_000,
+        )
+        regions = self.matchmaker._regions
+        self.matchmaker = Matchmaker(
+            engine, self.namespaces, regions, making=self.making, way_in=self.way_in
+        )
+        self.routes = RouteBook(engine, self.way_in, engine.status().epoch)
+        self.fleet = Fleet(
+            engine,
+            self.namespaces,
+            regions,
+            heartbeat_timeout_ms=30_000,
+            heartbeat_grace_ms=10_000,
+            served=self.routes.served,
+        )
+        self.supply = Supply(engine, self.namespaces, self.making, ["north", "south"], 30_000)
+        self.run = ""
+        self.sequence = 0
+        self.epoch = self.version = 0
+
+    # The runtime
+
+    async def wanted(self, wait_ms: int = 0, kinds: tuple[str, ...] = ("archive",)) -> Any:
+        answer = await self.runners.wanted(
+            runtime_pb2.WantedRequest(
+                run=self.run,
+                after_sequence=self.sequence,
+                wait_ms=wait_ms,
+                capacity=runtime_pb2.Capacity(kinds=kinds),
+            )
+        )
+        self.run, self.sequence = answer.run, answer.sequence
+        return answer
+
+    async def report(self, lobby_id: str, **what: Any) -> None:
+        report = runtime_pb2.LobbyReport(lobby_id=lobby_id, **what)
+        await self.runners.report(runtime_pb2.ReportRequest(reports=[report]))
+
+    async def place(self, lobby_id: str) -> None:
+        names = {"game": 12_000, "web": 12_001}
+        backends = {
+            name: runtime_pb2.Backend(address="127.0.0.1", port=port)
+            for name, port in names.items()
+        }
+        await self.report(lobby_id, placed=runtime_pb2.Placed(backends=backends))
+
+    # Edge-guard
+
+    async def follow(self, *outcomes: routes_pb2.Outcome, instance: str = "one") -> Any:
+        answer = await self.routes.follow(
+            routes_pb2.FollowRequest(
+                edge_id="edge",
+                instance=instance,
+                epoch=self.epoch,
+                version=self.version,
+                outcomes=outcomes,
+            )
+        )
+        self.epoch, self.version = answer.epoch, answer.version
+        return answer
+
+    async def serve(self) -> list[routes_pb2.Route]:
+        """Edge-guard binds all that it is told of, and says so."""
+        routes = list((await self.follow()).routes)
+        await self.follow(*(outcome(route, "LISTENING") for route in routes))
+        return routes
+
+    async def ready(self, lobby_id: str) -> None:
+        await self.fleet.ready(pb.LobbyReadyRequest(), self.server(lobby_id))
+
+    async def create(self, mode: str = "duel", **fields: Any) -> pb.CreateLobbyResponse:
+        request = pb.CreateLobbyRequest(game_mode=mode, **fields)
+        return await self.matchmaker.create(request, self.client())
+
+
+def outcome(route: routes_pb2.Route, kind: str) -> routes_pb2.Outcome:
+    return routes_pb2.Outcome(
+        owner_id=route.owner_id,
+        port_name=route.port_name,
+        port=route.port,
+        kind=f"OUTCOME_KIND_{kind}",
+        reason="in use" if kind == "REFUSED" else "",
+    )
+
+
+async def connected_place(engine: Engine, **modes: Any) -> Place:
+    """With a runtime that has asked."""
+    place = Place(engine, **modes)
+    assert (await place.wanted()).is_complete
+    return place
+
+
+@contextlib.asynccontextmanager
+async def asking(work: Awaitable[Any]) -> AsyncIterator[asyncio.Future[Any]]:
+    """It is under way meanwhile, and asked for no more afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ServiceError):
+            await task
+
+
+async def refused(work: Awaitable[Any]) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await asyncio.wait_for(work, PATIENCE_S)
+    return caught.value

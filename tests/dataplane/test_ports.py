@@ -1,0 +1,144 @@
+"""Public ports of lobbies and dynamic servers, as edge-guard, players and runtime live through it, over the real
+engine: where something is reached, who else has a port, and when it is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.ways_in import WayIn
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
+from tests.dataplane.configurations import NAMESPACE_ID
+from tests.dataplane.processes import MODES, Place, asking, connected_place, outcome, refused
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+FAMILY = 6_000
+"""Ports of 26000 to 31999 for datagrams, and as many for streams."""
+
+
+@pytest.fixture
+async def connected(engine: Engine) -> Place:
+    return await connected_place(engine)
+
+
+async def test_behind_a_domain_streams_have_names_of_their_own(engine: Engine) -> None:
+    place = Place(engine, WayIn(job_domain="job.test"))
+    await place.wanted()
+    async with asking(place.find()) as finding:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        routes = {route.port_name: route for route in await place.serve()}
+        host = f"{wanted.lobby_id}-web.lobby.north.job.test"
+        assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
+        await place.ready(wanted.lobby_id)
+        found = await asyncio.wait_for(finding, PATIENCE_S)
+    assert found.ports["web"].host == f"{host}:443"
+    assert found.ports["game"].hostname == "north.job.test"
+
+
+async def test_a_port_that_somebody_else_has_is_replaced_before_anybody_hears_of_it(
+    connected: Place,
+) -> None:
+    place = connected
+    async with asking(place.find()) as finding:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        game, web = sorted((await place.follow()).routes, key=lambda route: route.port_name)
+        answer = await place.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
+        instead = {route.port_name: route for route in answer.routes}
+        assert instead["game"].port != game.port
+        assert instead["web"].port == web.port
+        await place.follow(outcome(instead["game"], "LISTENING"))
+        await place.ready(wanted.lobby_id)
+        found = await asyncio.wait_for(finding, PATIENCE_S)
+    assert found.ports["game"].port == instead["game"].port
+
+
+async def test_another_edge_guard_has_bound_nothing_yet(connected: Place) -> None:
+    place = connected
+    async with asking(place.find()):
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        await place.serve()
+        answer = await place.follow(instance="two")
+        assert answer.is_complete
+        async with asking(place.ready(wanted.lobby_id)) as getting_ready:
+            await place.follow(instance="two")
+            assert not getting_ready.done()
+            listening = [outcome(route, "LISTENING") for route in answer.routes]
+            await place.follow(*listening, instance="two")
+            await asyncio.wait_for(getting_ready, PATIENCE_S)
+
+
+async def test_routes_of_a_lobby_that_ended_are_told_until_they_are_gone(connected: Place) -> None:
+    place = connected
+    async with asking(place.find()):
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        await place.serve()
+        await place.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
+    assert list((await place.follow()).removed) == [wanted.lobby_id]
+    place.epoch = 0
+    again = await place.follow()
+    assert (again.is_complete, list(again.removed)) == (True, [wanted.lobby_id])
+    gone = routes_pb2.Outcome(
+        owner_id=wanted.lobby_id, kind=routes_pb2.OutcomeKind.OUTCOME_KIND_REMOVED
+    )
+    await place.follow(gone)
+    await place.follow(gone)
+    place.epoch = 0
+    assert list((await place.follow()).removed) == []
+
+
+async def test_when_all_ports_are_leased_no_lobby_is_made(engine: Engine) -> None:
+    streams = {"docker": {**MODES["duel"]["docker"], "ports": {"game": {"protocol": "tcp"}}}}
+    place = await connected_place(engine, streams=streams)
+    await asyncio.gather(
+        *(place.runners.lease(datagrams(number)) for number in range(FAMILY // 16))
+    )
+    for asked in (place.find(), place.create()):
+        assert (await refused(asked)).code == "PORTS_EXHAUSTED"
+    one_more = await refused(place.runners.lease(datagrams(FAMILY)))
+    assert one_more.code == "PORTS_EXHAUSTED"
+    assert (await place.wanted()).lobbies == []
+    async with asking(place.find("streams")):
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        assert wanted.spec.game_mode == "streams", "there are ports of the other family"
+
+
+def datagrams(number: int) -> runtime_pb2.LeaseRequest:
+    """What a dynamic server wants that has as many ports as one may have."""
+    return runtime_pb2.LeaseRequest(
+        server_id=format_uuid(number.to_bytes(16)),
+        namespace_id=NAMESPACE_ID,
+        region="north",
+        protocols={f"port-{port}": "udp" for port in range(16)},
+    )
+
+
+async def test_dynamic_servers_have_ports_that_are_given_back(engine: Engine) -> None:
+    place = Place(engine)
+    server_id = "0192f000-0000-7000-8000-0000000000f1"
+    request = runtime_pb2.LeaseRequest(
+        server_id=server_id,
+        namespace_id=server_id,
+        region="north",
+        protocols={"game": "udp", "web": "http"},
+    )
+    leased = await place.runners.lease(request)
+    assert leased == await place.runners.lease(request)
+    assert leased.ports["game"].hostname == "192.0.2.7"
+    assert list((await place.runners.leases(runtime_pb2.LeasesRequest())).server_ids) == [server_id]
+    backend = runtime_pb2.Backend(address="127.0.0.1", port=12_000)
+    placed = runtime_pb2.PlaceServerRequest(server_id=server_id, backends={"game": backend})
+    await place.runners.place_server(placed)
+    routes = {route.port_name: route for route in (await place.follow()).routes}
+    assert routes["game"].port == leased.ports["game"].port
+    assert (routes["game"].backend_port, routes["web"].backend_port) == (12_000, 0)
+    over = runtime_pb2.EndLeaseRequest(server_id=server_id)
+    await place.runners.end_lease(over)
+    await place.runners.end_lease(over)
+    assert (await refused(place.runners.lease(request))).code == "IN_USE"
+    assert (await refused(place.runners.place_server(placed))).code == "SERVER_NOT_FOUND"
