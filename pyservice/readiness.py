@@ -51,6 +51,10 @@ class Readiness:
     control: ControlWatch
     held: Callable[[], int]
     """Requests that wait for a change."""
+    runtime: Callable[[], str]
+    """What runs game servers, in words."""
+    edge_guard: Callable[[], str]
+    """What leads players to them, in words."""
 
     def conditions(self) -> Conditions:
         """Every condition, and behind them the notes."""
@@ -70,6 +74,8 @@ class Readiness:
             "feed": Note(self._feed()),
             "control": self._control(),
             "database": self._database(),
+            "runtime": Note(self.runtime()),
+            "edge_guard": Note(self.edge_guard()),
         }
 
     def _control(self) -> str | None:

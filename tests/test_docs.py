@@ -32,7 +32,6 @@ from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
 from tests.doc_pages import (
-    ARENA,
     CDN,
     DOCS,
     GRPC,
@@ -61,6 +60,7 @@ from tests.doc_pages import (
 )
 from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
+from tests.leftovers import end_leftovers
 
 
 @pytest.fixture
@@ -77,14 +77,11 @@ def wait_until_open(run: Run) -> dict[str, str]:
     """The ports of a running `make run`."""
     run.wait_for("Ctrl-C ends all of it.")
     ready = json.loads((run.data_dir / "ready.json").read_text())
-    arena = re.search(r"http://\S+?:(\d+)/#api", run.page)
-    assert arena
     return {
         HTTP: port_of(ready["http"]),
         GRPC: port_of(ready["grpc"]),
         METRICS: port_of(ready["metrics"]),
         CDN: port_of(ready["cdn"]),
-        ARENA: arena[1],
         ROOM: free_port(),
     }
 
@@ -174,6 +171,8 @@ def test_the_examples_of_a_page_run_with_a_service_of_their_own(
             if service.poll() is None:
                 service.kill()
                 service.wait()
+        for data_dir in tmp_path.glob("data*"):
+            end_leftovers(data_dir)
 
 
 def test_examples_have_languages_that_are_checked() -> None:
@@ -199,7 +198,7 @@ def test_the_complete_lobby_server_outlives_the_service(
     (tmp_path / "room.py").write_text(server.text)
     address = {"address": "127.0.0.1", "port": int(port)}
     path = "/cloud/games/arena/namespaces/prod/lobbies/attach"
-    body = {"game_mode": "arena", "ports": {"game": address}}
+    body = {"game_mode": "by-hand", "ports": {"game": address}}
     lobby = call(run, "POST", path, "environment", body)
     environment = {
         "HOSTING_API_URL": run.api_url,
@@ -243,6 +242,8 @@ def test_the_complete_lobby_server_outlives_the_service(
         ({"a": True}, {"a": False}, False),
         ({"a": None}, {"a": 1}, False),
         ({"a": 1}, {"a": "..."}, False),
+        ({"a": "127.0.0.1:31999"}, {"a": "127.0.0.1:26000"}, True),
+        ({"a": "127.0.0.1:32000"}, {"a": "127.0.0.1:26000"}, False),
     ],
 )
 def test_an_answer_that_differs_from_the_page_is_seen(

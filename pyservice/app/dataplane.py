@@ -247,6 +247,8 @@ class DataPlane:
             compactor=self._compactor,
             control=self._control,
             held=lambda: self._doors.held,
+            runtime=self._processes.runners.described,
+            edge_guard=self._processes.routes.described,
         )
         for watch in (
             self._readiness.journal,

@@ -24,9 +24,16 @@ class Processes:
     def __init__(self, settings: Settings, engine: Engine, namespaces: Namespaces) -> None:
         job = settings.domains.job
         self.way_in = WayIn(job, settings.edge.address, settings.edge.node_address)
-        self.runners = Runners(engine, namespaces, self.way_in)
+        tiers = {
+            tier.tier_name_id: (
+                1000 * tier.service_cores_numerator // tier.service_cores_denominator,
+                tier.memory,
+            )
+            for tier in settings.tiers
+        }
+        self.runners = Runners(engine, namespaces, self.way_in, tiers)
         self.making = Making(
-            lambda: self.runners.is_connected,
+            self.runners.can_start,
             has_job_domain=job is not None,
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
         )

@@ -16,6 +16,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import process
 from pyservice.runtime.builds import Builds
+from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolations import choose
 from pyservice.runtime.orders import Resources
 from pyservice.runtime.process import Node
@@ -67,6 +68,8 @@ class Runtime:
         self.logs = ProcessLogs(database, topics, self._folder_of, self._follow)
         self._supervisor: Supervisor | None = None
         self._is_usable = False
+        self._isolation = ""
+        self._unenforced: list[str] = []
 
     async def start(self) -> None:
         """Finds what runs. Raises OSError."""
@@ -80,6 +83,7 @@ class Runtime:
                 "no game server is run: none is kept apart", wanted=settings.runtime.isolation
             )
         self._is_usable = isolation is not None
+        self._isolation = isolation or ""
         node = Node(
             KEEPER,
             isolation or "none",
@@ -87,7 +91,9 @@ class Runtime:
             settings.runtime.log_bytes_max,
             folder / _NOTICES,
             settings.lobby_env_aliases or {},
+            ControlGroups.find(settings.data_dir.resolve()),
         )
+        self._unenforced = node.groups.unenforced
         self._supervisor = Supervisor(
             folder,
             self._builds,
@@ -149,8 +155,15 @@ class Runtime:
 
     def _told_capacity(self) -> runtime_pb2.Capacity:
         cpu_millicores, memory_mb = self._capacity
+        free = self._capacity if self._supervisor is None else self._supervisor.unclaimed()
         return runtime_pb2.Capacity(
-            kinds=self.kinds(), cpu_millicores=cpu_millicores, memory_mb=memory_mb
+            kinds=self.kinds(),
+            cpu_millicores=cpu_millicores,
+            memory_mb=memory_mb,
+            free_cpu_millicores=free.cpu_millicores,
+            free_memory_mb=free.memory_mb,
+            isolation=self._isolation,
+            unenforced=self._unenforced,
         )
 
 

@@ -125,6 +125,20 @@ class ResolvedMode:
 
 
 @dataclass(frozen=True, slots=True)
+class RetiredVersion:
+    """A version that is not the current one any more."""
+
+    since_ms: int
+    """When another took its place, ms since the Unix epoch."""
+    max_drain_ms: Mapping[str, int]
+    """By mode, of those that say it."""
+
+    def drained_ms(self, mode: str) -> int:
+        """When lobbies of a mode are over at the latest, ms since the Unix epoch."""
+        return self.since_ms + self.max_drain_ms.get(mode, MAX_DRAIN_MS)
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedNamespace:
     """A namespace with the modes of its current version."""
 
@@ -143,6 +157,8 @@ class ResolvedNamespace:
     """Captcha and verification. None: nothing is asked."""
     dev_hostname: str | None = None
     """Of developers' machines, where their tokens name none."""
+    retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
+    """Versions that lobbies may still run, by id."""
 
     @property
     def label(self) -> str:
@@ -182,7 +198,18 @@ def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
         source_limit=configuration.matchmaker.max_players,
         gates=gates_of(configuration),
         dev_hostname=dev_hostname,
+        retired=MappingProxyType(
+            {raw_id(one.version_id): _retired(one) for one in configuration.retained_versions}
+        ),
     )
+
+
+def _retired(version: pb.Version) -> RetiredVersion:
+    modes = version.matchmaker.game_modes
+    drains = {
+        name: mode.max_drain_ms for name, mode in modes.items() if mode.HasField("max_drain_ms")
+    }
+    return RetiredVersion(version.retired_ts_ms, MappingProxyType(drains))
 
 
 def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> ResolvedMode:

@@ -213,7 +213,9 @@ class Feed:
         retention = Retention()
         if not problems:
             held = self._namespaces.configuration(raw_id(namespace_id))
-            retention = retain(configuration, held, self.lobbies.live_versions)
+            retention = retain(
+                configuration, held, self.lobbies.live_versions, int(self._now_s() * 1000)
+            )
             problems += (
                 pb.Problem(path=path, reason=reason)
                 for path, reason in problems_of_retention(retention, held)

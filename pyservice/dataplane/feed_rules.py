@@ -113,6 +113,8 @@ def _versions(
         path = ("versions", str(index))
         if ids.index(version.version_id) != index:
             yield (*path, "version_id"), "is there more than once"
+        if version.retired_ts_ms:
+            yield (*path, "retired_ts_ms"), "is the data plane's own and is not fed"
         if running.get(version.version_id) != version:
             size = version.matchmaker.ByteSize()
             if size > MATCHMAKER_BYTES_MAX:

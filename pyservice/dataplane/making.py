@@ -36,13 +36,13 @@ class Making:
 
     def __init__(
         self,
-        can_start: Callable[[], bool],
+        can_start: Callable[[str], bool],
         *,
         has_job_domain: bool,
         heartbeat_grace_ms: int,
     ) -> None:
-        """`can_start`: whether somebody who starts processes is connected. `heartbeat_grace_ms`: of modes that say
-        none.
+        """`can_start`: whether somebody is connected who would start a lobby of a tier now. `heartbeat_grace_ms`: of
+        modes that say none.
         """
         self._can_start = can_start
         self._has_job_domain = has_job_domain
@@ -57,7 +57,7 @@ class Making:
         for region in admitted.regions:
             for name in admitted.modes:
                 mode = namespace.modes[name]
-                if mode.allows_region(region) and self._can_be_started(mode):
+                if mode.allows_region(region) and self._can_be_started(mode, region):
                     return self._make(namespace, mode, region, asked)
         return namespace.lobby_count_max
 
@@ -65,18 +65,18 @@ class Making:
         self, namespace: ResolvedNamespace, admitted: AdmittedCreate, asked: Asked
     ) -> Make | int:
         """Exactly there (decisions 5.5)."""
-        if not self._can_be_started(admitted.mode):
+        if not self._can_be_started(admitted.mode, admitted.region):
             return namespace.lobby_count_max
         return self._make(namespace, admitted.mode, admitted.region, asked)
 
     def idle(self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str) -> Make | None:
         """One for nobody yet (decisions 5.8). None: it cannot be started now."""
-        if not self._can_be_started(mode):
+        if not self._can_be_started(mode, region):
             return None
         return self._make(namespace, mode, region, Asked())
 
-    def _can_be_started(self, mode: ResolvedMode) -> bool:
-        return mode.runtime.image_id is not None and self._can_start()
+    def _can_be_started(self, mode: ResolvedMode, region: str) -> bool:
+        return mode.runtime.image_id is not None and self._can_start(mode.place(region).tier)
 
     def _make(
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str, asked: Asked

@@ -1,4 +1,5 @@
-"""What is kept of versions that a namespace no longer runs and lobbies still may: their rules for join (decisions 5.8).
+"""What is kept of versions that a namespace no longer runs and lobbies still may: their rules for join, and how
+long they may go on (decisions 5.8).
 
 Pure. A lobby has all else from its making; which versions have one, the engine says. When it is done is `feed`'s.
 """
@@ -32,9 +33,10 @@ def retain(
     configuration: pb.NamespaceConfiguration,
     held: pb.NamespaceConfiguration | None,
     live_versions: LiveVersions,
+    now_ms: int,
 ) -> Retention:
     """Of the versions that are held and not in what comes: those with a lobby, and the one that runs now, of which
-    lobbies are made until the other is in its place.
+    lobbies are made until the other is in its place. One that is retired now is since `now_ms`.
     """
     if held is None:
         return Retention()
@@ -45,11 +47,17 @@ def retain(
     if needed != known.keys():
         live = live_versions(raw_id(held.namespace_id))
         needed |= {version_id for version_id in known if raw_id(version_id) in live}
-    versions = tuple(rules_for_join(known[version_id]) for version_id in sorted(needed))
+    versions = tuple(_retired(known[version_id], now_ms) for version_id in sorted(needed))
     return Retention(versions, len(needed) < len(known))
 
 
-def rules_for_join(version: pb.Version) -> pb.Version:
+def _retired(version: pb.Version, now_ms: int) -> pb.Version:
+    kept = rules_for_old(version)
+    kept.retired_ts_ms = version.retired_ts_ms or now_ms
+    return kept
+
+
+def rules_for_old(version: pb.Version) -> pb.Version:
     """A version without all that only new lobbies need. Modes that ask nothing stay: they ask nothing."""
     kept = pb.Version(version_id=version.version_id, display_name=version.display_name)
     matchmaker = version.matchmaker
@@ -59,6 +67,8 @@ def rules_for_join(version: pb.Version) -> pb.Version:
         reduced = kept.matchmaker.game_modes[name]
         if mode.actions.join.HasField("verification"):
             reduced.actions.join.CopyFrom(mode.actions.join)
+        if mode.HasField("max_drain_ms"):
+            reduced.max_drain_ms = mode.max_drain_ms
     return kept
 
 

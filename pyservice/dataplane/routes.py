@@ -25,6 +25,9 @@ from pyservice.schema.validation import validate
 LISTEN_S: Final = 10.0
 """For so long a lobby that says it is ready waits for its ports to be served."""
 
+CONNECTED_S: Final = 3.0
+"""For so long after its last question edge-guard is taken to be there."""
+
 _LOOK_S: Final = 0.25
 
 _log = get_logger("routes")
@@ -51,7 +54,15 @@ class RouteBook:
         self._instance = ""
         self._served: dict[bytes, set[tuple[str, int]]] = {}
         """Port names with the numbers that are bound, by owner."""
+        self._asking = 0
+        self._asked_s = -CONNECTED_S
         self._waiting: dict[bytes, list[asyncio.Event]] = {}
+
+    def described(self) -> str:
+        """For operators."""
+        if _now_s() - self._asked_s > CONNECTED_S and not self._asking:
+            return "does not ask for routes; those that it has it serves"
+        return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
         """Takes what became of routes, then tells what is new, at most `wait_ms` later. Raises STORAGE_FULL; then the
@@ -68,6 +79,16 @@ class RouteBook:
             await self._take(outcome)
         # Of another epoch a version means nothing; of another instance nobody knows what it has bound.
         after = 0 if is_new or request.epoch != self._epoch else request.version
+        self._asking += 1
+        try:
+            return await self._news(request, after, is_new=is_new)
+        finally:
+            self._asking -= 1
+            self._asked_s = _now_s()
+
+    async def _news(
+        self, request: pb.FollowRequest, after: int, *, is_new: bool
+    ) -> pb.FollowResponse:
         end_s = _now_s() + request.wait_ms / 1000
         while True:
             routes = self._servers.routes_since(after)

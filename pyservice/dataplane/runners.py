@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from google.protobuf.message import Message
@@ -53,7 +54,17 @@ class Held(Protocol):
 class Runners:
     """Tells one runtime what to run, and hears what became of it."""
 
-    def __init__(self, source: Source, namespaces: Held, way_in: WayIn) -> None:
+    def __init__(
+        self,
+        source: Source,
+        namespaces: Held,
+        way_in: WayIn,
+        tiers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    ) -> None:
+        """`tiers`: millicores and MB, by name. One that is not there takes no room."""
+        self._tiers = tiers
+        self._asked_after = 0
+        """Lobbies up to this number were known to whoever said what is free."""
         self._source = source
         self._servers = source.servers
         self._namespaces = namespaces
@@ -75,11 +86,41 @@ class Runners:
             return False
         return self._asking > 0 or _now_s() - self._asked_s <= CONNECTED_S
 
+    def can_start(self, tier: str) -> bool:
+        """Whether somebody would start a lobby of this tier now."""
+        if not self.is_connected:
+            return False
+        cpu_millicores, memory_mb = self._tiers.get(tier, (0, 0))
+        free_cpu, free_memory = self._free()
+        return cpu_millicores <= free_cpu and memory_mb <= free_memory
+
+    def _free(self) -> tuple[int, int]:
+        """What was free, without what was made since."""
+        cpu_millicores, memory_mb = self.capacity.free_cpu_millicores, self.capacity.free_memory_mb
+        _, _, lobbies, _ = self._servers.wanted_since(self._asked_after)
+        for lobby_id, _ in lobbies:
+            lobby = self._source.lobby(lobby_id)
+            if lobby is None or lobby.is_ready or not self._namespaces.is_known(lobby.namespace):
+                continue
+            mode = self._namespaces.resolved(lobby.namespace).modes.get(lobby.mode)
+            if mode is not None:
+                cpu, memory = self._tiers.get(mode.place(lobby.region).tier, (0, 0))
+                cpu_millicores, memory_mb = cpu_millicores - cpu, memory_mb - memory
+        return cpu_millicores, memory_mb
+
+    def described(self) -> str:
+        """For operators."""
+        if not self.is_connected:
+            return "nobody is connected who starts game servers"
+        told = f"runs {', '.join(self.capacity.kinds)}, isolation {self.capacity.isolation}"
+        unenforced = "; ".join(self.capacity.unenforced)
+        return f"{told}; unenforced: {unenforced}" if unenforced else told
+
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         """What is new to whoever asks, at once or when there is something, at most `wait_ms` later."""
         _check(request)
         self.capacity = request.capacity
-        after = request.after_sequence if request.run == self._run else 0
+        after = self._asked_after = request.after_sequence if request.run == self._run else 0
         end_s = _now_s() + request.wait_ms / 1000
         self._asking += 1
         try:

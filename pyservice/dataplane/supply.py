@@ -8,6 +8,7 @@ over. Nothing here is remembered over a restart: what is to be done follows from
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -24,6 +25,8 @@ PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """After so many lobbies of a group in a row that ended before they were ready."""
 
 _AGAIN_S: Final = 1.0
+_DRAIN_LOOK_S: Final = 60.0
+"""So often the wall clock is looked at while lobbies drain: it may be set."""
 _LOOK_S: Final = 0.25
 
 _log = get_logger("supply")
@@ -37,6 +40,7 @@ class Source(Protocol):
 
     @property
     def servers(self) -> Servers: ...
+    def lobby(self, lobby: bytes) -> Lobby | None: ...
     async def progressed(self, at_most_s: float) -> None: ...
 
 
@@ -69,6 +73,8 @@ class Group(Protocol):
     @property
     def starting(self) -> int: ...
     @property
+    def live(self) -> int: ...
+    @property
     def empty(self) -> Sequence[Empty]: ...
 
 
@@ -77,6 +83,7 @@ class Nothing:
     """A group in which there is no lobby."""
 
     starting: int = 0
+    live: int = 0
     empty: Sequence[Empty] = ()
 
 
@@ -148,8 +155,10 @@ class Supply:
         making: Making,
         regions: Sequence[str],
         grace_ms: int,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`regions`: all of the operator's, for modes that name none."""
+        self._wall_ms = wall_ms
         self._source = source
         self._servers = source.servers
         self._namespaces = namespaces
@@ -214,6 +223,8 @@ class Supply:
         if todo.look_ms is not None:
             self._looks[key] = _now_s() + todo.look_ms / 1000
         try:
+            if namespace is not None and mode is None and group.live:
+                await self._drain(key, namespace)
             for one in todo.stop:
                 await self._stop(one.lobby)
             if mode is not None and namespace is not None:
@@ -223,9 +234,26 @@ class Supply:
             _log.debug("supply is put off", game_mode=mode_name, region=region, code=error.code)
             self._looks[key] = _now_s() + _AGAIN_S
 
-    async def _stop(self, lobby: bytes) -> None:
+    async def _drain(self, key: Key, namespace: ResolvedNamespace) -> None:
+        """Lobbies of a former version go on for so long and no longer, whoever is in them."""
+        _, version, mode, _ = key
+        retired = namespace.retired.get(version)
+        if retired is None:
+            return
+        left_ms = retired.drained_ms(mode) - self._wall_ms()
+        if left_ms > 0:
+            look_s = _now_s() + min(left_ms / 1000, _DRAIN_LOOK_S)
+            self._looks[key] = min(look_s, self._looks.get(key, look_s))
+            return
+        _, _, lobbies, _ = self._servers.wanted_since(0)
+        for lobby_id, is_stopping in lobbies:
+            lobby = self._source.lobby(lobby_id)
+            if lobby is not None and not is_stopping and key == _key(lobby):
+                await self._stop(lobby_id, only_if_idle=False)
+
+    async def _stop(self, lobby: bytes, *, only_if_idle: bool = True) -> None:
         try:
-            await self._servers.stop(lobby, only_if_idle=True)
+            await self._servers.stop(lobby, only_if_idle=only_if_idle)
         except ServiceError as error:
             if error.code not in ("MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED"):
                 raise
@@ -246,7 +274,7 @@ class Supply:
             await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)
 
 
-def _key(group: SupplyGroup) -> Key:
+def _key(group: SupplyGroup | Lobby) -> Key:
     return group.namespace, group.version, group.mode, group.region
 
 

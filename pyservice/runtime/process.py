@@ -17,6 +17,7 @@ from typing import Final
 from pyservice.durable import write_file
 from pyservice.runtime import process_ports
 from pyservice.runtime.builds import Build
+from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.environment import ProcessPort, environment, port_variables, replaced
 from pyservice.runtime.keeper import Folder, Isolation, Spec
 from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
@@ -46,8 +47,8 @@ class Node:
     notify: Path
     aliases: Mapping[str, str]
     """Names under which a variable of ours is given as well (decisions 10)."""
-    watches_memory: bool = True
-    """Whether keepers watch the memory of what they run; else nobody bounds it."""
+    groups: ControlGroups
+    """What the kernel keeps of the limits; keepers do the rest."""
 
 
 class ProcessRun:
@@ -83,8 +84,9 @@ class ProcessRun:
         """Whether whoever wanted it knows its end."""
         return (self.folder.path / _TOLD).exists()
 
-    def note_told(self) -> None:
+    def note_told(self, groups: ControlGroups) -> None:
         """Its end is known; of the folder the log is kept, for as long as logs are."""
+        groups.remove(self.id)
         write_file(self.folder.path / _TOLD, b"")
         for name in ("scratch", "root"):
             shutil.rmtree(self.folder.path / name, ignore_errors=True)
@@ -143,6 +145,7 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         {**order.own_env, **port_variables(placed.ports)},
         aliases=node.aliases,
     )
+    membership = node.groups.make(order.id, order.resources)
     command = replaced([*build.command, *order.args], variables)
     command[0] = _program(command[0], build, variables.get("PATH", PATH))
     return Spec(
@@ -157,8 +160,10 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         write=[folder.scratch],
         kill_timeout_ms=order.kill_timeout_ms,
         log_bytes_max=node.log_bytes_max,
-        memory_max_bytes=order.resources.memory_mb << 20 if node.watches_memory else 0,
-        nice=_nice(order.resources.cpu_millicores),
+        memory_max_bytes=0 if membership.oom_counter else order.resources.memory_mb << 20,
+        cgroups=membership.joins,
+        oom_counter=membership.oom_counter,
+        nice=0 if node.groups.cpu else _nice(order.resources.cpu_millicores),
         notify=node.notify,
     )
 

@@ -273,7 +273,8 @@ class Run:
         hearing = self._home.hearing(self.owner)
         await self._again(lambda: hearing.over(self.id, end))
         if self._folder.was_started():
-            await self._home.in_thread(self._found.note_told)
+            groups = self._home.node.groups
+            await self._home.in_thread(lambda: self._found.note_told(groups))
         else:
             path = self._folder.path
             await self._home.in_thread(lambda: shutil.rmtree(path, ignore_errors=True))

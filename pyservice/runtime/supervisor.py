@@ -86,6 +86,7 @@ class Supervisor:
                 shutil.rmtree(path, ignore_errors=True)
             elif not found.is_told and placed is not None:
                 self._begin(Run(self, found, placed=placed))
+        self.node.groups.remove_others(self.runs)
 
     def want(self, order: Order) -> None:
         """It ought to run. Again and again is the same as once."""
@@ -167,6 +168,14 @@ class Supervisor:
         free = self.capacity
         for run in self.runs.values():
             if run.has_room:
+                free = free - run.resources
+        return free
+
+    def unclaimed(self) -> Resources:
+        """What nothing has of the node, and nothing waits for."""
+        free = self.capacity
+        for run in self.runs.values():
+            if run.state != "ended":
                 free = free - run.resources
         return free
 

@@ -52,9 +52,11 @@ class Place(Scene):
     def __init__(self, engine: Engine, way_in: WayIn | None = None, **modes: Any) -> None:
         super().__init__(engine, versions=[version(**{**MODES, **modes})])
         self.way_in = way_in or WayIn(advertised="192.0.2.7")
-        self.runners = Runners(engine, self.namespaces, self.way_in)
+        self.runners = Runners(engine, self.namespaces, self.way_in, {"basic-1d1": (1000, 2048)})
+        self.free = (1_000_000, 1_000_000)
+        """Millicores and MB that the runtime says are free."""
         self.making = Making(
-            lambda: self.runners.is_connected,
+            self.runners.can_start,
             has_job_domain=self.way_in.job_domain is not None,
             heartbeat_grace_ms=10_000,
         )
@@ -84,7 +86,9 @@ class Place(Scene):
                 run=self.run,
                 after_sequence=self.sequence,
                 wait_ms=wait_ms,
-                capacity=runtime_pb2.Capacity(kinds=kinds),
+                capacity=runtime_pb2.Capacity(
+                    kinds=kinds, free_cpu_millicores=self.free[0], free_memory_mb=self.free[1]
+                ),
             )
         )
         self.run, self.sequence = answer.run, answer.sequence

@@ -19,7 +19,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFiles, Kept
 from pyservice.dataplane.feed_rules import MATCHMAKER_BYTES_MAX, OperatorLimits
-from pyservice.dataplane.retained import RETAINED_BYTES_MAX, RETAINED_MAX, rules_for_join
+from pyservice.dataplane.retained import RETAINED_BYTES_MAX, RETAINED_MAX, rules_for_old
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
@@ -313,7 +313,7 @@ def test_rules_for_join_are_captcha_and_verification_of_joins_alone() -> None:
     expected = configuration(
         versions=[version(VERSION_ID, CAPTCHA, duel={"actions": {"join": asking}}, free={})]
     )
-    assert rules_for_join(full.versions[0]) == expected.versions[0]
+    assert rules_for_old(full.versions[0]) == expected.versions[0]
 
 
 async def test_what_is_retained_is_not_fed(plane: Plane) -> None:

@@ -28,6 +28,7 @@ class Empty:
 class Group:
     starting: int = 0
     empty: tuple[Empty, ...] = ()
+    live: int = 0
 
 
 def mode(low: int, high: int, **fields: Any) -> ResolvedMode:

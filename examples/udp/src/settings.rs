@@ -55,8 +55,8 @@ impl Settings {
         let lobby_id = environment.parsed("HOSTING_LOBBY_ID", None, |text| Ok(text.to_owned()));
         let lobby_token = environment.parsed("HOSTING_LOBBY_TOKEN", None, lobby_token);
         let port = if variable("PORT_GAME").is_some() { "PORT_GAME" } else { "PORT" };
-        let port = environment.parsed(port, None, |text| number(text, 1..=u16::MAX));
-        let limit = |text: &str| number(text, 1..=PLAYERS_MAX);
+        let port = environment.parsed(port, None, |text| must_be(number(text, 1..=u16::MAX)));
+        let limit = |text: &str| must_be(number(text, 1..=PLAYERS_MAX));
         let find = environment.parsed("HOSTING_MAX_PLAYERS", Some("32"), limit).unwrap_or(1);
         // Whoever joins directly or with a party may come in above the limit of find.
         let same = find.to_string();
@@ -83,12 +83,7 @@ struct Environment<'a, F> {
 }
 
 impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
-    fn parsed<T>(
-        &mut self,
-        name: &str,
-        default: Option<&str>,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    fn parsed<T>(&mut self, name: &str, default: Option<&str>, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let text = (self.variable)(name).filter(|text| !text.is_empty());
         match text.as_deref().or(default).map(parse) {
             Some(Ok(value)) => return Some(value),
@@ -146,6 +141,10 @@ pub fn number<T: FromStr + PartialOrd + fmt::Display>(text: &str, range: RangeIn
         .ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
 }
 
+fn must_be<T>(read: Result<T, String>) -> Result<T, String> {
+    read.map_err(|words| format!("must be {words}"))
+}
+
 fn lobby_token(text: &str) -> Result<String, String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
     if is_plain && text.len() <= LOBBY_TOKEN_BYTES_MAX {
@@ -169,7 +168,8 @@ mod tests {
     fn read(words: &[&str], more: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
         let all: Vec<_> = GOOD.iter().chain(more).collect();
-        let last = |name: &str| all.iter().rev().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
+        let last =
+            |name: &str| all.iter().rev().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned());
         Settings::read(&words, last)
     }
 

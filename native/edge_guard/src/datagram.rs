@@ -44,7 +44,7 @@ pub struct Carried {
     /// How much it is worth.
     pub rank: Rank,
     /// The connected socket.
-    pub socket: OwnedFd,
+    pub socket: Arc<OwnedFd>,
 }
 
 /// What a thread is told.

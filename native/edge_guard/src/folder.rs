@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The lock: whoever holds the descriptor, or one that was made from it, is the one.
 #[derive(Debug)]
-pub struct Lock(File);
+pub struct Lock(Arc<File>);
 
 impl Lock {
     /// Takes the lock of a folder, which is made if it is not there. None: another process has it.
@@ -29,7 +30,7 @@ impl Lock {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        let lock = Self(file);
+        let lock = Self(Arc::new(file));
         lock.sign()?;
         Ok(Some(lock))
     }
@@ -39,17 +40,15 @@ impl Lock {
     /// # Errors
     /// The folder's.
     pub fn inherit(descriptor: OwnedFd) -> io::Result<Self> {
-        let lock = Self(File::from(descriptor));
+        let lock = Self(Arc::new(File::from(descriptor)));
         lock.sign()?;
         Ok(lock)
     }
 
-    /// The same lock, for another process.
-    ///
-    /// # Errors
-    /// There are no descriptors left.
-    pub fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.0.try_clone().map(OwnedFd::from)
+    /// The lock itself, to give it to another process.
+    #[must_use]
+    pub fn descriptor(&self) -> Arc<File> {
+        self.0.clone()
     }
 
     /// Writes down who we are, for whoever looks.
@@ -62,7 +61,7 @@ impl Lock {
         // Written before it is cut: whoever looks meanwhile sees a whole first line.
         self.0.write_all_at(pid.as_bytes(), 0)?;
         self.0.set_len(pid.len() as u64)?;
-        (&self.0).flush()
+        (&*self.0).flush()
     }
 }
 
@@ -78,7 +77,7 @@ mod tests {
         assert!(Lock::take(&inner).unwrap().is_none());
         let pid = std::fs::read_to_string(inner.join("LOCK")).unwrap();
         assert_eq!(pid, format!("{}\n", std::process::id()));
-        let given = Lock::inherit(lock.duplicate().unwrap()).unwrap();
+        let given = Lock::inherit(lock.descriptor().try_clone().unwrap().into()).unwrap();
         drop(lock);
         assert!(Lock::take(&inner).unwrap().is_none(), "who was given the lock holds it");
         drop(given);

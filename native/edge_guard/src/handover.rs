@@ -20,6 +20,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -89,11 +90,14 @@ pub enum Frame {
     Stop,
 }
 
+/// A descriptor that is given, and still its owner's: there may be no room for as many again.
+pub type Held = Arc<dyn AsFd + Send + Sync>;
+
 /// What is given.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Gift {
     /// Descriptors and what they are for.
-    pub items: Vec<(Item, OwnedFd)>,
+    pub items: Vec<(Item, Held)>,
     /// The routes.
     pub set: Set,
 }
@@ -203,7 +207,7 @@ impl Taken {
             Item::Stream { port } => drop(self.inherited.streams.insert(port, TcpListener::from(descriptor))),
             Item::Datagram { port } => drop(self.inherited.datagrams.insert(port, UdpSocket::from(descriptor))),
             Item::Session { port, client, backend, rank } => {
-                let session = Carried { number: 0, client, backend, rank, socket: descriptor };
+                let session = Carried { number: 0, client, backend, rank, socket: Arc::new(descriptor) };
                 self.inherited.sessions.entry(port).or_default().push(session);
             }
         }
@@ -219,12 +223,12 @@ mod tests {
         let (older, newer) = UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mut items = vec![(Item::Stream { port }, OwnedFd::from(listener))];
+        let mut items: Vec<(Item, Held)> = vec![(Item::Stream { port }, Arc::new(listener))];
         for number in 0..500 {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let client = SocketAddr::from(([10, 0, 0, 1], number));
             let backend = socket.local_addr().unwrap();
-            items.push((Item::Session { port: 7, client, backend, rank: Rank::Answered }, socket.into()));
+            items.push((Item::Session { port: 7, client, backend, rank: Rank::Answered }, Arc::new(socket)));
         }
         let gift = Gift { items, set: Set::default() };
         let giving = std::thread::spawn(move || {

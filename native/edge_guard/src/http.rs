@@ -124,7 +124,7 @@ impl Arrived {
 
     fn into_front(self, local: SocketAddr, is_proxied: bool) -> Arc<Front> {
         Arc::new(Front {
-            told: heads::Told::new(self.peer, self.is_tls),
+            told: heads::Told::new(self.peer, local, self.is_tls),
             worker: self.worker,
             route: self.route,
             is_tls: self.is_tls,

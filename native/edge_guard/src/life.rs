@@ -15,7 +15,7 @@ use crate::control::{Control, Order, outcomes};
 use crate::datagram::Carried;
 use crate::folder::Lock;
 use crate::follow::Source;
-use crate::handover::{self, Frame, Gift, Item, read_frame, write_frame};
+use crate::handover::{self, Frame, Gift, Held, Item, read_frame, write_frame};
 use crate::listener::Door;
 use crate::log;
 use crate::metrics::Failure;
@@ -134,22 +134,22 @@ impl Life {
     }
 
     fn gift(&self, sessions: Vec<Carried>) -> std::io::Result<Gift> {
-        let mut items = vec![(Item::Lock, self.lock.duplicate()?)];
+        let mut items: Vec<(Item, Held)> = vec![(Item::Lock, self.lock.descriptor())];
         for (door, item) in self.doors.iter().zip([Item::Http, Item::Https]) {
             if let Some(door) = door {
-                items.push((item, door.duplicate()?));
+                items.push((item, door.socket()));
             }
         }
         let (doors, datagrams) = self.control.table.sockets();
         for door in doors {
             let port = door.address().map_or(0, |address| address.port());
-            items.push((Item::Stream { port }, door.duplicate()?));
+            items.push((Item::Stream { port }, door.socket()));
         }
         let mut ports = HashMap::new();
         for (number, socket) in datagrams {
             let port = socket.local_addr()?.port();
             ports.insert(number, port);
-            items.push((Item::Datagram { port }, socket.try_clone()?.into()));
+            items.push((Item::Datagram { port }, socket.clone()));
         }
         for Carried { number, client, backend, rank, socket } in sessions {
             if let Some(port) = ports.get(&number).copied() {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,12 +90,10 @@ impl Door {
         self.socket.local_addr().ok()
     }
 
-    /// Another descriptor of its socket.
-    ///
-    /// # Errors
-    /// There are no more.
-    pub fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.socket.try_clone().map(OwnedFd::from)
+    /// Its socket, to give it to another process.
+    #[must_use]
+    pub fn socket(&self) -> Arc<TcpListener> {
+        self.socket.clone()
     }
 }
 

@@ -150,12 +150,12 @@ impl Table {
     }
 
     /// Each listener with its port, and each UDP port with its number: to give them to another process.
-    pub fn sockets(&self) -> (Vec<&Door>, Vec<(u64, &UdpSocket)>) {
+    pub fn sockets(&self) -> (Vec<&Door>, Vec<(u64, &Arc<UdpSocket>)>) {
         let (mut doors, mut datagrams) = (Vec::new(), Vec::new());
         for served in self.served.values() {
             match &served.by {
                 By::Door(door) => doors.push(door),
-                By::Datagrams(socket) => datagrams.push((served.live.number, &**socket)),
+                By::Datagrams(socket) => datagrams.push((served.live.number, socket)),
                 By::Host | By::Nothing(_) => {}
             }
         }

@@ -17,8 +17,8 @@ use std::os::unix::fs::{OpenOptionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    Scope,
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, Scope,
 };
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount, unmount,
@@ -122,6 +122,9 @@ impl Cage {
         }
         if self.isolation != Isolation::None {
             forget_keys();
+        }
+        if matches!(self.isolation, Isolation::User | Isolation::Namespace) {
+            leave_abstract_sockets()?;
         }
         set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))
     }
@@ -248,6 +251,18 @@ impl Cage {
         }
         rules.restrict_self().map(drop).map_err(|error| told(&error))
     }
+}
+
+/// The network is the machine's, and with it come sockets that have a name and no file. Where the kernel can keep the
+/// program from these it does.
+fn leave_abstract_sockets() -> Result<(), Failure> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .scope(Scope::AbstractUnixSocket)
+        .and_then(Ruleset::create)
+        .and_then(RulesetCreated::restrict_self)
+        .map(drop)
+        .map_err(|error| Failure(format!("landlock: {error}")))
 }
 
 const NOBODY: u32 = 65_534;

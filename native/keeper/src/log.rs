@@ -28,7 +28,7 @@ pub struct Log {
 impl Log {
     /// An empty one in this folder, which is made.
     pub fn create(folder: &Path, bytes_max: u64) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        make_folder(folder)?;
         Ok(Self {
             folder: folder.to_owned(),
             bytes_max: bytes_max.max(2 * SEGMENT_BYTES_MOST),
@@ -109,7 +109,13 @@ impl Log {
         }
         self.file = None;
         let path = self.path_of(self.end);
-        self.file = Some(OpenOptions::new().append(true).create(true).mode(0o600).open(path)?);
+        let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+        let file = match open() {
+            // Somebody has tidied up.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_folder(&self.folder).and_then(|()| open()),
+            other => other,
+        };
+        self.file = Some(file?);
         if self.segments.back() != Some(&self.end) {
             self.segments.push_back(self.end);
         }
@@ -118,6 +124,13 @@ impl Log {
 
     fn path_of(&self, start: u64) -> PathBuf {
         self.folder.join(format!("{start:020}"))
+    }
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
 }
 
@@ -163,10 +176,11 @@ mod tests {
         let logs = folder.path().join("log");
         let mut log = Log::create(&logs, 1 << 30).expect("log");
         fs::remove_dir(&logs).expect("gone");
+        fs::write(&logs, "").expect("in the way");
         log.write(b"1 o one\n1 o two\n", 1);
         log.lose(3);
         assert!(log.has_lost());
-        fs::create_dir(&logs).expect("back");
+        fs::remove_file(&logs).expect("out of the way");
         log.write(b"2 o three\n", 2);
         assert!(!log.has_lost());
         let told = "2 e [5 lines lost: the disk took no more]\n2 o three\n";

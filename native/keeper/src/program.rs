@@ -303,6 +303,8 @@ pub fn detach() -> io::Result<Detached> {
     }
     drop(begun);
     let _ = setsid();
+    // The caller's folder is nobody's any more.
+    chdir("/")?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     for number in 0..3 {
         // SAFETY: both are open descriptors of this process.
@@ -317,7 +319,7 @@ fn reset_signals() {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        for signal in 1..32 {
+        for signal in 1..=64 {
             libc::signal(signal, libc::SIG_DFL);
         }
     }

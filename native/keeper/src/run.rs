@@ -28,6 +28,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Who is not of the run and still writes into its pipe does not keep it from its end.
 const LAST_PIECES_MAX: usize = 64;
 const COMMAND_PIECES_MAX: usize = 16;
+const SUSPENDED_MOST: usize = 100;
 
 /// All that is known of it.
 pub struct Run {
@@ -213,13 +214,25 @@ impl Run {
     }
 }
 
-/// Kills whatever the program left or still has. Who is born meanwhile comes to the keeper when its parent is dead,
-/// which wakes it: it is killed then.
+/// Kills whatever the program left or still has. First they are suspended, again and again until nobody is new: so none
+/// of them can have a child that is not seen. Who comes to the keeper later wakes it, and is killed then.
 pub fn kill_all() {
-    for pid in memory::descendants(getpid().as_raw_nonzero().get()) {
-        if let Some(pid) = Pid::from_raw(pid) {
-            let _ = kill_process(pid, Signal::KILL);
+    let mut seen = Vec::new();
+    for _ in 0..SUSPENDED_MOST {
+        let found = memory::descendants(getpid().as_raw_nonzero().get());
+        let new: Vec<i32> = found.into_iter().filter(|pid| !seen.contains(pid)).collect();
+        if new.is_empty() {
+            break;
         }
+        signal_all(&new, Signal::STOP);
+        seen.extend(new);
+    }
+    signal_all(&seen, Signal::KILL);
+}
+
+fn signal_all(pids: &[i32], signal: Signal) {
+    for pid in pids.iter().filter_map(|&pid| Pid::from_raw(pid)) {
+        let _ = kill_process(pid, signal);
     }
 }
 

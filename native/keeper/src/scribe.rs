@@ -21,6 +21,7 @@ const _: () = assert!(BATCH_BYTES_MOST <= WRITE_BYTES_MAX);
 /// A disk that works is waited for this long, which a pipe bridges; after that not at all until it moves.
 const PATIENCE: Duration = Duration::from_millis(200);
 const NOTIFY_EVERY: Duration = Duration::from_millis(20);
+const LOG_PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Where the keeper puts what is to be written.
@@ -123,6 +124,7 @@ pub struct Scribe {
     lines: Vec<u8>,
     /// Not on the disk yet, and when it is tried again.
     state: Option<(State, Duration)>,
+    log_until: Duration,
     follow_until: Duration,
     notified_at: Duration,
     notified_end: u64,
@@ -139,6 +141,7 @@ impl Scribe {
             id,
             lines: Vec::new(),
             state: None,
+            log_until: Duration::ZERO,
             follow_until: Duration::ZERO,
             notified_at: Duration::ZERO,
             notified_end: 0,
@@ -155,6 +158,7 @@ impl Scribe {
             self.log.lose(work.lost);
             self.log.tell_lost(wall_us());
             if let Some(state) = work.state {
+                self.log_until = now() + LOG_PATIENCE;
                 self.state = Some((state, Duration::ZERO));
             }
             if let Some(until) = work.follow_until {
@@ -184,8 +188,9 @@ impl Scribe {
             return false;
         }
         let is_end = state.status == Status::Ended;
-        // A log that owes a line is not at its end.
-        if (is_end && self.log.has_lost()) || self.states.write(state).is_err() {
+        // A log that owes a line is not at its end; but a log that stays out of order does not hold up the end.
+        let waits_for_log = is_end && self.log.has_lost() && now() < self.log_until;
+        if waits_for_log || self.states.write(state).is_err() {
             *at = now() + AGAIN_AFTER;
             return is_end && self.states.is_nowhere();
         }

@@ -130,7 +130,8 @@ impl Spec {
         if [self.uid, self.gid].contains(&u32::MAX) {
             return Err("spec: uid and gid 4294967295 are nobody's".to_owned());
         }
-        if let Some(path) = self.read.iter().chain(&self.write).find(|path| !path.is_absolute()) {
+        let files = self.cgroups.iter().chain(&self.notify).chain(&self.oom_counter);
+        if let Some(path) = self.read.iter().chain(&self.write).chain(files).find(|path| !path.is_absolute()) {
             return Err(format!("spec: {} must be an absolute path", path.display()));
         }
         Ok(self)
@@ -193,6 +194,7 @@ mod tests {
             (b"isolation=landlock\0uid=7\0", "needs both"),
             (b"isolation=user\0uid=4294967295\0gid=1\0", "nobody's"),
             (b"read=usr\0", "absolute"),
+            (b"notify=fifo\0", "absolute"),
             (b"\0", "no '='"),
         ] {
             let refusal = with(more).expect_err("refused");

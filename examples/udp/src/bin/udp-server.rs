@@ -12,7 +12,7 @@ use hosting_example_udp::settings::{Settings, USAGE};
 use hosting_example_udp::system::{Waker, say};
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let settings = match Settings::read(&words, |name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(problems) => {

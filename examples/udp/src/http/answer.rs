@@ -186,10 +186,8 @@ fn read_line(source: &mut impl BufRead, budget: &mut usize) -> Result<Vec<u8>, N
     if line.pop() != Some(b'\n') {
         return Err(if *budget == 0 { NoAnswer::TooLarge } else { NoAnswer::Cut });
     }
-    if line.pop_if(|byte| *byte == b'\r').is_none() || line.iter().any(|byte| matches!(byte, b'\r' | 0)) {
-        return Err(NoAnswer::Malformed("line"));
-    }
-    Ok(line)
+    let is_plain = line.pop() == Some(b'\r') && !line.iter().any(|byte| matches!(byte, b'\r' | 0));
+    if is_plain { Ok(line) } else { Err(NoAnswer::Malformed("line")) }
 }
 
 /// Digits and nothing else.

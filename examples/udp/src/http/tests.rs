@@ -17,7 +17,8 @@ fn serve(connections: Vec<Vec<&'static str>>) -> (Address, JoinHandle<Vec<Vec<St
         for answers in connections {
             let mut stream = BufReader::new(listener.accept().unwrap().0);
             for answer in answers {
-                let head: Vec<_> = (&mut stream).lines().map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
+                let head: Vec<_> =
+                    (&mut stream).lines().map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
                 let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
                 stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
                 stream.get_mut().write_all(answer.as_bytes()).unwrap();
@@ -89,7 +90,19 @@ fn an_address_is_plain_http() {
     assert_eq!(of("http://[::1]:81/"), Ok(("::1".into(), 81, String::new())));
     assert_eq!(of("http://[::1]"), Ok(("::1".into(), 80, String::new())));
     assert!(of("https://api.example.com").unwrap_err().contains("https"));
-    for wrong in ["", "api", "ftp://a", "http://", "http://:80", "http://a:0", "http://a:x", "http://a:70000", "http://u@a", "http://a b", "http://a\r\nx"] {
+    for wrong in [
+        "",
+        "api",
+        "ftp://a",
+        "http://",
+        "http://:80",
+        "http://a:0",
+        "http://a:x",
+        "http://a:70000",
+        "http://u@a",
+        "http://a b",
+        "http://a\r\nx",
+    ] {
         assert!(of(wrong).is_err(), "{wrong:?}");
     }
 }

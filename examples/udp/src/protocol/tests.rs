@@ -66,7 +66,10 @@ fn a_hello_is_filled_up_so_that_no_answer_to_it_is_longer() {
     let hello = bytes(|out| Said::Hello { token: "t" }.write(out));
     assert_eq!(hello.len(), HELLO_BYTES_MIN);
     let longest = "t".repeat(TOKEN_BYTES_MAX);
-    assert_eq!(Said::read(&bytes(|out| Said::Hello { token: &longest }.write(out))), Some(Said::Hello { token: &longest }));
+    assert_eq!(
+        Said::read(&bytes(|out| Said::Hello { token: &longest }.write(out))),
+        Some(Said::Hello { token: &longest })
+    );
     for answer in told().into_iter().filter(|one| matches!(one, Told::Welcome { .. } | Told::Refused(_))) {
         assert!(bytes(|out| answer.write(out)).len() <= HELLO_BYTES_MIN, "{answer:?}");
     }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use slab::Slab;
@@ -36,7 +37,7 @@ pub struct Session {
     /// The place of its port in the thread.
     pub port: usize,
     /// Connected to the process.
-    pub socket: OwnedFd,
+    pub socket: Arc<OwnedFd>,
     /// Which use of its place it is.
     pub use_of_place: u32,
     rank: Rank,
@@ -101,7 +102,7 @@ impl Sessions {
     }
 
     /// Begins one; says where.
-    pub fn insert(&mut self, port: usize, client: SocketAddr, socket: OwnedFd, rank: Rank, now_ms: u64) -> usize {
+    pub fn insert(&mut self, port: usize, client: SocketAddr, socket: Arc<OwnedFd>, rank: Rank, now_ms: u64) -> usize {
         self.uses = self.uses.wrapping_add(1);
         let use_of_place = self.uses;
         let place = self.all.insert(Session {
@@ -203,7 +204,7 @@ mod tests {
 
     fn begin(sessions: &mut Sessions, last: u8, now_ms: u64) -> usize {
         let client = SocketAddr::from(([127, 0, 0, last], 1));
-        let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap());
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
         sessions.insert(0, client, socket, Rank::Begun, now_ms)
     }
 

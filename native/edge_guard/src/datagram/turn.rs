@@ -339,8 +339,8 @@ impl Turns {
         let mut all = Vec::new();
         for (_, session) in self.sessions.iter() {
             let served = &self.ports[session.port];
-            if let (Some(backend), Ok(socket)) = (served.backend, session.socket.try_clone()) {
-                let (client, rank) = (session.client, session.rank());
+            if let Some(backend) = served.backend {
+                let (client, rank, socket) = (session.client, session.rank(), session.socket.clone());
                 all.push(Carried { number: served.number, client, backend, rank, socket });
             }
         }
@@ -348,8 +348,8 @@ impl Turns {
     }
 }
 
-fn connected(backend: SocketAddr) -> io::Result<OwnedFd> {
+fn connected(backend: SocketAddr) -> io::Result<Arc<OwnedFd>> {
     let socket = Socket::new(Domain::for_address(backend), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     socket.connect(&SockAddr::from(backend))?;
-    Ok(socket.into())
+    Ok(Arc::new(socket.into()))
 }

@@ -61,6 +61,8 @@ async fn pass_on(
             let tunnel = tunnel(front.clone(), of_client, of_backend);
             live.spawn(&front.worker.handle, tunnel);
         }
+        // Whoever did not ask for another protocol does not speak it.
+        None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(Problem::Unreachable),
         None => {
             heads::strip(response.headers_mut(), false);
             exchange.through(Through { is_own: live.says_client, route: live.number, backend, sender, progress });

@@ -21,12 +21,15 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 pub struct Told {
     client: HeaderValue,
     scheme: HeaderValue,
+    /// Where the player connected to, for those who name no host.
+    local: SocketAddr,
 }
 
 impl Told {
     /// Of a player's connection.
-    pub fn new(peer: SocketAddr, is_tls: bool) -> Self {
+    pub fn new(peer: SocketAddr, local: SocketAddr, is_tls: bool) -> Self {
         Self {
+            local,
             client: text_of(plain(peer.ip())),
             scheme: HeaderValue::from_static(if is_tls { "https" } else { "http" }),
         }
@@ -64,6 +67,9 @@ pub fn to_back_end(
     }
     let host = match request.uri().authority() {
         Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+        None if request.version() == Version::HTTP_10 && !request.headers().contains_key(HOST) => {
+            HeaderValue::from_str(&SocketAddr::new(plain(told.local.ip()), told.local.port()).to_string()).ok()
+        }
         None => request.headers().get(HOST).cloned(),
     };
     if request.uri().authority().is_some() {
@@ -143,7 +149,7 @@ mod tests {
     use super::*;
 
     fn told() -> Told {
-        Told::new("198.51.100.7:5000".parse().unwrap(), true)
+        Told::new("198.51.100.7:5000".parse().unwrap(), "203.0.113.1:443".parse().unwrap(), true)
     }
 
     #[test]

@@ -14,10 +14,31 @@ use crate::plain_http::{get, server, upgrade, websocket};
 use crate::servers::{ask_datagram, connect, echo, is_closed, speak, tcp_echo, udp};
 use crate::wire::OutcomeKind;
 
+/// A process that was replaced; it ends with the test.
+struct Older(std::process::Child);
+
+impl Older {
+    fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.0.try_wait().unwrap()
+    }
+
+    #[track_caller]
+    fn assert_it_ends(&mut self) {
+        assert!(until("the older process ends", || self.has_ended()).success());
+    }
+}
+
+impl Drop for Older {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A newer process in the place of the older one, which goes on as a child of its own.
-fn replace(guard: &mut Guard) -> std::process::Child {
+fn replace(guard: &mut Guard) -> Older {
     let newer = guard.another(&["--replace"]);
-    let older = std::mem::replace(&mut guard.child, newer);
+    let older = Older(std::mem::replace(&mut guard.child, newer));
     guard.wait_until_ready();
     older
 }
@@ -56,9 +77,9 @@ fn sessions_go_on_and_new_ones_begin_while_a_newer_process_takes_over() {
     guard.source.forget_outcomes();
     guard.source.put(&[route("d", "tcp", free_port(), Some(tcp_echo()))]);
     guard.source.wait_for("d", OutcomeKind::Listening);
-    assert!(older.try_wait().unwrap().is_none(), "connections go on in the older process");
+    assert!(older.has_ended().is_none(), "connections go on in the older process");
     drop((streams, socket));
-    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+    older.assert_it_ends();
 }
 
 #[test]
@@ -98,7 +119,7 @@ fn nobody_is_refused_and_no_datagram_is_lost_while_processes_change() {
         let before = connected.load(SeqCst);
         let mut older = replace(&mut guard);
         until("comers are served by the newer process", || (connected.load(SeqCst) > before + 20).then_some(()));
-        assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+        older.assert_it_ends();
     }
     is_over.store(true, SeqCst);
     comers.join().unwrap();
@@ -125,11 +146,11 @@ fn a_route_is_gone_when_the_older_processes_have_cut_it_too() {
     guard.source.remove(&["a"]);
     guard.source.wait_for("a", OutcomeKind::Removed);
     assert!(is_closed(&mut first) && is_closed(&mut second));
-    assert!(until("the oldest process ends", || oldest.try_wait().unwrap()).success());
+    oldest.assert_it_ends();
     echo(&mut stays, "untouched");
     guard.ask("POST", "/stop");
     assert!(until("it ends", || guard.child.try_wait().unwrap()).success());
-    assert!(until("and with it the older one", || older.try_wait().unwrap()).success());
+    older.assert_it_ends();
 }
 
 #[test]
@@ -153,7 +174,7 @@ fn requests_under_way_are_answered_by_the_older_process() {
     say.send(()).unwrap();
     assert_eq!(crate::plain_http::read(&mut player).unwrap().text(), "done");
     assert!(is_closed(&mut player), "the next request is the newer process's");
-    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+    older.assert_it_ends();
 }
 
 #[test]
@@ -187,7 +208,7 @@ fn a_newer_process_serves_what_was_told_last_with_the_source_away() {
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     guard.source.kill();
     let mut older = replace(&mut guard);
-    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+    older.assert_it_ends();
     echo(&mut connect(port), "alone");
     guard.kill();
     guard.start_again();
@@ -207,5 +228,5 @@ fn more_sessions_than_there_are_descriptors_left_are_taken_over_too() {
     assert_eq!(guard.figure("datagram_sessions"), 300);
     let after: Vec<String> = players.iter().map(|player| ask_datagram(player, "who")).collect();
     assert_eq!(sessions, after, "a UDP session was begun anew");
-    assert!(until("the older process ends", || older.try_wait().unwrap()).success());
+    older.assert_it_ends();
 }

@@ -122,3 +122,26 @@ fn a_program_never_waits_for_a_disk_that_does_not_answer_and_is_stopped_in_time(
     let kept = text.lines().filter(|line| line.ends_with(" o y") || line.ends_with(" e xxxxxxxxx")).count();
     assert_eq!(kept + lost.expect("told").parse::<usize>().expect("a number"), 3_000_001);
 }
+
+#[test]
+fn a_log_that_somebody_removes_goes_on_and_the_end_is_recorded() {
+    let run = Run::of_shell("echo first; read x < go; yes | head -c 3000000; echo last");
+    rustix::fs::mkfifoat(rustix::fs::CWD, run.path("scratch/go"), rustix::fs::Mode::RWXU).expect("fifo");
+    let run = run.begun();
+    run.says("o first");
+    fs::remove_dir_all(run.path("log")).expect("removed");
+    fs::write(run.path("scratch/go"), "x\n").expect("told");
+    assert_eq!(run.ended()["reason"], "exited");
+    assert_eq!(run.log().last().map(String::as_str), Some("o last"));
+}
+
+#[test]
+fn a_keeper_whose_folder_is_nowhere_does_not_stay_when_its_program_ends() {
+    let run = Run::of_shell("echo up; sleep 1000").begun();
+    run.says("o up");
+    let (keeper, program) = (run.number("keeper_pid"), run.number("pid"));
+    fs::remove_dir_all(run.folder.path()).expect("removed");
+    let pid = rustix::process::Pid::from_raw(program).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    until(|| !crate::folder::is_alive(keeper), "the keeper goes");
+}

@@ -121,10 +121,22 @@ impl Run {
     pub fn keeper(&self) -> Command {
         let mut keeper = Command::new(KEEPER);
         keeper.arg(self.folder.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if self.way.is_ordinary {
-            keeper.uid(USER).gid(USER);
-        }
+        self.as_keepers_user(&mut keeper);
         keeper
+    }
+
+    pub fn as_keepers_user<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if self.way.is_ordinary {
+            command.uid(USER).gid(USER);
+        }
+        command
+    }
+
+    /// To whom the program is, where that is somebody else.
+    pub fn give(&self, name: &str) {
+        if self.way.is_ordinary || is_root() && ["user", "landlock"].contains(&self.way.isolation) {
+            std::os::unix::fs::chown(self.path(name), Some(USER), Some(USER)).expect("given");
+        }
     }
 
     pub fn keep(&self) -> Output {

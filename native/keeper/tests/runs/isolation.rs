@@ -1,7 +1,9 @@
 //! What a program can reach that wants more than its own.
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -14,7 +16,7 @@ use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible
 const HOSTILE: &str = r#"
 $| = 1;
 until (-s "go") { select undef, undef, undef, 0.01 }
-open GO, "<", "go"; my ($is_weak, $key, $other, $ours, @pids) = split ' ', <GO>;
+open GO, "<", "go"; my ($is_scoped, $is_weak, $key, $other, $ours, @pids) = split ' ', <GO>;
 my ($ptrace, $mknod, $mount) = `uname -m` =~ /aarch64/ ? (117, 33, 40) : (101, 259, 165);
 sub broke { my ($what, $is_so) = @_; print "BROKE $what\n" if $is_so }
 sub opens { my ($how, $path) = @_; return open(my $file, $how, $path) ? 1 : 0 }
@@ -56,6 +58,8 @@ open STATUS, "<", "/proc/self/status"; my $status = join "", <STATUS>;
 broke("has capabilities", $status !~ /CapPrm:\s+0+\nCapEff:\s+0+\n/);
 broke("has other groups", $status =~ /Groups:.*\b0\b/);
 broke("may get privileges", $status !~ /NoNewPrivs:\s+1/);
+socket my $socket, 1, 1, 0; my $name = "\0keeper-test-$pids[-1]";
+broke("connects", connect $socket, pack "S a*", 1, $name) if $is_scoped;
 print "over\n";
 "#;
 
@@ -90,8 +94,21 @@ fn a_key(mode: u32) -> TempDir {
     folder
 }
 
+/// Whether this kernel can keep a program from sockets that have a name and no file.
+fn can_scope() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().expect("a version"), numbers.next().unwrap_or_default());
+    if version < (6, 12) {
+        eprintln!("SKIPPED abstract sockets: the kernel is older than 6.12");
+    }
+    version >= (6, 12)
+}
+
 #[test]
 fn a_hostile_program_reaches_nothing_but_its_own() {
+    let name = SocketAddr::from_abstract_name(format!("keeper-test-{}", std::process::id())).expect("a name");
+    let _listens = UnixListener::bind_addr(&name).expect("bound");
     for way in apart() {
         let key = a_key(0o777);
         if way.is_ordinary {
@@ -109,11 +126,12 @@ fn a_hostile_program_reaches_nothing_but_its_own() {
         let pids = pids.map(|pid| pid.to_string()).join(" ");
         // Landlock has no rule for modes and owners, so whoever is the owner of a file may change these.
         let is_weak = u8::from(way.isolation == "landlock" && (way.is_ordinary || !is_root()));
+        let is_scoped = u8::from(can_scope());
         let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
         fs::write(
             run.path("scratch/go"),
             format!(
-                "{is_weak} {} {theirs} {folder} {pids} {}\n",
+                "{is_scoped} {is_weak} {} {theirs} {folder} {pids} {}\n",
                 key.path().join("secret").display(),
                 std::process::id()
             ),

@@ -116,3 +116,27 @@ fn who_follows_is_told_of_growth_and_of_each_state() {
     assert_eq!(lines.find(|line| line == "one state").as_deref(), Some("one state"));
     assert_eq!(run.state()["status"], "ended");
 }
+
+#[test]
+fn who_is_never_the_same_process_for_long_is_caught() {
+    for way in possible() {
+        // Each of them ends as soon as it has a child, which goes on.
+        let script = "perl -e 'while (1) { exit if fork; open F, \">flees\" if ++$n == 500 }' & \
+                      until [ -e flees ]; do sleep 0.01; done; exit 0";
+        let run = Run::new(way, script, &[]).begun();
+        let keeper = run.number("keeper_pid");
+        assert_eq!(run.ended()["reason"], "exited", "{way:?}");
+        until(|| !is_alive(keeper), "nobody is left, so the keeper goes");
+    }
+}
+
+#[test]
+fn a_program_may_open_its_streams_by_their_names() {
+    for way in possible() {
+        let run = Run::new(way, "echo one > /proc/self/fd/1; echo two > /proc/self/fd/2", &[]).begun();
+        run.ended();
+        let mut log = run.log();
+        log.sort();
+        assert_eq!(log, ["e two", "o one"], "{way:?}");
+    }
+}

@@ -3,6 +3,7 @@
 mod disks;
 mod folder;
 mod isolation;
+mod kills;
 mod limits;
 mod lives;
 mod starts;

@@ -52,14 +52,16 @@ class GameIdentity(_message.Message):
     def __init__(self, game_id: _Optional[str] = ..., name_id: _Optional[str] = ..., display_name: _Optional[str] = ..., developer_group_id: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("version_id", "display_name", "matchmaker")
+    __slots__ = ("version_id", "display_name", "matchmaker", "retired_ts_ms")
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     MATCHMAKER_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_TS_MS_FIELD_NUMBER: _ClassVar[int]
     version_id: str
     display_name: str
     matchmaker: MatchmakerConfig
-    def __init__(self, version_id: _Optional[str] = ..., display_name: _Optional[str] = ..., matchmaker: _Optional[_Union[MatchmakerConfig, _Mapping]] = ...) -> None: ...
+    retired_ts_ms: int
+    def __init__(self, version_id: _Optional[str] = ..., display_name: _Optional[str] = ..., matchmaker: _Optional[_Union[MatchmakerConfig, _Mapping]] = ..., retired_ts_ms: _Optional[int] = ...) -> None: ...
 
 class MatchmakerConfig(_message.Message):
     __slots__ = ("captcha", "docker", "game_modes", "idle_lobbies", "max_players", "max_players_direct", "max_players_party", "regions", "tier", "dev_hostname")

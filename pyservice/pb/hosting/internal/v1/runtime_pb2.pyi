@@ -20,18 +20,22 @@ class WantedRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ...) -> None: ...
 
 class Capacity(_message.Message):
-    __slots__ = ("kinds", "cpu_millicores", "memory_mb", "servers_cpu_millicores", "servers_memory_mb")
+    __slots__ = ("kinds", "cpu_millicores", "memory_mb", "free_cpu_millicores", "free_memory_mb", "isolation", "unenforced")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLICORES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
-    SERVERS_CPU_MILLICORES_FIELD_NUMBER: _ClassVar[int]
-    SERVERS_MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    FREE_CPU_MILLICORES_FIELD_NUMBER: _ClassVar[int]
+    FREE_MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    UNENFORCED_FIELD_NUMBER: _ClassVar[int]
     kinds: _containers.RepeatedScalarFieldContainer[str]
     cpu_millicores: int
     memory_mb: int
-    servers_cpu_millicores: int
-    servers_memory_mb: int
-    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., cpu_millicores: _Optional[int] = ..., memory_mb: _Optional[int] = ..., servers_cpu_millicores: _Optional[int] = ..., servers_memory_mb: _Optional[int] = ...) -> None: ...
+    free_cpu_millicores: int
+    free_memory_mb: int
+    isolation: str
+    unenforced: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., cpu_millicores: _Optional[int] = ..., memory_mb: _Optional[int] = ..., free_cpu_millicores: _Optional[int] = ..., free_memory_mb: _Optional[int] = ..., isolation: _Optional[str] = ..., unenforced: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WantedResponse(_message.Message):
     __slots__ = ("run", "sequence", "is_complete", "lobbies", "gone", "http_address", "grpc_address")

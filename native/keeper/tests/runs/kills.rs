@@ -1,0 +1,200 @@
+//! A keeper that is killed at each step of its start.
+//!
+//! All processes of the start are traced; at one system call after the other the keeper is killed, just before the call
+//! is made, whoever makes it. So no moment between two steps is left out, and none is left to chance.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use crate::folder::{KEEPER, Run, Way, possible, until};
+
+/// These change nothing that anybody else sees.
+const OF_NO_MATTER: [libc::c_long; 14] = [
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_brk,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_futex,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_pread64,
+    libc::SYS_getrandom,
+    libc::SYS_prlimit64,
+];
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+
+/// The start of a keeper, seen at each of its system calls.
+struct Traced {
+    caller: i32,
+    keeper: Option<i32>,
+    steps: usize,
+    has_begun: bool,
+}
+
+impl Traced {
+    /// Starts it and kills the keeper at that step, or its caller where there is none yet; `None` when the start has
+    /// fewer. Nobody is traced any more afterwards, since the thread that did is gone.
+    fn killed_at(run: &Run, step: usize) -> Option<Child> {
+        let mut caller = Command::new("/bin/sh");
+        caller.args(["-c", "read go; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
+        run.as_keepers_user(&mut caller).stdin(Stdio::piped()).stderr(Stdio::null());
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let mut caller = caller.spawn().expect("spawned");
+                    let pid = caller.id() as i32;
+                    let mut traced = Self { caller: pid, keeper: None, steps: 0, has_begun: false };
+                    let options = libc::PTRACE_O_TRACESYSGOOD
+                        | libc::PTRACE_O_TRACEFORK
+                        | libc::PTRACE_O_TRACEVFORK
+                        | libc::PTRACE_O_TRACECLONE
+                        | libc::PTRACE_O_TRACEEXEC;
+                    ask(libc::PTRACE_SEIZE, pid, options as usize);
+                    caller.stdin.take().expect("a pipe").write_all(b"go\n").expect("told");
+                    traced.follow(step).then_some(caller)
+                })
+                .join()
+                .expect("traced")
+        })
+    }
+
+    /// Whether it came to that step.
+    fn follow(&mut self, step: usize) -> bool {
+        loop {
+            let mut status = 0;
+            // SAFETY: waits for what this thread has started or traces.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+            assert!(pid > 0, "waiting: {}", std::io::Error::last_os_error());
+            if !libc::WIFSTOPPED(status) {
+                if pid == self.caller {
+                    return false;
+                }
+                continue;
+            }
+            let mut signal = 0;
+            match (libc::WSTOPSIG(status), status >> 16) {
+                (SYSCALL_STOP, _) => {
+                    if self.has_begun && is_step(pid) {
+                        self.steps += 1;
+                        if self.steps == step {
+                            // SAFETY: the process is ours and traced, so its number is nobody else's.
+                            unsafe { libc::kill(self.keeper.unwrap_or(self.caller), libc::SIGKILL) };
+                            return true;
+                        }
+                    }
+                }
+                (_, libc::PTRACE_EVENT_FORK) if pid == self.caller && self.keeper.is_none() => {
+                    let mut child: libc::c_ulong = 0;
+                    ask(libc::PTRACE_GETEVENTMSG, pid, &raw mut child as usize);
+                    self.keeper = Some(child as i32);
+                }
+                (_, libc::PTRACE_EVENT_EXEC) if pid == self.caller => self.has_begun = true,
+                (_, libc::PTRACE_EVENT_EXEC) => {
+                    ask(libc::PTRACE_DETACH, pid, 0);
+                    continue;
+                }
+                (_, 1..) => {}
+                (number, _) => signal = number,
+            }
+            ask(libc::PTRACE_SYSCALL, pid, signal as usize);
+        }
+    }
+}
+
+fn is_step(pid: i32) -> bool {
+    // SAFETY: plain numbers, for which zero is a value; the size is that of what is pointed to.
+    let info = unsafe {
+        let mut info: libc::ptrace_syscall_info = std::mem::zeroed();
+        libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, pid, size_of_val(&info), &raw mut info);
+        info
+    };
+    // SAFETY: that part is there at an entry.
+    info.op == libc::PTRACE_SYSCALL_INFO_ENTRY && !OF_NO_MATTER.contains(&(unsafe { info.u.entry.nr } as libc::c_long))
+}
+
+/// Whoever was killed meanwhile does not answer, which does not matter.
+fn ask(request: libc::c_uint, pid: i32, data: usize) {
+    // SAFETY: the requests of this file take a number, or a place for one that is there.
+    unsafe { libc::ptrace(request, pid, 0, data) };
+}
+
+/// Processes that have the folder among their words.
+fn anybody_of(run: &Run) -> Vec<String> {
+    let place = run.folder.path().to_string_lossy().into_owned();
+    let pids = fs::read_dir("/proc").expect("processes").flatten();
+    pids.filter_map(|one| fs::read_to_string(one.path().join("cmdline")).ok())
+        .filter(|words| words.contains(&place))
+        .collect()
+}
+
+fn times_started(run: &Run) -> usize {
+    fs::read(run.path("scratch/started")).map_or(0, |marks| marks.len())
+}
+
+/// The state after a kill at that step, and whether there was such a step.
+fn try_step(way: Way, step: usize) -> Option<Option<String>> {
+    let run = Run::new(way, "printf x >> started; read x < go", &[]);
+    rustix::fs::mkfifoat(rustix::fs::CWD, run.path("scratch/go"), rustix::fs::Mode::RWXU).expect("fifo");
+    run.give("scratch/go");
+    let named =
+        fs::read_to_string(run.path("spec")).expect("spec") + &format!("command={}\0", run.folder.path().display());
+    fs::write(run.path("spec"), named).expect("spec");
+    let Some(mut caller) = Traced::killed_at(&run, step) else {
+        run.tell("stop 0");
+        run.ended();
+        return None;
+    };
+    let code = caller.wait().expect("ended").code();
+    until(|| anybody_of(&run).is_empty(), "all of them go with the keeper");
+    let what = format!("{way:?}, step {step}: {code:?}, {:?}", run.state());
+    let state = run.state().get("status").cloned();
+    let before = times_started(&run);
+    match state.as_deref() {
+        None => {
+            assert_eq!(before, 0, "{what}: it ran and nobody knows");
+            assert!([None, Some(70)].contains(&code), "{what}");
+            assert_eq!(run.keep().status.code(), Some(0), "{what}: nothing ran, so it may");
+            until(|| times_started(&run) == 1, "it runs");
+            run.tell("stop 0");
+            run.ended();
+            assert_eq!(times_started(&run), 1, "{what}");
+        }
+        Some("starting" | "running") => {
+            assert!(before <= 1 && [None, Some(0), Some(70)].contains(&code), "{what}");
+            assert!(run.number("keeper_pid") > 0);
+            assert_eq!(run.keep().status.code(), Some(75), "{what}");
+            assert_eq!(times_started(&run), before, "{what}");
+        }
+        other => panic!("{what}: {other:?}"),
+    }
+    Some(state)
+}
+
+fn try_every_step(way: Way) {
+    let mut step = 1;
+    let mut seen = Vec::new();
+    while let Some(state) = try_step(way, step) {
+        if seen.last() != Some(&state) {
+            seen.push(state);
+        }
+        step += 1;
+    }
+    eprintln!("{way:?}: {} steps", step - 1);
+    let words: Vec<Option<&str>> = seen.iter().map(Option::as_deref).collect();
+    assert!(words.starts_with(&[None, Some("starting")]), "{way:?}: {words:?}");
+    assert!(step > 50, "{way:?}: {step} steps are no start");
+}
+
+#[test]
+fn a_folder_is_one_run_wherever_in_its_start_the_keeper_is_killed() {
+    std::thread::scope(|scope| {
+        for way in possible().into_iter().filter(|way| !way.is_ordinary) {
+            scope.spawn(move || try_every_step(way));
+        }
+    });
+}

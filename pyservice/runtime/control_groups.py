@@ -1,0 +1,179 @@
+"""Limits by the kernel's control groups, where this process may make some (decisions 6.6): memory is limited,
+processors are shared by weight, so that a game server has its part when others want theirs, and more when nobody does.
+
+Both layouts: one hierarchy per controller (version 1), or one for all (version 2). Groups of one data directory have a
+parent of their own; each run has one below it, joined by the program itself before it begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyservice.runtime.orders import Resources
+
+_ROOT: Final = Path("/sys/fs/cgroup")
+_PROCS: Final = "cgroup.procs"
+_TRIAL: Final = "trial"
+_SHARES_OF_CORE: Final = 1024
+_WEIGHT_OF_CORE: Final = 100
+_WEIGHTS: Final = (1, 10_000)
+
+
+class Membership(NamedTuple):
+    """What a keeper has to know."""
+
+    joins: tuple[Path, ...] = ()
+    """Files that the program writes itself into."""
+    oom_counter: Path | None = None
+    """Counts what the kernel killed for want of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroups:
+    """Those of one data directory. A parent is None where we may not make groups."""
+
+    memory: Path | None
+    cpu: Path | None
+    is_unified: bool = False
+
+    @classmethod
+    def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
+        """What works here, found by trying."""
+        name = f"hosting-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
+        if (root / "cgroup.controllers").exists():
+            parent = _unified_parent(root, name)
+            return cls(parent, parent, is_unified=True)
+        memory = _usable(root / "memory", name, "memory.limit_in_bytes")
+        return cls(memory, _usable(root / "cpu", name, "cpu.shares"))
+
+    @property
+    def unenforced(self) -> list[str]:
+        """What of the limits the kernel does not keep for us, in words for operators."""
+        told = []
+        if self.memory is None:
+            told.append(
+                "memory is watched twice a second, not limited: no control group can be made"
+            )
+        if self.cpu is None:
+            told.append("processors are shared by nice values: no control group can be made")
+        return told
+
+    def make(self, run_id: str, resources: Resources) -> Membership:
+        """A group for a run; one that is there already is taken. Raises OSError."""
+        joins: list[Path] = []
+        counter = None
+        if self.memory is not None:
+            group = self._group(self.memory, run_id)
+            limit = str(resources.memory_mb << 20)
+            if self.is_unified:
+                _put(group / "memory.max", limit)
+                _put_if_there(group / "memory.swap.max", "0")
+                _put_if_there(group / "memory.oom.group", "1")
+                counter = group / "memory.events"
+            else:
+                _put(group / "memory.limit_in_bytes", limit)
+                _put_if_there(group / "memory.memsw.limit_in_bytes", limit)
+                counter = group / "memory.oom_control"
+            joins.append(group / _PROCS)
+        if self.cpu is not None:
+            group = self._group(self.cpu, run_id)
+            if self.is_unified:
+                weight = _WEIGHT_OF_CORE * resources.cpu_millicores // 1000
+                _put(group / "cpu.weight", str(min(max(weight, _WEIGHTS[0]), _WEIGHTS[1])))
+            else:
+                shares = max(2, _SHARES_OF_CORE * resources.cpu_millicores // 1000)
+                _put(group / "cpu.shares", str(shares))
+            joins.append(group / _PROCS)
+        return Membership(tuple(dict.fromkeys(joins)), counter)
+
+    def remove(self, run_id: str) -> None:
+        """Nobody is in it any more; else it stays for `remove_others`. The parent goes with its last group."""
+        for parent in self._parents():
+            with contextlib.suppress(OSError):
+                (parent / run_id).rmdir()
+                parent.rmdir()
+
+    def remove_others(self, run_ids: Collection[str]) -> None:
+        """Groups of runs that are over."""
+        for parent in self._parents():
+            with contextlib.suppress(FileNotFoundError):
+                for group in list(parent.iterdir()):
+                    if group.is_dir() and group.name not in run_ids:
+                        self.remove(group.name)
+
+    def _parents(self) -> set[Path]:
+        return {parent for parent in (self.memory, self.cpu) if parent is not None}
+
+    def _group(self, parent: Path, run_id: str) -> Path:
+        group = parent / run_id
+        try:
+            group.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            _make_parent(parent, is_unified=self.is_unified)
+            group.mkdir(exist_ok=True)
+        return group
+
+
+def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
+    """Our parent in a hierarchy of version 1: at the top, where the next start finds it, else below the group that we
+    are in ourselves.
+    """
+    own = _own_group(hierarchy.name)
+    if own is None or not hierarchy.is_dir():
+        return None
+    return _tried(hierarchy / name, limit) or _tried(hierarchy / own.lstrip("/") / name, limit)
+
+
+def _tried(parent: Path, limit: str) -> Path | None:
+    try:
+        (parent / _TRIAL).mkdir(parents=True, exist_ok=True)
+        is_usable = (parent / _TRIAL / limit).exists()
+        (parent / _TRIAL).rmdir()
+        with contextlib.suppress(OSError):
+            parent.rmdir()  # somebody's groups may be in it
+    except OSError:
+        return None
+    return parent if is_usable else None
+
+
+def _unified_parent(root: Path, name: str) -> Path | None:
+    """Our parent in version 2. Groups with processes of their own cannot have limited children, so it stands beside
+    ours: at the top.
+    """
+    parent = root / name
+    try:
+        _make_parent(parent, is_unified=True)
+    except OSError:
+        return None
+    return _tried(parent, "memory.max")
+
+
+def _make_parent(parent: Path, *, is_unified: bool) -> None:
+    parent.mkdir(exist_ok=True)
+    if is_unified:
+        for group in (parent.parent, parent):
+            _put(group / "cgroup.subtree_control", "+memory +cpu")
+
+
+def _own_group(controller: str) -> str | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return None
+
+
+def _put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _put_if_there(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError):
+        if path.exists():
+            _put(path, text)

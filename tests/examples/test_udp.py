@@ -1,0 +1,320 @@
+"""The UDP example, deployed as its README says and played through edge-guard: bots, liars, and bad luck."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import programs as test_programs
+from tests.examples.udp_game import (
+    BY_HAND,
+    ENDED,
+    LOBBY_ENDED,
+    MARK,
+    MOVED,
+    PONG,
+    REFUSED,
+    SERVER_STOPS,
+    SILENT,
+    STATE,
+    TOKEN_USED,
+    UNDECIDED,
+    WELCOME,
+    WRONG_LOBBY,
+    HandMade,
+    Place,
+    Player,
+    Players,
+    Stage,
+    Told,
+    built_programs,
+    run_server,
+    ticks_of,
+)
+from tests.household import House, running
+from tests.patience import PATIENCE_S, until
+
+GRACE_MS = 300
+PSS_MAX_KB = 3_000
+CONFIRM_S = 10.0
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    return built_programs()
+
+
+@pytest.fixture(scope="module")
+def stage(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("udp")
+    house = House(folder, runtime=test_programs.SETTINGS, empty_lobby_grace_ms=GRACE_MS)
+    with running(house):
+        stage = Stage(house, programs)
+        stage.create()
+        stage.deploy("1.0.0")
+        yield stage
+
+
+@pytest.fixture
+def players(stage: Stage) -> Iterator[Players]:
+    with contextlib.closing(Players(stage)) as players:
+        yield players
+
+
+def test_find_starts_it_and_bots_play_through_edge_guard_until_they_leave(stage: Stage) -> None:
+    with contextlib.closing(stage.bots("crowd", 8, 4)) as bots:
+        until(lambda: stage.players("crowd") == 8)
+        report = bots.report()
+    assert (report["joined"], report["played"], report["failures"]) == (8, 8, {})
+    [lobby_id] = report["lobbies"]
+    assert report["players_here_max"] == 8
+    assert report["score"] > 0
+    assert report["states"] > 8 * 20
+    assert report["pongs"] > 0
+    assert 0 < report["rtt_ms_p50"] <= report["rtt_ms_p99"]
+    until(lambda: stage.players("crowd") == 0)
+    end = stage.end_of(lobby_id)
+    assert (end["failed"], end["exit_code"]) == (False, 0)
+    said = "\n".join(stage.lines(lobby_id))
+    assert said.count("said goodbye") == 8
+    assert "player_" not in said
+    assert stage.lines(lobby_id, "std_err") == []
+
+
+def test_players_reach_it_at_a_port_of_edge_guard(stage: Stage, players: Players) -> None:
+    player = players.enter("wire")
+    host, port = player.place.server
+    assert host == "127.0.0.1"
+    assert 26_000 <= port <= 31_999
+    [line] = [line for line in stage.lines(player.place.lobby_id) if "listening on" in line]
+    bound = re.search(r"127\.0\.0\.1:(\d+)", line)
+    assert bound is not None
+    assert 12_000 <= int(bound[1]) <= 19_999
+
+
+def test_a_player_who_says_goodbye_frees_the_slot_at_once(stage: Stage, players: Players) -> None:
+    first, second = players.enter("pair"), players.enter("pair")
+    assert first.place.lobby_id == second.place.lobby_id
+    full = stage.find("pair", prevent_auto_create_lobby=True)
+    assert full == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    first.leave()
+    until(lambda: stage.players("pair") == 1)
+    assert stage.place("pair").lobby_id == second.place.lobby_id
+
+
+def test_a_player_who_falls_silent_is_told_so_and_frees_the_slot(
+    stage: Stage, players: Players
+) -> None:
+    player = players.enter("impatient")
+    assert player.wait_for(ENDED) == bytes([SILENT])
+    until(lambda: stage.players("impatient") == 0)
+
+
+def test_two_lobbies_do_not_mix(stage: Stage, players: Players) -> None:
+    here, there = players.enter("alone"), players.enter("other-pair")
+    with contextlib.closing(stage.bots("other-pair", 3, 2)) as bots:
+        report = bots.report()
+    assert report["played"] == 3
+    assert len(report["lobbies"]) == 2
+    assert report["players_here_max"] == 2
+    there.leave()
+    reserved = stage.place("other-pair")
+    lost = players.at(Place(here.place.lobby_id, reserved.token, here.place.server))
+    assert lost.wait_for(REFUSED, lost.hello) == bytes([WRONG_LOBBY])
+    # The slot over there is untouched.
+    players.at(reserved).enter()
+
+
+def test_a_drained_lobby_tells_its_players_and_ends_in_order(stage: Stage) -> None:
+    staging = stage.elsewhere("staging")
+    staging.deploy("1.0.1")
+    with contextlib.closing(Players(staging)) as players:
+        player = players.enter("drained")
+        staging.deploy("1.0.2")
+        assert player.wait_for(ENDED, player.input) == bytes([SERVER_STOPS])
+    end = staging.end_of(player.place.lobby_id)
+    assert (end["failed"], end["exit_code"]) == (False, 0)
+    assert staging.lines(player.place.lobby_id)[-1].endswith("ended: asked to stop")
+
+
+def test_the_server_of_a_deleted_lobby_ends_in_order(stage: Stage, players: Players) -> None:
+    lobby_id = players.enter("wire").place.lobby_id
+    stage.remove(lobby_id)
+    until(lambda: stage.lines(lobby_id)[-1].endswith("ended: asked to stop"))
+    assert stage.lines(lobby_id, "std_err") == []
+
+
+def by_hand(stage: Stage, players: Players) -> Player:
+    """One who plays in the lobby of the server that the test has started."""
+
+    def found() -> Place | None:
+        place = stage.find(BY_HAND)
+        return place if isinstance(place, Place) else None
+
+    return players.at(until(found)).enter()
+
+
+def ended_with(server: HandMade) -> tuple[int, str, str]:
+    said, problems = server.process.communicate(timeout=PATIENCE_S)
+    return server.process.returncode, said, problems
+
+
+def test_sigterm_closes_the_lobby_tells_the_players_and_frees_their_slots(
+    stage: Stage, players: Players
+) -> None:
+    with stage.by_hand() as server:
+        player = by_hand(stage, players)
+        assert stage.players(BY_HAND) == 1
+        server.process.send_signal(signal.SIGTERM)
+        assert player.wait_for(ENDED) == bytes([SERVER_STOPS])
+        code, said, problems = ended_with(server)
+        assert (code, problems) == (0, "")
+        assert said.endswith("ended: asked to stop\n")
+        # The lobby is still there, but closed and empty.
+        assert stage.players(BY_HAND) == 0
+        assert stage.lobby(server.lobby_id)["is_closed"] is True
+
+
+def test_a_server_whose_lobby_has_ended_tells_the_players_and_ends_by_itself(
+    stage: Stage, players: Players
+) -> None:
+    with stage.by_hand() as server:
+        player = by_hand(stage, players)
+        stage.remove(server.lobby_id)
+        assert player.wait_for(ENDED, player.input) == bytes([LOBBY_ENDED])
+        code, said, _ = ended_with(server)
+        assert code == 0
+        assert "the hosting service has ended this lobby" in said
+
+
+def test_a_server_with_players_is_small(stage: Stage, players: Players) -> None:
+    with stage.by_hand() as server:
+        by_hand(stage, players)
+        rollup = Path(f"/proc/{server.process.pid}/smaps_rollup").read_text()
+        pss = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
+        assert pss is not None
+        assert int(pss[1]) < PSS_MAX_KB
+
+
+def test_nobody_is_told_more_than_was_said_before_a_token_is_confirmed(
+    stage: Stage, players: Players
+) -> None:
+    stranger = players.at(stage.place("wire"))
+    hello = stranger.hello()
+    forged = MARK + b"\x02" + bytes(10) + bytes(9)
+    ping, long_ping = MARK + b"\x04ping", MARK + b"\x04" + bytes(600)
+    told = []
+    for datagram in (hello[:40], hello[:63], forged, MARK + b"\x03" + bytes(10), MARK, b"", ping):
+        stranger.say(datagram)
+        told.append(stranger.hear())
+    stranger.say(long_ping)
+    # The pong of the only question that may be answered; one that was late came with a later one.
+    answers = [one for one in (*told, stranger.hear()) if one is not None]
+    assert answers == [Told(PONG, b"ping")]
+    forger = players.at(stranger.place)
+    refusal = forger.wait_for(REFUSED, lambda: forger.hello("player_forged"))
+    assert 3 + len(refusal) <= 64
+    # A welcome is no longer than the hello, and nothing follows until the address is proven.
+    welcome = stranger.wait_for(WELCOME, lambda: hello)
+    assert 3 + len(welcome) <= 64
+    later = [stranger.hear() for _ in range(6)]
+    assert all(one is None or one.kind == WELCOME for one in later)
+
+
+def test_a_token_has_one_session(players: Players) -> None:
+    player = players.enter("wire")
+    second = players.at(player.place)
+    assert second.wait_for(REFUSED, second.hello) == bytes([TOKEN_USED])
+    player.wait_for(STATE, player.input)
+    player.leave()
+    # Nor a second one after it.
+    later = players.at(player.place)
+    assert later.wait_for(REFUSED, later.hello) == bytes([TOKEN_USED])
+
+
+def test_a_client_whose_address_changes_goes_on_once_it_hears_at_the_new_one(
+    stage: Stage, players: Players
+) -> None:
+    player = players.enter("wire")
+    player.move()
+    told = player.wait_for(MOVED, player.input)
+    assert len(told) + 3 <= len(player.input())
+    player.cookie = told
+    state = player.wait_for(STATE, player.input)
+    own_id = state[12:14]
+    assert own_id == player.id_and_secret[:2]
+    player.leave()
+    until(lambda: "said goodbye" in stage.lines(player.place.lobby_id)[-1])
+
+
+@pytest.mark.timeout(300)
+def test_nobody_loses_a_session_while_the_service_is_killed_and_started_again(
+    stage: Stage,
+) -> None:
+    with contextlib.closing(stage.bots("siege", 12, 25)) as bots:
+        for _ in range(2):
+            until(lambda: stage.players("siege") == 12)
+            stage.kill()
+            stage.house.start()
+        until(lambda: stage.players("siege") == 12)
+        report = bots.report()
+    assert (report["played"], report["failures"]) == (12, {})
+    [lobby_id] = report["lobbies"]
+    assert report["players_here_max"] == 12
+    assert report["moves"] == 0
+    assert report["states_missed"] < report["states"] / 100
+    until(lambda: stage.players("siege") == 0)
+    assert stage.end_of(lobby_id)["exit_code"] == 0
+
+
+@pytest.mark.timeout(300)
+def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_released(
+    stage: Stage, players: Players
+) -> None:
+    player = players.enter("outage")
+    reserved = players.at(stage.place("outage"))
+    assert reserved.place.lobby_id == player.place.lobby_id
+    stage.kill()
+    try:
+        reserved.say(reserved.hello())
+        ticks = ticks_of(player, lambda: reserved.hear())
+        assert ticks.heard == Told(REFUSED, bytes([UNDECIDED]))
+        assert CONFIRM_S - 1 < ticks.passed * 0.05 < CONFIRM_S + 5
+        assert ticks.count > ticks.passed * 0.9
+    finally:
+        stage.house.start()
+
+    # Its reservation would hold the slot for two minutes.
+    def found_again() -> Place | None:
+        player.say(player.input())
+        place = stage.find("outage", prevent_auto_create_lobby=True)
+        return place if isinstance(place, Place) else None
+
+    again = until(found_again)
+    assert again.lobby_id == player.place.lobby_id
+    players.at(again).enter()
+
+
+def test_every_problem_of_the_environment_is_told_at_once(programs: Path) -> None:
+    wrong = {"HOSTING_API_URL": "https://127.0.0.1", "PORT": "70000", "HOSTING_LOBBY_ID": "x"}
+    server = run_server(programs, wrong)
+    said, problems = server.communicate(timeout=PATIENCE_S)
+    assert (server.returncode, said) == (1, "")
+    first, second, third, *usage = problems.splitlines()
+    assert first.startswith("HOSTING_API_URL is https, which this program does not speak")
+    assert second == "HOSTING_LOBBY_TOKEN must be set"
+    assert third == "PORT must be a whole number from 1 to 65535"
+    assert usage[0].startswith("usage:")
+
+
+def test_a_bot_that_is_told_too_little_says_all_that_is_missing(programs: Path) -> None:
+    command = [str(programs / "udp-bot"), "--api", "http://127.0.0.1:1"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    assert [line.split()[0] for line in made.stderr.splitlines()[:2]] == ["--token-file", "--mode"]

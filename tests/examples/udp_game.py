@@ -1,0 +1,377 @@
+"""The UDP example as a game on the service, and a player of it that is written from the bytes on the wire alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+
+from tests.household import House
+from tests.patience import PATIENCE_S, until
+from tests.programs import upload_build
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+GAME: Final = "stardust"
+PORTS: Final = {"game": {"protocol": "udp"}}
+SILENCE_MS: Final = 400
+DRAIN_MS: Final = 500
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "crowd": {"max_players": 32},
+    "pair": {"max_players": 2},
+    "other-pair": {"max_players": 2},
+    "alone": {"max_players": 2},
+    "drained": {"max_drain_ms": DRAIN_MS},
+    "siege": {"max_players": 16},
+    "outage": {"max_players": 2},
+    "wire": {"max_players": 32},
+    "impatient": {"docker": {"args": ["--silence-ms", str(SILENCE_MS)]}},
+    "hand": {"max_players": 8},
+}
+BY_HAND: Final = "hand"
+"""Nothing is started for it."""
+
+MARK: Final = b"\x5d\x01"
+WELCOME, REFUSED, STATE, ENDED, MOVED, PONG = range(16, 22)
+WRONG_LOBBY, TOKEN_USED, UNDECIDED = 2, 3, 6
+SERVER_STOPS, LOBBY_ENDED, SILENT = 1, 2, 3
+
+
+def built_programs() -> Path:
+    """The folder of the release binaries; nothing is done when they are fresh."""
+    command = ["cargo", "build", "--release", "--quiet", "--locked", "-p", "hosting-example-udp"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+
+
+def server_archive(programs: Path) -> bytes:
+    """What is uploaded."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(ROOT / "examples" / "udp" / "server.json", "server.json")
+        archive.add(programs / "udp-server", "udp-server")
+    return packed.getvalue()
+
+
+class Place(NamedTuple):
+    """What find answers."""
+
+    lobby_id: str
+    token: str
+    server: tuple[str, int]
+
+
+class Stage:
+    """A running service with the game in one of its namespaces."""
+
+    def __init__(self, house: House, programs: Path, namespace: str = "prod") -> None:
+        self.house = house
+        self.programs = programs
+        self.path = f"/cloud/games/{GAME}/namespaces/{namespace}"
+        self.public_token = ""
+        self._config: dict[str, Any] = {}
+
+    def create(self) -> None:
+        """As a developer does: the game, and a build of it."""
+        group = {"developer_group_id": self.house.group_id, "display_name": "Stardust"}
+        self.cloud("POST", "/cloud/games", group)
+        build = upload_build(self.cloud, GAME, server_archive(self.programs))
+        modes = {}
+        for name, mode in MODES.items():
+            docker = {"ports": PORTS, **({} if name == BY_HAND else {"image_id": build})}
+            modes[name] = {"tier": "basic-1d16", **mode, "docker": docker | mode.get("docker", {})}
+        self._config = {"matchmaker": {"game_modes": modes}}
+
+    def deploy(self, name: str) -> None:
+        """The namespace runs a new version of this name."""
+        version = {"display_name": name, "config": self._config}
+        made = self.cloud("POST", f"/cloud/games/{GAME}/versions", version)
+        self.cloud("PUT", f"{self.path}/version", {"version_id": made["version_id"]})
+        self.public_token = self.cloud("POST", f"{self.path}/tokens/public", {})["token"]
+
+    def elsewhere(self, namespace: str) -> Stage:
+        """The same game in another namespace."""
+        other = Stage(self.house, self.programs, namespace)
+        other._config = self._config
+        return other
+
+    # What is asked of the service
+
+    def ask(self, method: str, path: str, body: Any, token: str) -> httpx.Response:
+        """The first answer that decides."""
+        key = uuid.uuid4().hex
+        headers = {"authorization": f"Bearer {token}", "idempotency-key": key}
+
+        def answer() -> httpx.Response | None:
+            url = f"http://{self.house.said['http']}{path}"
+            try:
+                given = httpx.request(method, url, json=body, headers=headers, timeout=60)
+            except httpx.TransportError:
+                return None
+            return None if given.status_code == 503 else given
+
+        return until(answer)
+
+    def cloud(self, method: str, path: str, body: Any = None) -> Any:
+        """What an operation of the owner answers, which has to succeed."""
+        answer = self.ask(method, path, body, self.house.cloud_token)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def find(self, mode: str, **fields: Any) -> Place | str:
+        """A place, or the code of the error."""
+        wanted = {"game_modes": [mode], **fields}
+        answer = self.ask("POST", "/matchmaker/lobbies/find", wanted, self.public_token)
+        if answer.status_code != 200:
+            return str(answer.json()["code"])
+        found = answer.json()
+        port = found["ports"]["game"]
+        server = (port["hostname"], port["port"])
+        return Place(found["lobby"]["lobby_id"], found["player"]["token"], server)
+
+    def place(self, mode: str) -> Place:
+        """A place that has to be there."""
+        found = self.find(mode)
+        assert isinstance(found, Place), found
+        return found
+
+    def players(self, mode: str) -> int:
+        """Connected players, as everybody is told."""
+        path = "/matchmaker/players/statistics"
+        told = self.ask("GET", path, None, self.public_token).json()
+        return int(told["game_modes"].get(mode, {"player_count": 0})["player_count"])
+
+    def lobby(self, lobby_id: str) -> dict[str, Any]:
+        """Its record."""
+        found: dict[str, Any] = self.cloud("GET", f"{self.path}/logs/lobbies/{lobby_id}")["lobby"]
+        return found
+
+    def end_of(self, lobby_id: str) -> dict[str, Any]:
+        """How the lobby ended, once it has."""
+        ended: dict[str, Any] = until(lambda: self.lobby(lobby_id)["status"].get("stopped"))
+        return ended
+
+    def lines(self, lobby_id: str, stream: str = "std_out") -> list[str]:
+        """What its server wrote."""
+        path = f"/cloud/games/{GAME}/matchmaker/lobbies/{lobby_id}/logs?stream={stream}"
+        return [str(line) for line in self.cloud("GET", path)["lines"]]
+
+    def remove(self, lobby_id: str) -> None:
+        self.cloud("DELETE", f"/cloud/games/{GAME}/matchmaker/lobbies/{lobby_id}")
+
+    # What runs
+
+    def bots(self, mode: str, count: int, seconds: int) -> Bots:
+        """So many in one process."""
+        return Bots(self, mode, count, seconds)
+
+    def kill(self) -> None:
+        """`kill -9` of all that is the service: the parent and both planes, not edge-guard and keepers."""
+        assert self.house.process is not None
+        locks = [self.house.data_dir / "LOCK", self.house.data_dir / "control" / "LOCK"]
+        pids = [int(lock.read_text().split()[0]) for lock in locks]
+        self.house.process.kill()
+        self.house.process.wait(PATIENCE_S)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def by_hand(self, *flags: str) -> Iterator[HandMade]:
+        """A server that nobody but the test starts, as an attached lobby."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ports = {"game": {"address": "127.0.0.1", "port": port}}
+        body = {"game_mode": BY_HAND, "ports": ports}
+        made = self.cloud("POST", f"{self.path}/lobbies/attach", body)
+        environment = {
+            "HOSTING_API_URL": f"http://{self.house.said['http']}",
+            "HOSTING_LOBBY_ID": made["lobby_id"],
+            "HOSTING_LOBBY_TOKEN": made["lobby_token"],
+            "HOSTING_MAX_PLAYERS": "8",
+            "PORT": str(port),
+        }
+        hand_made = HandMade(run_server(self.programs, environment, *flags), made["lobby_id"])
+        try:
+            yield hand_made
+        finally:
+            hand_made.process.kill()
+            hand_made.process.communicate()
+
+
+class HandMade(NamedTuple):
+    """A server of the test's own."""
+
+    process: subprocess.Popen[str]
+    lobby_id: str
+
+
+def run_server(
+    programs: Path, environment: Mapping[str, str], *flags: str
+) -> subprocess.Popen[str]:
+    command = [str(programs / "udp-server"), *flags]
+    return subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+class Bots:
+    """The bot program while it plays, and its report."""
+
+    def __init__(self, stage: Stage, mode: str, count: int, seconds: int) -> None:
+        token_file = stage.house.folder / "public.token"
+        token_file.write_text(stage.public_token)
+        api = f"http://{stage.house.said['http']}"
+        command = [
+            *(str(stage.programs / "udp-bot"), "--json", "--api", api, "--mode", mode),
+            *("--token-file", str(token_file), "--count", str(count), "--seconds", str(seconds)),
+        ]
+        self._patience_s = seconds + 2 * PATIENCE_S
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def report(self) -> dict[str, Any]:
+        said, problems = self._process.communicate(timeout=self._patience_s)
+        assert said, problems
+        report: dict[str, Any] = json.loads(said)
+        return report
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Told(NamedTuple):
+    """A datagram of the server."""
+
+    kind: int
+    rest: bytes
+
+
+class Player:
+    """One player, who can also lie."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.socket = self.move()
+        self.id_and_secret = b""
+        self.cookie = b"\0\0\0\0"
+        self.seq = 0
+
+    def move(self) -> socket.socket:
+        """From now on it speaks from another address."""
+        self.close()
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.connect(self.place.server)
+        self.socket.settimeout(0.05)
+        return self.socket
+
+    def hello(self, token: str = "") -> bytes:
+        token = token or self.place.token
+        plain = MARK + bytes([1, len(token)]) + token.encode()
+        return plain + bytes(max(0, 64 - len(plain)))
+
+    def input(self, direction: int = 3) -> bytes:
+        self.seq += 1
+        shown = MARK + b"\x02" + self.id_and_secret + self.cookie
+        return shown + struct.pack(">IB", self.seq, direction)
+
+    def say(self, datagram: bytes) -> None:
+        with contextlib.suppress(ConnectionRefusedError):
+            self.socket.send(datagram)
+
+    def hear(self) -> Told | None:
+        """The next datagram, if one comes soon."""
+        try:
+            heard = self.socket.recv(2048)
+        except (TimeoutError, ConnectionRefusedError):
+            return None
+        assert heard[:2] == MARK
+        assert len(heard) <= 512
+        return Told(heard[2], heard[3:])
+
+    def wait_for(self, kind: int, say: Callable[[], bytes] | None = None) -> bytes:
+        """What a message of this kind has; `say` is said again and again until it comes."""
+
+        def came() -> Told | None:
+            if say is not None:
+                self.say(say())
+            heard = self.hear()
+            return heard if heard is not None and heard.kind == kind else None
+
+        return until(came).rest
+
+    def enter(self) -> Player:
+        """Until the server says welcome, and then until it shows the world."""
+        welcome = self.wait_for(WELCOME, self.hello)
+        self.id_and_secret = welcome[:10]
+        self.wait_for(STATE, self.input)
+        return self
+
+    def leave(self) -> None:
+        if self.id_and_secret:
+            self.say(MARK + b"\x03" + self.id_and_secret)
+            self.id_and_secret = b""
+
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self.socket.close()
+
+
+class Players:
+    """All players of a test; they leave with it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._all: list[Player] = []
+
+    def at(self, place: Place) -> Player:
+        """One who knows where to go, and has not gone yet."""
+        self._all.append(Player(place))
+        return self._all[-1]
+
+    def enter(self, mode: str) -> Player:
+        """One who plays in a lobby of this mode."""
+        return self.at(self._stage.place(mode)).enter()
+
+    def close(self) -> None:
+        for player in self._all:
+            player.leave()
+            player.close()
+
+
+class Ticks(NamedTuple):
+    """What a player saw of the world while it waited for something."""
+
+    count: int
+    passed: int
+    heard: Told
+
+
+def ticks_of(player: Player, wait_for: Callable[[], Told | None]) -> Ticks:
+    """Plays until `wait_for` gives something; states that came, of the ticks that passed by the world's own count."""
+    seen: list[int] = []
+
+    def heard() -> Told | None:
+        player.say(player.input())
+        told = player.hear()
+        if told is not None and told.kind == STATE:
+            seen.append(int.from_bytes(told.rest[:4]))
+        return wait_for()
+
+    came = until(heard)
+    return Ticks(len(seen), seen[-1] - seen[0], came)
