@@ -29,6 +29,7 @@ from pyservice.control.configuration import Completeness, Context
 from pyservice.control.counts import CountsReader, PlayerCounts
 from pyservice.control.database_watch import DatabaseWatch
 from pyservice.control.devices import Devices, LinkKeys
+from pyservice.control.exports import Exports
 from pyservice.control.feeder import Feeder
 from pyservice.control.feeding import Composer
 from pyservice.control.first_start import Owner, ensure_owner
@@ -211,6 +212,7 @@ class ControlPlane:
         uploading = Uploading(database, changes, topics, self._files.objects)
         self._uploading = uploading
         self._devices = Devices(database, changes, ids, topics, LinkKeys(self._keys), links)
+        self._exports = Exports(database, self._files.objects, ids, self._runtime.folder_of)
         return Nouns(
             games=Games(
                 database,
@@ -237,7 +239,7 @@ class ControlPlane:
             versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
             platform=self._platform,
             devices=self._devices,
-            lobbies=Lobbies(database, data_plane),
+            lobbies=Lobbies(database, data_plane, self._runtime.started_ms),
             rays=self._ray_store,
             builds=Builds(database, changes, ids, uploading, settings.runtime.kinds),
             uploads=Uploads(uploading),
@@ -256,6 +258,7 @@ class ControlPlane:
                 settings.edge.node_address,
             ),
             process_logs=self._runtime.logs,
+            exports=self._exports,
         )
 
     def _context(
@@ -285,6 +288,7 @@ class ControlPlane:
             self._database_watch,
             self._runtime.lobbies,
             self._runtime.servers,
+            self._exports,
         )
         problem = self._database_watch.problem
         measured = measures.render(
@@ -317,6 +321,7 @@ class ControlPlane:
         for name, reader in self._readers.items():
             own(name, reader.run())
         own("rays", self._ray_store.run())
+        own("exports", self._exports.run())
         for name, work in (
             *self._runtime.work(),
             *self._rays.work(),

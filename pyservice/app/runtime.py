@@ -18,6 +18,7 @@ from pyservice.runtime import process
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolations import choose
+from pyservice.runtime.keeper import Folder
 from pyservice.runtime.orders import Resources
 from pyservice.runtime.process import Node
 from pyservice.runtime.supervisor import Supervisor
@@ -63,9 +64,11 @@ class Runtime:
             BuildFiles(database, objects),
             settings.storage_reserve_bytes,
         )
-        self.lobbies = LobbyRuns(data_plane, self._tier, self._api_url, self._told_capacity)
+        self.lobbies = LobbyRuns(
+            database, data_plane, self._tier, self._api_url, self._told_capacity
+        )
         self.servers = ServerRuns(database, data_plane, self._api)
-        self.logs = ProcessLogs(database, topics, self._folder_of, self._follow)
+        self.logs = ProcessLogs(database, topics, self.folder_of, self._follow)
         self._supervisor: Supervisor | None = None
         self._is_usable = False
         self._isolation = ""
@@ -133,8 +136,14 @@ class Runtime:
         """What nothing has of this node."""
         return Resources(0, 0) if self._supervisor is None else self._supervisor.free()
 
-    def _folder_of(self, run_id: str) -> Path:
+    def folder_of(self, run_id: str) -> Path:
+        """Where a run is, whether it is there or not."""
         return self._settings.data_dir / "servers" / run_id
+
+    def started_ms(self, run_id: str) -> int | None:
+        """When its process was started, if it was, in ms since the Unix epoch."""
+        state = Folder(self.folder_of(run_id)).state()
+        return state.started_us // 1000 if state is not None and state.pid else None
 
     def _follow(self, run_id: str, for_ms: int) -> None:
         if self._supervisor is not None:

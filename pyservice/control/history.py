@@ -14,7 +14,7 @@ from pyservice.control.feeder import Away
 from pyservice.control.going_on import GoingOn
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
-from pyservice.storage import lobbies, numbers
+from pyservice.storage import lobbies, lobby_runs, numbers
 from pyservice.storage.database import Database, Transaction
 
 KEPT_MS: Final = 7 * 24 * 3_600_000
@@ -126,6 +126,8 @@ class History:
         if now < self._prune_ms:
             return
         await lobbies.forget_stopped(self._database, now - KEPT_MS)
+        async with self._database.write() as tx:
+            await lobby_runs.forget(tx, now - KEPT_MS)
         self._prune_ms = now + _PRUNE_EVERY_MS
 
 

@@ -4,7 +4,7 @@ that is over the places are those of its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from pyservice.calls import Caller
@@ -16,11 +16,21 @@ from pyservice.control.timestamps import milliseconds, rfc3339
 from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.storage import lobbies
+from pyservice.storage import lobbies, lobby_runs
 from pyservice.storage.database import Database, Record
 
 PAGE: Final = 64
 _PLACES_AT_ONCE: Final = 1_000
+FAILURES_OF_RUNS: Final = {
+    "exec_failed": "EXEC_FAILED",
+    "out_of_memory": "OUT_OF_MEMORY",
+    "build_unusable": "BUILD_UNUSABLE",
+    "capacity": "CAPACITY_EXHAUSTED",
+    "no_ports": "PORTS_UNAVAILABLE",
+    "lost": "LOST",
+}
+"""What the runtime says of processes, in the words of records."""
+
 _FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
 
 
@@ -34,8 +44,14 @@ class Lobbies:
     """The operations on records of lobbies."""
 
     def __init__(
-        self, database: Database, client: PlacesClient, clock_ms: Callable[[], int] = now_ms
+        self,
+        database: Database,
+        client: PlacesClient,
+        started_ms: Callable[[str], int | None],
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
+        """`started_ms`: of the process of a lobby that is not over, None where there is none."""
+        self._started_ms = started_ms
         self._database = database
         self._client = client
         self._now_ms = clock_ms
@@ -51,7 +67,8 @@ class Lobbies:
         async with self._database.read() as tx:
             namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
-        records = await self._told(rows, namespace.version_id)
+            runs = await lobby_runs.find_many(tx, [row.lobby_id for row in rows])
+        records = await self._told(rows, runs, namespace.version_id)
         return pb.ListLobbyRecordsResponse(lobbies=records)
 
     async def get(
@@ -62,12 +79,15 @@ class Lobbies:
         async with self._database.read() as tx:
             namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
             row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
+            runs = await lobby_runs.find_many(tx, [request.lobby_id])
         if row is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
-        [record] = await self._told([row], namespace.version_id)
+        [record] = await self._told([row], runs, namespace.version_id)
         return pb.GetLobbyRecordResponse(lobby=record)
 
-    async def _told(self, rows: Sequence[Record], version_id: str) -> list[pb.LobbyRecord]:
+    async def _told(
+        self, rows: Sequence[Record], runs: Mapping[str, Record], version_id: str
+    ) -> list[pb.LobbyRecord]:
         live = [row.lobby_id for row in rows if row.stop_ms is None]
         places: dict[str, facts_pb2.LobbyPlaces] = {}
         try:
@@ -78,16 +98,26 @@ class Lobbies:
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The data plane counts the players and does not answer; try again.",
             ) from None
-        return [_record(row, places.get(row.lobby_id), version_id) for row in rows]
+        records = []
+        for row in rows:
+            run = runs.get(row.lobby_id)
+            start_ms = self._started_ms(row.lobby_id) if run is None else run.start_ms
+            record = _record(row, places.get(row.lobby_id), version_id, _failure(row, run))
+            if start_ms is not None:
+                record.start_ts = rfc3339(start_ms)
+            records.append(record)
+        return records
 
 
 def _record(
-    row: Record, places: facts_pb2.LobbyPlaces | None, current_version_id: str
+    row: Record,
+    places: facts_pb2.LobbyPlaces | None,
+    current_version_id: str,
+    failure: str | None,
 ) -> pb.LobbyRecord:
     is_over = row.stop_ms is not None
     # One that ended between two looks has no places any more, and its end is not told yet.
     at = row if is_over else places or facts_pb2.LobbyPlaces()
-    failure = _failure(row) if is_over else None
     stopped = None
     if is_over:
         stopped = pb.LobbyStopped(
@@ -114,9 +144,13 @@ def _record(
     )
 
 
-def _failure(row: Record) -> str | None:
-    """Why a lobby that is over failed; None: it did not."""
+def _failure(row: Record, run: Record | None) -> str | None:
+    """Why a lobby that is over failed; None: it did not, or is not over."""
+    if row.stop_ms is None:
+        return None
     if row.stop_reason == "exited":
+        if run is not None and run.reason in FAILURES_OF_RUNS:
+            return FAILURES_OF_RUNS[run.reason]
         return "EXITED" if row.exit_code or row.ready_ms is None else None
     return _FAILURES.get(row.stop_reason)
 

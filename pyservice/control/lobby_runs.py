@@ -12,10 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
 from pyservice.control.going_on import GoingOn
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard
+from pyservice.storage import lobby_runs
+from pyservice.storage.conflicts import again_on_conflict
+from pyservice.storage.database import Database
 
 WAIT_MS: Final = 10_000
 _RETRIES_S: Final = (0.05, 0.5)
@@ -64,12 +68,14 @@ class LobbyRuns:
 
     def __init__(
         self,
+        database: Database,
         client: RuntimeClient,
         tier: Callable[[str], TierSize],
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
     ) -> None:
         """`api_url`: of the public HTTP door, from where it listens."""
+        self._database = database
         self._client = client
         self._tier = tier
         self._api_url = api_url
@@ -140,6 +146,7 @@ class LobbyRuns:
             spec.game_id,
             spec.build_id,
             size.resources,
+            spec.tier,
             args=tuple(spec.args),
             env=dict(spec.env),
             own_env=own_env,
@@ -161,9 +168,17 @@ class LobbyRuns:
     async def running(self, run_id: str) -> None:
         """The lobby tells it itself, when it is ready."""
 
-    async def over(self, run_id: str, end: End) -> None:
-        """Its slots are freed, whoever waits for it is told."""
+    async def over(self, run_id: str, end: End, tier: str) -> None:
+        """Its slots are freed, whoever waits for it is told; then it is written for its developer."""
         await self._over(run_id, end)
+
+        async def write() -> None:
+            async with self._database.write() as tx:
+                await lobby_runs.note(
+                    tx, run_id, tier, end.started_ms, now_ms(), end.reason, end.message
+                )
+
+        await again_on_conflict(write)
 
     async def _over(self, run_id: str, end: End) -> None:
         over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)

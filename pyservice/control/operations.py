@@ -13,6 +13,7 @@ from pyservice.control.avatars import Avatars
 from pyservice.control.builds import Builds
 from pyservice.control.cdn import Sites
 from pyservice.control.devices import Devices
+from pyservice.control.exports import Exports
 from pyservice.control.games import Games
 from pyservice.control.groups import Groups
 from pyservice.control.lobbies import Lobbies
@@ -52,6 +53,7 @@ class Nouns:
     pictures: Pictures
     servers: Servers
     process_logs: ProcessLogs
+    exports: Exports
 
 
 def operations(gate: Gate, nouns: Nouns) -> dict[str, Operation]:
@@ -119,6 +121,8 @@ def _of_processes(gate: Gate, nouns: Nouns) -> Iterable[Row]:
         ("Servers.DestroyServer", gate.environment_or_cloud, nouns.servers.destroy),
         ("Servers.GetServerLogs", gate.environment_or_cloud, nouns.process_logs.of_server),
         ("Logs.GetLobbyLogs", gate.cloud, nouns.process_logs.of_lobby),
+        ("Logs.ExportLobbyLogs", gate.cloud, nouns.exports.lobby_logs),
+        ("Logs.ExportLobbyHistory", gate.cloud, nouns.exports.lobby_history),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
 from pyservice.control.going_on import GoingOn
+from pyservice.control.lobbies import FAILURES_OF_RUNS
 from pyservice.control.lobby_runs import Runs, api_variables
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -35,14 +36,6 @@ LOOK_S: Final = 60.0
 """So often records, processes and leases are compared without a reason."""
 
 _RETRIES_S: Final = (0.1, 2.0)
-_FAILURES: Final[Mapping[str, str]] = {
-    "exec_failed": "EXEC_FAILED",
-    "out_of_memory": "OUT_OF_MEMORY",
-    "build_unusable": "BUILD_UNUSABLE",
-    "capacity": "CAPACITY_EXHAUSTED",
-    "no_ports": "PORTS_UNAVAILABLE",
-    "lost": "LOST",
-}
 _MESSAGES: Final[Mapping[str, str]] = {
     "OUT_OF_MEMORY": "It used more memory than its resources allow, and was ended.",
     "LOST": "What kept it is gone, and nobody knows how it ended.",
@@ -186,10 +179,10 @@ class ServerRuns:
         """Its process is there."""
         await self._write(lambda tx: servers.note_started(tx, run_id, now_ms()))
 
-    async def over(self, run_id: str, end: End) -> None:
+    async def over(self, run_id: str, end: End, tier: str = "") -> None:
         """Written first: a lease without a live record is ended by whoever finds it."""
         failure = None
-        code = _FAILURES.get(end.reason)
+        code = FAILURES_OF_RUNS.get(end.reason)
         if code is not None:
             failure = code, end.message or _MESSAGES.get(code, "It did not run.")
         await self._write(

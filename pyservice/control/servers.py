@@ -215,6 +215,8 @@ class Servers:
             for name, port in request.network.ports.entries.items()
             if not port.routing.HasField("host")
         }
+        if not protocols:
+            return {}
         wanted = runtime_pb2.LeaseRequest(
             server_id=server_id,
             namespace_id=namespace_id,

@@ -51,6 +51,8 @@ class Order:
     game_id: str
     build_id: str
     resources: Resources
+    tier: str = ""
+    """Name of these resources, where they have one."""
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     """Of the configuration."""
@@ -67,6 +69,7 @@ class Placed:
     owner: Owner
     build_id: str
     resources: Resources
+    tier: str = ""
     ports: Mapping[str, ProcessPort] = field(default_factory=dict)
     uid: int = 0
     kill_timeout_ms: int = KILL_TIMEOUT_MS
@@ -86,6 +89,7 @@ class Placed:
             "owner": self.owner,
             "build_id": self.build_id,
             "resources": list(self.resources),
+            "tier": self.tier,
             "ports": {name: list(port) for name, port in self.ports.items()},
             "uid": self.uid,
             "kill_timeout_ms": self.kill_timeout_ms,
@@ -98,6 +102,7 @@ class Placed:
             told["owner"],
             told["build_id"],
             Resources(*told["resources"]),
+            told["tier"],
             {name: ProcessPort(*port) for name, port in told["ports"].items()},
             int(told["uid"]),
             int(told["kill_timeout_ms"]),
@@ -117,6 +122,8 @@ class End(NamedTuple):
     """128 + n for signal n; None: it never ran, or nobody knows."""
     message: str = ""
     """A sentence, where there is more to say."""
+    started_ms: int | None = None
+    """Since the Unix epoch; None: it never ran."""
 
 
 class Unheard(Exception):
@@ -134,6 +141,6 @@ class Hearing(Protocol):
         """It runs."""
         ...
 
-    async def over(self, run_id: str, end: End) -> None:
+    async def over(self, run_id: str, end: End, tier: str) -> None:
         """It is over, or never ran. Told until it returns."""
         ...

@@ -116,6 +116,7 @@ def place(order: Order, others: Iterable[Placed], node: Node) -> Placed:
         order.owner,
         order.build_id,
         order.resources,
+        order.tier,
         ports,
         _free_uid(uids) if node.isolation == "user" else 0,
         order.kill_timeout_ms,

@@ -271,7 +271,7 @@ class Run:
             message=end.message or None,
         )
         hearing = self._home.hearing(self.owner)
-        await self._again(lambda: hearing.over(self.id, end))
+        await self._again(lambda: hearing.over(self.id, end, self._about.tier))
         if self._folder.was_started():
             groups = self._home.node.groups
             await self._home.in_thread(lambda: self._found.note_told(groups))
@@ -290,7 +290,8 @@ class Run:
         state = self._folder.state()
         if state is None or state.status != "ended":
             return End("lost", message="its keeper is gone and told no end")
-        return End(state.reason, state.exit_code, state.message)
+        started_ms = state.started_us // 1000 if state.pid else None
+        return End(state.reason, state.exit_code, state.message, started_ms)
 
     def _end_keeper(self) -> None:
         state = self._folder.state()

@@ -9,7 +9,7 @@ from sqlalchemy import and_, bindparam, insert, or_, select, update
 
 from pyservice.storage import portions
 from pyservice.storage.database import Database, Record, Transaction
-from pyservice.storage.tables import games, lobbies, namespaces
+from pyservice.storage.tables import games, lobbies, namespaces, versions
 
 CHANGING: Final = (
     "is_closed",
@@ -64,6 +64,23 @@ _OF_GAME = (
         namespaces.c.game_id == bindparam("game_id"), lobbies.c.lobby_id == bindparam("lobby_id")
     )
 )
+_WITHIN = (
+    select(
+        lobbies,
+        namespaces.c.name_id.label("namespace_name"),
+        versions.c.display_name.label("version_name"),
+    )
+    .join(namespaces, namespaces.c.namespace_id == lobbies.c.namespace_id)
+    .outerjoin(versions, versions.c.version_id == lobbies.c.version_id)
+    .where(
+        namespaces.c.game_id == bindparam("game_id"),
+        lobbies.c.create_ms <= bindparam("end_ms"),
+        or_(lobbies.c.stop_ms.is_(None), lobbies.c.stop_ms >= bindparam("start_ms")),
+        lobbies.c.lobby_id > bindparam("after"),
+    )
+    .order_by(lobbies.c.lobby_id)
+    .limit(bindparam("limit"))
+)
 _LIVE = (
     select(lobbies.c.lobby_id)
     .where(lobbies.c.stop_ms.is_(None), lobbies.c.lobby_id > bindparam("after"))
@@ -86,6 +103,22 @@ async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> Sequence[Recor
 async def of_game(tx: Transaction, game_id: str, lobby_id: str) -> Record | None:
     """Columns of `lobbies`; None when the game has no such lobby."""
     return await tx.first(_OF_GAME, {"game_id": game_id, "lobby_id": lobby_id})
+
+
+async def within(
+    tx: Transaction, game_id: str, start_ms: int, end_ms: int, after: str, limit: int
+) -> Sequence[Record]:
+    """Those of a game that were there at some time within a span: columns of `lobbies`, `namespace_name`,
+    `version_name`. By id, after one.
+    """
+    values = {
+        "game_id": game_id,
+        "start_ms": start_ms,
+        "end_ms": end_ms,
+        "after": after,
+        "limit": limit,
+    }
+    return await tx.all(_WITHIN, values)
 
 
 async def add_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -381,3 +381,23 @@ server_host_ports: Final = Table(
     _id("server_id", ForeignKey("servers.server_id"), nullable=False, index=True),
 )
 """Ports of this machine that a server that lives has for itself, without edge-guard."""
+
+lobby_runs: Final = Table(
+    "lobby_runs",
+    metadata,
+    _id("lobby_id", primary_key=True),
+    Column("tier", String(64), nullable=False),
+    _ms("start_ms", nullable=True),
+    _ms("end_ms", index=True),
+    Column("reason", String(32), nullable=False),
+    _text("message"),
+)
+"""What became of the process of a lobby that is over, as the runtime told it."""
+
+exports: Final = Table(
+    "exports",
+    metadata,
+    _id("export_id", primary_key=True),
+    _ms("expires_ms", index=True),
+)
+"""Files that were made for somebody to download; each is the object `exports/<id>`."""

@@ -152,6 +152,27 @@ async def _some_link_of_game(world: World) -> Fields:
     return {**await _some_link(world), "game_id": world.game_id}
 
 
+async def _new_server(world: World) -> Fields:
+    """One that is over at once."""
+    return world.hosted.wanted(play="exit:0")
+
+
+async def _some_server(world: World) -> Fields:
+    """One that goes on until it is ended."""
+    server_id = await world.hosted.server()
+    return {**_environment(world), "server_id": server_id, "override_kill_timeout": 0}
+
+
+def _environment(world: World) -> Fields:
+    return {"game_id": world.game_id, "environment_id": "prod"}
+
+
+def _of_server(**more: Any) -> Callable[[World], Awaitable[Fields]]:
+    return _given(
+        lambda world: {**_environment(world), "server_id": world.hosted.server_id, **more}
+    )
+
+
 PORTS: Final = {"game": {"address": "127.0.0.1", "port": 4000}}
 MODES: Final = {"game_modes": ["arena"]}
 
@@ -273,8 +294,27 @@ _PLATFORM = (
         _given(lambda world: {"game_id": world.game_id, "namespace_id": "prod",
                               "lobby_id": world.past_lobby_id}),
         shows=lambda world: world.past_lobby_id),
+    Row("get_lobby_logs", Scope.GAME,
+        _given(lambda world: {"game_id": world.game_id, "lobby_id": world.hosted.lobby_id,
+                              "stream": "std_out"}),
+        shows=lambda _: "begins"),
     Row("get_ray_perf", Scope.ANY_CLOUD, _given(lambda world: {"ray_id": world.ray_id}),
         shows=lambda world: world.ray_id),
+)  # fmt: skip
+
+_ELSEWHERE = "NAMESPACE_NOT_FOUND"
+_SERVERS = (
+    Row("create_server", Scope.ENVIRONMENT, _new_server,
+        changes=frozenset({"servers", "server_tags"}), elsewhere=_ELSEWHERE),
+    Row("get_server", Scope.ENVIRONMENT, _of_server(),
+        shows=lambda world: world.hosted.server_id, elsewhere=_ELSEWHERE),
+    Row("list_servers", Scope.ENVIRONMENT,
+        _given(lambda world: {**_environment(world), "include_destroyed": True}),
+        shows=lambda world: world.hosted.server_id, elsewhere=_ELSEWHERE),
+    Row("destroy_server", Scope.ENVIRONMENT, _some_server, changes=frozenset({"servers"}),
+        elsewhere=_ELSEWHERE),
+    Row("get_server_logs", Scope.ENVIRONMENT, _of_server(stream="std_out"),
+        shows=lambda world: world.hosted.said, elsewhere=_ELSEWHERE),
 )  # fmt: skip
 
 ROWS: Final = (
@@ -285,5 +325,6 @@ ROWS: Final = (
     *_TOKENS,
     *_MATCHMAKER,
     *_PLATFORM,
+    *_SERVERS,
     *authorization_files.ROWS,
 )

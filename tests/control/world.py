@@ -20,10 +20,22 @@ from pyservice.storage import groups, namespaces, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
-from tests import programs
-from tests.control.files import put
+from tests.control.hosting import Hosted
 from tests.household import ARENA_MODES, Developer, Door, House, HttpDoor, eventually
 from tests.patience import PATIENCE_S
+
+PAID_MS: Final = 1
+PAID_TS: Final = "1970-01-01T00:00:00.001Z"
+MOVING: Final = frozenset({"rays", "service_state", "lobbies", "alembic_version"})
+"""Tables that are written without anybody having called."""
+MOVING_COLUMNS: Final = {
+    "servers": {
+        *("start_ms", "destroy_ms", "is_placed", "exit_code", "failure", "failure_message"),
+    }
+}
+"""And columns: what becomes of a process."""
+
+IDS: Final = RecordIds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,120 @@ class Bearer:
     is_of_namespace: bool = False
 
 
+class Records:
+    """The records of a running service, under its feet."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def identity(self, *group_names: str) -> tuple[str, list[str]]:
+        """A new identity, and new groups that it owns."""
+        identity_id, group_ids = IDS.new(), []
+        async with self.database.write() as tx:
+            await groups.add_identity(tx, identity_id, "Somebody", now_ms())
+            for name in group_names:
+                group_ids.append(IDS.new())
+                await groups.add(tx, group_ids[-1], name, identity_id, now_ms())
+        return identity_id, group_ids
+
+    async def cloud_token(
+        self,
+        identity_id: str,
+        group_id: str | None = None,
+        game_id: str | None = None,
+        *,
+        expires_ms: int | None = None,
+        is_revoked: bool = False,
+    ) -> tuple[str, str]:
+        """Token and id."""
+        secret, token_id = new_secret("cloud"), IDS.new()
+        async with self.database.write() as tx:
+            await tokens.add_cloud(
+                tx,
+                token_id,
+                secret.sha256,
+                identity_id,
+                group_id,
+                game_id,
+                now_ms(),
+                expires_ms=expires_ms,
+            )
+            if is_revoked:
+                await tokens.revoke_cloud(tx, token_id, now_ms())
+        return secret.token, token_id
+
+    async def environment_token(self, namespace_id: str, expires_ms: int) -> str:
+        """An env_ token that ends; the data plane learns of it with the next change."""
+        secret = new_secret("env")
+        async with self.database.write() as tx:
+            await tokens.add_of_namespace(
+                tx,
+                IDS.new(),
+                namespace_id,
+                "env",
+                now_ms(),
+                sha256=secret.sha256,
+                expires_ms=expires_ms,
+            )
+        return secret.token
+
+    async def leave(self, identity_id: str, group_id: str) -> None:
+        async with self.database.write() as tx:
+            await tx.run(
+                delete(members).where(
+                    members.c.identity_id == identity_id, members.c.group_id == group_id
+                )
+            )
+
+    async def past_lobby(self, namespace_id: str, version_id: str) -> str:
+        """Id of a lobby that has ended."""
+        values = {
+            "lobby_id": str(uuid4()),
+            "namespace_id": namespace_id,
+            "game_mode": "arena",
+            "region_id": "local",
+            "version_id": version_id,
+            "publicity": "public",
+            "is_closed": False,
+            "is_stopping": False,
+            "create_ms": now_ms(),
+            "stop_ms": now_ms(),
+            "stop_reason": "removed",
+        }
+        async with self.database.write() as tx:
+            await tx.run(insert(lobbies), values)
+        return str(values["lobby_id"])
+
+    async def site_user(self, namespace_id: str, user: str) -> None:
+        """A user of the site whose password nobody knows."""
+        async with self.database.write() as tx:
+            await namespaces.add_user(tx, namespace_id, user, "")
+
+    async def pay(self, group_id: str) -> None:
+        """Something for the billing to tell."""
+        values = {"payment_failed_ms": PAID_MS}
+        async with self.database.write() as tx:
+            await tx.run(
+                update(groups_table).where(groups_table.c.group_id == group_id).values(**values)
+            )
+
+    async def tables(self) -> dict[str, int]:
+        """A number per table that is another one when any row is."""
+        told = {}
+        async with self.database.read() as tx:
+            for table in metadata.sorted_tables:
+                if table.name not in MOVING:
+                    rows = await tx.all(still(table))
+                    told[table.name] = hash(frozenset(tuple(row) for row in rows))
+        return told
+
+
+def still(table: Table) -> Select[Any]:
+    """Rows of a table as callers left them."""
+    moving = MOVING_COLUMNS.get(table.name, ())
+    return select(*(column for column in table.columns if column.name not in moving))
+
+
 class World:
     """A game with a namespace and a lobby, what else there is, and everybody who may call."""
 
@@ -54,10 +180,10 @@ class World:
         self.door = door
         self._scraper = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
         self.domain = f"{uuid4().hex}.example"
+        self._hosted: dict[str, Hosted] = {}
+        """By game."""
         self.starting: Any = None
         """As `attach` answered it: see `starts`."""
-        self._builds: dict[str, str] = {}
-        """By game."""
         self.lobby_state = ""
         """What the lobby said last, of whoever asks for it."""
 
@@ -80,7 +206,8 @@ class World:
         self.version_id = game["game"]["versions"][0]["version_id"]
         self.past_lobby_id = await records.past_lobby(self.namespace_id, self.version_id)
         await self._files()
-        await self._processes()
+        self.hosted = self._hosted[self.game_id]
+        await self.hosted.begin()
         self.ray_id = await self._ray()
         self.bearers = [
             *_nobodies(),
@@ -98,53 +225,6 @@ class World:
         of_site = {**of_game, "display_name": "x", "files": [file]}
         self.site_id = (await self.owner.good("create_site", **of_site))["site_id"]
         self.avatar_id = (await self.owner.good("prepare_avatar", **of_game, **file))["upload_id"]
-
-    async def server(self, *arguments: str, **more: Any) -> Any:
-        """A new server of the game. It runs until it is ended; `play` is what it does (`tests.programs.server`)."""
-        runtime = {
-            "build": self.server_build_id,
-            "arguments": arguments,
-            "environment": {"PLAY": more.pop("play", "")},
-        }
-        wanted = {**self.server_fields(), **more, "runtime": runtime}
-        return (await self.owner.good("create_server", **wanted))["server"]
-
-    @property
-    def server_build_id(self) -> str:
-        """Of a small game server."""
-        return self._builds[self.game_id]
-
-    def server_fields(self) -> dict[str, Any]:
-        """Of a server that is over at once."""
-        return {
-            "game_id": self.game_id,
-            "environment_id": "prod",
-            "datacenter": "local",
-            "network": {"ports": {}},
-            "resources": {"cpu": 10, "memory": 64},
-            "runtime": {"build": self.server_build_id, "environment": {"PLAY": "exit:0"}},
-            "tags": {"mode": "duel"},
-        }
-
-    async def _processes(self) -> None:
-        """A server that is over, and a lobby that the service runs; both have written something."""
-        self.said = uuid4().hex
-        self.server_id = (await self.server(self.said, play="exit:0"))["id"]
-        token = await self.owner.public_token(self.game_id)
-        created = await self.door.call("create", {"game_mode": "hosted"}, token=token)
-        assert created.code == "OK", created
-        self.hosted_lobby_id = created.body["lobby"]["lobby_id"]
-        of_game: dict[str, Any] = {"game_id": self.game_id, "stream": "std_out"}
-
-        async def have_spoken() -> bool:
-            ids = {"environment_id": "prod", "server_id": self.server_id}
-            lobby_id = self.hosted_lobby_id
-            told = await self.owner.good("get_server_logs", **of_game, **ids)
-            # The control plane hears of the lobby a moment later.
-            lobby = await self.owner.call("get_lobby_logs", **of_game, lobby_id=lobby_id)
-            return bool(told["lines"] and lobby.code == "OK" and lobby.body["lines"])
-
-        await eventually(have_spoken)
 
     async def starts(self) -> None:
         """A lobby of the namespace is starting, and is `starting` from now on."""
@@ -194,7 +274,10 @@ class World:
         }
         modes = {name: mode}
         if name == "arena":
-            modes["hosted"] = await self._hosted(developer, game_id)
+            hosted = Hosted(developer, game_id)
+            await hosted.upload()
+            modes["hosted"] = hosted.mode()
+            self._hosted[game_id] = hosted
         config = {"matchmaker": {"game_modes": modes}}
         version_id = await developer.version(game_id, config)
         fields = {"game_id": game_id, "namespace_id": "prod"}
@@ -203,23 +286,6 @@ class World:
             "set_mm_config", **fields, lobby_count_max=10_000, max_players=1_000_000
         )
         return game_id
-
-    async def _hosted(self, developer: Developer, game_id: str) -> dict[str, Any]:
-        """A mode whose lobbies the service starts; they are there as long as the tokens of their players."""
-        content = programs.server_archive()
-        image: dict[str, Any] = {"path": "server.tar", "content_length": len(content)}
-        made = await developer.good(
-            "create_game_build", game_id=game_id, display_name="server", image_file=image
-        )
-        assert (await put(made["image_presigned_request"], content)).status_code == 200
-        await developer.good("complete_upload", upload_id=made["upload_id"])
-        self._builds[game_id] = made["build_id"]
-        return {
-            "player_token_ttl": 3_600_000,
-            "tier": "basic-1d16",
-            "actions": {"create": {"enabled": True, "enable_public": True}},
-            "docker": {"image_id": made["build_id"], "ports": {"game": {"protocol": "tcp"}}},
-        }
 
     async def _clouds(
         self, other_group_id: str, stranger_id: str, stranger_group_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -56,8 +57,7 @@ def stage(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     house = House(folder, runtime=test_programs.SETTINGS, empty_lobby_grace_ms=GRACE_MS)
     with running(house):
         stage = Stage(house, programs)
-        stage.create()
-        stage.deploy("1.0.0")
+        stage.deploy()
         yield stage
 
 
@@ -68,8 +68,7 @@ def players(stage: Stage) -> Iterator[Players]:
 
 
 def test_find_starts_it_and_bots_play_through_edge_guard_until_they_leave(stage: Stage) -> None:
-    with contextlib.closing(stage.bots("crowd", 8, 4)) as bots:
-        until(lambda: stage.players("crowd") == 8)
+    with contextlib.closing(stage.bots("crowd", 8, seconds=4)) as bots:
         report = bots.report()
     assert (report["joined"], report["played"], report["failures"]) == (8, 8, {})
     [lobby_id] = report["lobbies"]
@@ -118,7 +117,7 @@ def test_a_player_who_falls_silent_is_told_so_and_frees_the_slot(
 
 def test_two_lobbies_do_not_mix(stage: Stage, players: Players) -> None:
     here, there = players.enter("alone"), players.enter("other-pair")
-    with contextlib.closing(stage.bots("other-pair", 3, 2)) as bots:
+    with contextlib.closing(stage.bots("other-pair", 3, seconds=2)) as bots:
         report = bots.report()
     assert report["played"] == 3
     assert len(report["lobbies"]) == 2
@@ -131,16 +130,15 @@ def test_two_lobbies_do_not_mix(stage: Stage, players: Players) -> None:
     players.at(reserved).enter()
 
 
-def test_a_drained_lobby_tells_its_players_and_ends_in_order(stage: Stage) -> None:
-    staging = stage.elsewhere("staging")
-    staging.deploy("1.0.1")
-    with contextlib.closing(Players(staging)) as players:
-        player = players.enter("drained")
-        staging.deploy("1.0.2")
-        assert player.wait_for(ENDED, player.input) == bytes([SERVER_STOPS])
-    end = staging.end_of(player.place.lobby_id)
-    assert (end["failed"], end["exit_code"]) == (False, 0)
-    assert staging.lines(player.place.lobby_id)[-1].endswith("ended: asked to stop")
+def test_sigterm_to_a_server_ends_it_in_order_and_players_at_edge_guard_are_told(
+    stage: Stage, players: Players
+) -> None:
+    player = players.enter("stopped")
+    os.kill(stage.pid(player.place.lobby_id), signal.SIGTERM)
+    assert player.wait_for(ENDED) == bytes([SERVER_STOPS])
+    assert stage.end_of(player.place.lobby_id)["exit_code"] == 0
+    assert stage.lines(player.place.lobby_id)[-1].endswith("ended: asked to stop")
+    assert stage.lines(player.place.lobby_id, "std_err") == []
 
 
 def test_the_server_of_a_deleted_lobby_ends_in_order(stage: Stage, players: Players) -> None:
@@ -257,12 +255,13 @@ def test_a_client_whose_address_changes_goes_on_once_it_hears_at_the_new_one(
 def test_nobody_loses_a_session_while_the_service_is_killed_and_started_again(
     stage: Stage,
 ) -> None:
-    with contextlib.closing(stage.bots("siege", 12, 25)) as bots:
+    with contextlib.closing(stage.bots("siege", 12)) as bots:
         for _ in range(2):
             until(lambda: stage.players("siege") == 12)
             stage.kill()
             stage.house.start()
         until(lambda: stage.players("siege") == 12)
+        bots.stop()
         report = bots.report()
     assert (report["played"], report["failures"]) == (12, {})
     [lobby_id] = report["lobbies"]
@@ -283,7 +282,7 @@ def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_rele
     stage.kill()
     try:
         reserved.say(reserved.hello())
-        ticks = ticks_of(player, lambda: reserved.hear())
+        ticks = ticks_of(player, lambda: reserved.hear(0.001))
         assert ticks.heard == Told(REFUSED, bytes([UNDECIDED]))
         assert CONFIRM_S - 1 < ticks.passed * 0.05 < CONFIRM_S + 5
         assert ticks.count > ticks.passed * 0.9

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -24,15 +25,15 @@ from tests.programs import upload_build
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 GAME: Final = "stardust"
+PATH: Final = f"/cloud/games/{GAME}/namespaces/prod"
 PORTS: Final = {"game": {"protocol": "udp"}}
 SILENCE_MS: Final = 400
-DRAIN_MS: Final = 500
 MODES: Final[dict[str, dict[str, Any]]] = {
     "crowd": {"max_players": 32},
     "pair": {"max_players": 2},
     "other-pair": {"max_players": 2},
     "alone": {"max_players": 2},
-    "drained": {"max_drain_ms": DRAIN_MS},
+    "stopped": {},
     "siege": {"max_players": 16},
     "outage": {"max_players": 2},
     "wire": {"max_players": 32},
@@ -76,15 +77,13 @@ class Place(NamedTuple):
 class Stage:
     """A running service with the game in one of its namespaces."""
 
-    def __init__(self, house: House, programs: Path, namespace: str = "prod") -> None:
+    def __init__(self, house: House, programs: Path) -> None:
         self.house = house
         self.programs = programs
-        self.path = f"/cloud/games/{GAME}/namespaces/{namespace}"
         self.public_token = ""
-        self._config: dict[str, Any] = {}
 
-    def create(self) -> None:
-        """As a developer does: the game, and a build of it."""
+    def deploy(self) -> None:
+        """As a developer does: build, version, namespace, token."""
         group = {"developer_group_id": self.house.group_id, "display_name": "Stardust"}
         self.cloud("POST", "/cloud/games", group)
         build = upload_build(self.cloud, GAME, server_archive(self.programs))
@@ -92,20 +91,10 @@ class Stage:
         for name, mode in MODES.items():
             docker = {"ports": PORTS, **({} if name == BY_HAND else {"image_id": build})}
             modes[name] = {"tier": "basic-1d16", **mode, "docker": docker | mode.get("docker", {})}
-        self._config = {"matchmaker": {"game_modes": modes}}
-
-    def deploy(self, name: str) -> None:
-        """The namespace runs a new version of this name."""
-        version = {"display_name": name, "config": self._config}
+        version = {"display_name": "1.0.0", "config": {"matchmaker": {"game_modes": modes}}}
         made = self.cloud("POST", f"/cloud/games/{GAME}/versions", version)
-        self.cloud("PUT", f"{self.path}/version", {"version_id": made["version_id"]})
-        self.public_token = self.cloud("POST", f"{self.path}/tokens/public", {})["token"]
-
-    def elsewhere(self, namespace: str) -> Stage:
-        """The same game in another namespace."""
-        other = Stage(self.house, self.programs, namespace)
-        other._config = self._config
-        return other
+        self.cloud("PUT", f"{PATH}/version", {"version_id": made["version_id"]})
+        self.public_token = self.cloud("POST", f"{PATH}/tokens/public", {})["token"]
 
     # What is asked of the service
 
@@ -155,7 +144,7 @@ class Stage:
 
     def lobby(self, lobby_id: str) -> dict[str, Any]:
         """Its record."""
-        found: dict[str, Any] = self.cloud("GET", f"{self.path}/logs/lobbies/{lobby_id}")["lobby"]
+        found: dict[str, Any] = self.cloud("GET", f"{PATH}/logs/lobbies/{lobby_id}")["lobby"]
         return found
 
     def end_of(self, lobby_id: str) -> dict[str, Any]:
@@ -173,8 +162,13 @@ class Stage:
 
     # What runs
 
-    def bots(self, mode: str, count: int, seconds: int) -> Bots:
-        """So many in one process."""
+    def pid(self, lobby_id: str) -> int:
+        """Of the server, as its keeper notes it."""
+        [state] = self.house.data_dir.glob(f"**/{lobby_id}/state")
+        return int(re.search(r"^pid=(\d+)$", state.read_text(), re.MULTILINE)[1])  # type: ignore[index]
+
+    def bots(self, mode: str, count: int, seconds: int = 0) -> Bots:
+        """So many in one process; 0 s: until they are stopped."""
         return Bots(self, mode, count, seconds)
 
     def kill(self) -> None:
@@ -196,7 +190,7 @@ class Stage:
             port = free.getsockname()[1]
         ports = {"game": {"address": "127.0.0.1", "port": port}}
         body = {"game_mode": BY_HAND, "ports": ports}
-        made = self.cloud("POST", f"{self.path}/lobbies/attach", body)
+        made = self.cloud("POST", f"{PATH}/lobbies/attach", body)
         environment = {
             "HOSTING_API_URL": f"http://{self.house.said['http']}",
             "HOSTING_LOBBY_ID": made["lobby_id"],
@@ -250,6 +244,10 @@ class Bots:
         report: dict[str, Any] = json.loads(said)
         return report
 
+    def stop(self) -> None:
+        """They say goodbye."""
+        self._process.send_signal(signal.SIGTERM)
+
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -277,7 +275,6 @@ class Player:
         self.close()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(self.place.server)
-        self.socket.settimeout(0.05)
         return self.socket
 
     def hello(self, token: str = "") -> bytes:
@@ -294,8 +291,9 @@ class Player:
         with contextlib.suppress(ConnectionRefusedError):
             self.socket.send(datagram)
 
-    def hear(self) -> Told | None:
+    def hear(self, patience_s: float = 0.05) -> Told | None:
         """The next datagram, if one comes soon."""
+        self.socket.settimeout(patience_s)
         try:
             heard = self.socket.recv(2048)
         except (TimeoutError, ConnectionRefusedError):
@@ -355,7 +353,7 @@ class Players:
 
 
 class Ticks(NamedTuple):
-    """What a player saw of the world while it waited for something."""
+    """What a player saw of the world while something was waited for."""
 
     count: int
     passed: int

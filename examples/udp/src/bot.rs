@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::find::{Found, find};
 use crate::http::Address;
 use crate::protocol::{DATAGRAM_BYTES_MAX, Ending, Pass, Refusal, Said, State, Told};
+use crate::system::is_asked_to_stop;
 use crate::world::direction_to;
 
 /// Time between two inputs.
@@ -31,8 +32,8 @@ pub struct Plan {
     pub mode: String,
     /// Name of the port.
     pub port_name: String,
-    /// How long to play once in.
-    pub time: Duration,
+    /// How long to play once in; None: until asked to stop.
+    pub time: Option<Duration>,
 }
 
 /// How it went.
@@ -102,7 +103,7 @@ pub fn play(plan: &Plan) -> Notes {
     }
 }
 
-fn play_at(found: &Found, time: Duration) -> io::Result<Notes> {
+fn play_at(found: &Found, time: Option<Duration>) -> io::Result<Notes> {
     let any = if found.server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(found.server)?;
@@ -118,7 +119,7 @@ fn play_at(found: &Found, time: Duration) -> io::Result<Notes> {
 /// Says hello until it is answered.
 fn enter(wire: &mut Wire, token: &str) -> io::Result<Result<Pass, Course>> {
     let until = Instant::now() + HELLOS;
-    while Instant::now() < until {
+    while Instant::now() < until && !is_asked_to_stop() {
         wire.say(&Said::Hello { token });
         let again = Instant::now() + HELLO;
         while Instant::now() < again {
@@ -133,14 +134,17 @@ fn enter(wire: &mut Wire, token: &str) -> io::Result<Result<Pass, Course>> {
     Ok(Err(Course::NotAnswered))
 }
 
-/// Plays until the time is over or the server ends it, and says goodbye.
-fn fly(wire: &mut Wire, pass: Pass, time: Duration) -> io::Result<Notes> {
+/// Plays until the time is over, somebody asks us to stop, or the server ends it; and says goodbye.
+fn fly(wire: &mut Wire, pass: Pass, time: Option<Duration>) -> io::Result<Notes> {
     let began = Instant::now();
     let mut pilot = Pilot::new(pass, began);
-    let until = began + time;
+    let until = time.map(|time| began + time);
     let (mut next_input, mut next_ping) = (began, began);
-    while Instant::now() < until {
+    while !is_asked_to_stop() {
         let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            break;
+        }
         if now >= next_input {
             wire.say(&pilot.input());
             next_input = now + INPUT;
@@ -149,7 +153,7 @@ fn fly(wire: &mut Wire, pass: Pass, time: Duration) -> io::Result<Notes> {
             wire.say(&Said::Ping { payload: &pilot.ping(now) });
             next_ping = now + PING;
         }
-        let heard = wire.hear(next_input.min(next_ping).min(until))?;
+        let heard = wire.hear(next_input.min(next_ping))?;
         if let Some(Told::Ended(why)) = heard {
             pilot.notes.course = Course::Ended(why);
             return Ok(pilot.finish());

@@ -5,7 +5,7 @@
 //!   (nobody) ─────► waiting ──────────────► seated ─────────────► (nobody; its slot is given back)
 //!                      │ refused, undecided
 //!                      ▼
-//!            remembered for a while, so that the same hello is answered without another call
+//!            remembered for a while, as are those who left: the same hello is answered without another call
 //! ```
 //!
 //! A seat is found by its pass, not by an address, so it follows its client elsewhere: whoever shows the pass from another
@@ -135,8 +135,7 @@ impl Seats {
         let id = match decision.and(free) {
             Ok(id) => id,
             Err(why) => {
-                self.refusals.truncate(REFUSALS_MAX - 1);
-                self.refusals.push_front((token, why));
+                self.remember(token, why);
                 return Some((address, Err(why)));
             }
         };
@@ -166,7 +165,7 @@ impl Seats {
     /// A player leaves.
     pub fn bye(&mut self, pass: Pass) -> Option<Seat> {
         self.find(pass)?;
-        self.seats[usize::from(pass.id)].take()
+        self.stand_up(pass.id.into())
     }
 
     /// A player who has been silent for too long: it is out now. Ask until there is none.
@@ -174,7 +173,19 @@ impl Seats {
         let silence = self.silence;
         let is_silent = |seat: &Seat| now.saturating_duration_since(seat.heard) >= silence;
         let id = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_silent))?;
-        Some((id as u16, self.seats[id].take()?))
+        Some((id as u16, self.stand_up(id)?))
+    }
+
+    /// The token was good once.
+    fn stand_up(&mut self, id: usize) -> Option<Seat> {
+        let seat = self.seats[id].take()?;
+        self.remember(seat.token.clone(), Refusal::TokenUsed);
+        Some(seat)
+    }
+
+    fn remember(&mut self, token: String, why: Refusal) {
+        self.refusals.truncate(REFUSALS_MAX - 1);
+        self.refusals.push_front((token, why));
     }
 
     fn find(&mut self, pass: Pass) -> Option<&mut Seat> {
@@ -244,6 +255,7 @@ mod tests {
         assert_eq!(seats.input(Pass { id: 900, ..pass }, address(1), false, 6, now), Input::Unknown);
         assert!(seats.bye(forged).is_none());
         assert_eq!(seats.bye(pass).unwrap().token, "one");
+        assert_eq!(seats.hello("one", address(1)), Hello::Refuse(Refusal::TokenUsed));
         assert_eq!(seats.input(pass, address(1), false, 6, now), Input::Unknown);
     }
 

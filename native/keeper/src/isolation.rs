@@ -5,9 +5,9 @@
 //!
 //! - `User`: a root that has only what is listed, process ids of its own, then another user. Needs root.
 //! - `Namespace`: the same in a user namespace.
-//! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. It is the
-//!   weakest: modes, owners and resource limits of what has the program's user are its to change, wherever that is. So
-//!   it is for machines where the others cannot be had.
+//! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. It is
+//!   the weakest: modes, owners and resource limits of what has the program's user are its to change, wherever that
+//!   is. So it is for machines where the others cannot be had.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -33,8 +33,8 @@ use crate::spec::{Isolation, Spec};
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// Under Landlock the whole of `/proc` would show others' environments and memory. Children of the program have not even
-/// their own there.
+/// Under Landlock the whole of `/proc` would show others' environments and memory. Children of the program have not
+/// even their own there.
 const HARMLESS: [&str; 8] = [
     "/proc/self",
     "/proc/cpuinfo",
@@ -212,9 +212,7 @@ impl Cage {
         if self.owner().is_some() {
             self.become_user()?;
         }
-        let none = CapabilitySet::empty();
-        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-        set_capabilities(None, sets).map_err(|error| failure("capabilities", error))
+        drop_capabilities().map_err(|error| failure("capabilities", error))
     }
 
     fn become_user(&self) -> Result<(), Failure> {
@@ -263,6 +261,12 @@ fn leave_abstract_sockets() -> Result<(), Failure> {
         .and_then(RulesetCreated::restrict_self)
         .map(drop)
         .map_err(|error| Failure(format!("landlock: {error}")))
+}
+
+/// Those that this process has; what it runs may get them again by being root.
+pub fn drop_capabilities() -> rustix::io::Result<()> {
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
 const NOBODY: u32 = 65_534;

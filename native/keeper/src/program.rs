@@ -13,9 +13,8 @@ use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, kill_process, kill_process_group, nice,
     set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid, wait,
 };
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use crate::isolation::{Cage, Failure};
+use crate::isolation::{Cage, Failure, drop_capabilities};
 use crate::spec::{Isolation, Spec};
 
 /// A program that runs, or ran for a moment.
@@ -140,8 +139,7 @@ fn die_with_keeper(failure: &File) -> Result<(), Failure> {
 /// The program has the same user and must not look into who is a copy of the keeper.
 fn be_untouchable() -> rustix::io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+    drop_capabilities()
 }
 
 fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
@@ -237,7 +235,7 @@ impl Plan {
             match wait(WaitOptions::empty()) {
                 Ok(Some((pid, status))) if pid == program => {
                     let raw = status.as_raw().to_ne_bytes();
-                    // SAFETY: the descriptor is open, the bytes are there; ends this process, and with it all others here.
+                    // SAFETY: the descriptor is open, the bytes are there; the end of this process is that of all here.
                     unsafe {
                         libc::write(verdict.as_raw_fd(), raw.as_ptr().cast(), raw.len());
                         libc::_exit(0)

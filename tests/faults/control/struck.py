@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
-from sqlalchemy import select
 
 from pyservice.cli.asking import control_socket
 from pyservice.control.feeding import Composer
@@ -27,7 +26,7 @@ from pyservice.rpc import InternalClient, Unreachable
 from pyservice.storage import numbers, uploads
 from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
-from tests.control.world import MOVING
+from tests.control.world import MOVING, still
 from tests.faults.shim import Rule, Shim
 from tests.household import Answer, Door, House
 from tests.patience import PATIENCE_S, FreeTime
@@ -243,7 +242,7 @@ class Witness:
         async with self._look() as tx:
             for table in metadata.sorted_tables:
                 if table.name not in MOVING:
-                    rows[table.name] = await tx.all(select(table))
+                    rows[table.name] = await tx.all(still(table))
         gone = {row.upload_id for row in rows["uploads"] if row.kind == uploads.GONE}
         for name in ("uploads", "upload_files"):
             rows[name] = [row for row in rows[name] if row.upload_id not in gone]

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.storage.database import open_database
+from tests import programs
 from tests.control.authorization import OK, Scope
 from tests.control.authorization_rows import ROWS
 from tests.control.world import Records, World
@@ -39,7 +40,8 @@ async def world(
     databases: Databases,
 ) -> AsyncIterator[World]:
     folder = tmp_path_factory.mktemp("house")
-    house = House(folder, databases.url(request.param), rays={"per_second": 10_000})
+    url, rays = databases.url(request.param), {"per_second": 10_000}
+    house = House(folder, url, rays=rays, runtime=programs.SETTINGS)
     try:
         house.start()
         database = open_database(house.database_url, house.data_dir / "control")

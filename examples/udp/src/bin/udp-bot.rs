@@ -1,5 +1,6 @@
-//! Bots in one process: flags in, a report out. Exit status 0 when all of them played to the end.
+//! Bots in one process: flags in, a report out. Exit status 0 when all of them played to the end; Ctrl-C is an end too.
 
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -9,10 +10,11 @@ use hosting_example_udp::bot::{Notes, Plan, play};
 use hosting_example_udp::http::Address;
 use hosting_example_udp::report::Report;
 use hosting_example_udp::settings::{Flags, number};
-use hosting_example_udp::system::say;
+use hosting_example_udp::system::{Waker, say};
 
 const USAGE: &str = "usage: udp-bot --api http://127.0.0.1:8080 --token-file FILE --mode MODE\n\
-    [--port game] [--count 1] [--seconds 10] [--json]";
+    [--port game] [--count 1] [--seconds 10] [--json]\n\
+    --seconds 0: until Ctrl-C.";
 const STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {
@@ -48,12 +50,13 @@ fn read(words: &[String]) -> Result<(Plan, usize), Vec<String>> {
     let mode = flags.parsed("mode", "", name);
     let port_name = flags.parsed("port", "game", name);
     let count = flags.parsed("count", "1", |text| number(text, 1..=10_000_usize));
-    let seconds = flags.parsed("seconds", "10", |text| number(text, 1..=86_400_u64));
+    let seconds = flags.parsed("seconds", "10", |text| number(text, 0..=86_400_u64));
     match (api, public_token, mode, port_name, count, seconds) {
         (Some(api), Some(public_token), Some(mode), Some(port_name), Some(count), Some(seconds))
             if problems.is_empty() =>
         {
-            Ok((Plan { api, public_token, mode, port_name, time: Duration::from_secs(seconds) }, count))
+            let time = (seconds > 0).then(|| Duration::from_secs(seconds));
+            Ok((Plan { api, public_token, mode, port_name, time }, count))
         }
         _ => Err(problems),
     }
@@ -72,13 +75,14 @@ fn token(path: &str) -> Result<String, String> {
 }
 
 /// Each has a thread of its own: they wait nearly always.
-fn play_all(plan: Plan, count: usize) -> std::io::Result<Vec<Notes>> {
+fn play_all(plan: Plan, count: usize) -> io::Result<Vec<Notes>> {
+    Waker::new()?.end_on_signals()?;
     let plan = Arc::new(plan);
     let start = |_| {
         let plan = plan.clone();
         Builder::new().stack_size(STACK).spawn(move || play(&plan))
     };
     let bots: Vec<JoinHandle<Notes>> = (0..count).map(start).collect::<Result<_, _>>()?;
-    let lost = |_| std::io::Error::other("a bot has failed");
+    let lost = |_| io::Error::other("a bot has failed");
     bots.into_iter().map(|bot| bot.join().map_err(lost)).collect()
 }

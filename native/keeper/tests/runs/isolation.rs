@@ -21,7 +21,10 @@ my ($ptrace, $mknod, $mount) = `uname -m` =~ /aarch64/ ? (117, 33, 40) : (101, 2
 sub broke { my ($what, $is_so) = @_; print "BROKE $what\n" if $is_so }
 sub opens { my ($how, $path) = @_; return open(my $file, $how, $path) ? 1 : 0 }
 sub lists { return opendir(my $folder, $_[0]) ? 1 : 0 }
-sub sees { opendir(my $folder, $_[0]) or return; return grep { !/^(\.\.?|scratch)$/ && "$_[0]/$_" ne $ours } readdir $folder }
+sub sees {
+    opendir(my $folder, $_[0]) or return;
+    return grep { !/^(\.\.?|scratch)$/ && "$_[0]/$_" ne $ours } readdir $folder;
+}
 for my $path ($key, "$other/state", "$other/spec", "$other/control", "/etc/passwd", "/etc/hostname", "$ours/spec",
               "$ours/state", "$ours/lock", "$ours/control", "$ours/log/00000000000000000000") {
     broke("reads $path", opens("<", $path) || opens("+<", $path));
@@ -30,13 +33,14 @@ for my $path ($other, "$other/scratch", "$other/log", $ours, "$ours/log", "/tmp"
     broke("sees $path/$_", 1) for sees($path);
     broke("makes $path/new", opens(">", "$path/new") || mkdir "$path/made");
 }
-for my $path ("/new", "/usr/new", "/usr/bin/sh", "/dev/new", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname",
-              "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger") {
+for my $path ("/new", "/usr/new", "/usr/bin/sh", "/dev/new", "/proc/sys/kernel/core_pattern",
+              "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger") {
     broke("writes $path", opens(">>", $path));
 }
 symlink $key, "link"; broke("reads by a symlink", opens("<", "link"));
 broke("links", link $key, "hard"); broke("removes", unlink $key); broke("renames", rename $key, "taken");
-broke("changes a mode", chmod 0777, $key) unless $is_weak; broke("changes an owner", chown $<, $<, $other) unless $is_weak;
+broke("changes a mode", chmod 0777, $key) unless $is_weak;
+broke("changes an owner", chown $<, $<, $other) unless $is_weak;
 for my $pid (@pids, getppid) {
     for my $name (qw(environ maps mem smaps auxv stack)) {
         broke("reads $name of $pid", open(my $file, "<", "/proc/$pid/$name") && sysread($file, my $got, 1));
@@ -221,5 +225,19 @@ fn only_what_is_the_runs_own_is_given_away() {
         let run = Run::new(way, "echo up", &[&format!("write={}", shared.path().display())]).begun();
         run.ended();
         assert_eq!((owner(&run.path("scratch")), owner(shared.path()), owner(run.folder.path())), (USER, 0, 0));
+    }
+}
+
+#[test]
+fn who_stays_root_under_landlock_has_none_of_its_powers() {
+    if !needs_root("root's powers") {
+        return;
+    }
+    let way = Way { isolation: "landlock", is_ordinary: false };
+    let run = Run::new(way, "while read line; do echo $line; done < /proc/self/status", &["uid=0", "gid=0"]).begun();
+    run.ended();
+    let said = run.said();
+    for name in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert!(said.contains(&format!("{name} 0000000000000000")), "{name} {said:?}");
     }
 }

@@ -99,3 +99,16 @@ fn a_sentence_about_a_strange_name_stays_one_line() {
     assert_eq!(state["reason"], "exec_failed");
     assert!(state["message"].starts_with("/bin/no such status=running x y z: No such file"), "{}", state["message"]);
 }
+
+#[test]
+fn of_many_who_start_a_folder_at_once_one_does() {
+    let run = Run::of_shell("printf x >> started; sleep 1000");
+    let all: Vec<_> = (0..8).map(|_| run.keeper().spawn().expect("keeper runs")).collect();
+    let mut codes: Vec<_> = all.into_iter().map(|mut one| one.wait().expect("ended").code()).collect();
+    codes.sort();
+    assert_eq!(codes, [vec![Some(0)], vec![Some(75); 7]].concat());
+    until(|| run.path("scratch/started").exists(), "it runs");
+    run.tell("stop 0");
+    run.ended();
+    assert_eq!(fs::read(run.path("scratch/started")).expect("marks"), b"x");
+}

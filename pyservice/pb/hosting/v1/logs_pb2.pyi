@@ -119,3 +119,35 @@ class GetLobbyLogsResponse(_message.Message):
     timestamps: _containers.RepeatedScalarFieldContainer[str]
     watch: _envelope_pb2.Watch
     def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...
+
+class ExportLobbyLogsRequest(_message.Message):
+    __slots__ = ("game_id", "lobby_id", "stream")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    lobby_id: str
+    stream: str
+    def __init__(self, game_id: _Optional[str] = ..., lobby_id: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+
+class ExportLobbyLogsResponse(_message.Message):
+    __slots__ = ("url",)
+    URL_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    def __init__(self, url: _Optional[str] = ...) -> None: ...
+
+class ExportLobbyHistoryRequest(_message.Message):
+    __slots__ = ("game_id", "query_start", "query_end")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    QUERY_START_FIELD_NUMBER: _ClassVar[int]
+    QUERY_END_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    query_start: int
+    query_end: int
+    def __init__(self, game_id: _Optional[str] = ..., query_start: _Optional[int] = ..., query_end: _Optional[int] = ...) -> None: ...
+
+class ExportLobbyHistoryResponse(_message.Message):
+    __slots__ = ("url",)
+    URL_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    def __init__(self, url: _Optional[str] = ...) -> None: ...

@@ -45,6 +45,16 @@ class LogsStub:
                 request_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordResponse.FromString,
                 _registered_method=True)
+        self.ExportLobbyLogs = channel.unary_unary(
+                '/hosting.v1.Logs/ExportLobbyLogs',
+                request_serializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyLogsRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyLogsResponse.FromString,
+                _registered_method=True)
+        self.ExportLobbyHistory = channel.unary_unary(
+                '/hosting.v1.Logs/ExportLobbyHistory',
+                request_serializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyHistoryRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyHistoryResponse.FromString,
+                _registered_method=True)
         self.GetLobbyLogs = channel.unary_unary(
                 '/hosting.v1.Logs/GetLobbyLogs',
                 request_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyLogsRequest.SerializeToString,
@@ -73,6 +83,24 @@ class LogsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportLobbyLogs(self, request, context):
+        """cloud_ of the game. What the process of a lobby wrote, as CSV with the columns timestamp, stream and line (decisions
+        8.10): a URL that is good for an hour. A new file each time.
+        Errors: GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportLobbyHistory(self, request, context):
+        """cloud_ of the game. Lobbies of all its namespaces that ran at some time within a span, as CSV (decisions 8.3): a URL
+        that is good for an hour. A new file each time.
+        Errors: GAME_NOT_FOUND, VALIDATION_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLobbyLogs(self, request, context):
         """cloud_ of the game. What the process of a lobby wrote (decisions 6.4, 8.3), as logs of servers: without watch_index
         the newest 1,000 lines, with it the oldest 1,000 after it; it waits for one. Kept for 7 days after its end.
@@ -94,6 +122,16 @@ def add_LogsServicer_to_server(servicer, server):
                     servicer.GetLobbyRecord,
                     request_deserializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_logs__pb2.GetLobbyRecordResponse.SerializeToString,
+            ),
+            'ExportLobbyLogs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportLobbyLogs,
+                    request_deserializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyLogsRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyLogsResponse.SerializeToString,
+            ),
+            'ExportLobbyHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportLobbyHistory,
+                    request_deserializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyHistoryRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_logs__pb2.ExportLobbyHistoryResponse.SerializeToString,
             ),
             'GetLobbyLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLobbyLogs,
@@ -156,6 +194,60 @@ class Logs:
             '/hosting.v1.Logs/GetLobbyRecord',
             hosting_dot_v1_dot_logs__pb2.GetLobbyRecordRequest.SerializeToString,
             hosting_dot_v1_dot_logs__pb2.GetLobbyRecordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportLobbyLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Logs/ExportLobbyLogs',
+            hosting_dot_v1_dot_logs__pb2.ExportLobbyLogsRequest.SerializeToString,
+            hosting_dot_v1_dot_logs__pb2.ExportLobbyLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportLobbyHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Logs/ExportLobbyHistory',
+            hosting_dot_v1_dot_logs__pb2.ExportLobbyHistoryRequest.SerializeToString,
+            hosting_dot_v1_dot_logs__pb2.ExportLobbyHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,6 @@
-"""Dynamic servers, their tags, and the ports of this machine that they have for themselves."""
+"""Dynamic servers, their tags, and the ports of this machine that they have for themselves; what became of the
+processes of lobbies; exports until they are removed.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -62,3 +64,21 @@ def upgrade() -> None:
     op.create_index(
         "ix_server_host_ports_server_id", "server_host_ports", ["server_id"], unique=False
     )
+    op.create_table(
+        "lobby_runs",
+        sa.Column("lobby_id", sa.String(36), nullable=False),
+        sa.Column("tier", sa.String(64), nullable=False),
+        sa.Column("start_ms", sa.BigInteger(), nullable=True),
+        sa.Column("end_ms", sa.BigInteger(), nullable=False),
+        sa.Column("reason", sa.String(32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("lobby_id", name="pk_lobby_runs"),
+    )
+    op.create_index("ix_lobby_runs_end_ms", "lobby_runs", ["end_ms"], unique=False)
+    op.create_table(
+        "exports",
+        sa.Column("export_id", sa.String(36), nullable=False),
+        sa.Column("expires_ms", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("export_id", name="pk_exports"),
+    )
+    op.create_index("ix_exports_expires_ms", "exports", ["expires_ms"], unique=False)

@@ -1,0 +1,182 @@
+"""CSV files of logs and of what became of lobbies (contract, exportLobbyLogs; decisions 8.3, 8.10).
+
+Written to the objects and given out by a signed address for an hour; an hour later they are removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+from pyservice.calls import Caller
+from pyservice.control import access
+from pyservice.control.changes import now_ms
+from pyservice.control.going_on import GoingOn
+from pyservice.control.names import refuse
+from pyservice.control.timestamps import rfc3339
+from pyservice.errors import ServiceError, field_problem
+from pyservice.ids import RecordIds
+from pyservice.pb.hosting.v1 import logs_pb2 as pb
+from pyservice.runtime.keeper import Folder, Stream
+from pyservice.storage import exports, lobbies, lobby_runs
+from pyservice.storage.database import Database, Record
+from pyservice.storage.objects import Objects
+
+GOOD_S: Final = 3_600
+_TIDY_S: Final = 600.0
+_RETRIES_S: Final = (5.0, _TIDY_S)
+_LATE_MS: Final = 3_600_000
+"""So long after its address ended a file is removed: a download that has begun may go on."""
+_INERT: Final = ("=", "+", "-", "@", "\t", "\r")
+_PORTION: Final = 1_000
+HISTORY: Final = (
+    *("lobby_id", "namespace_id", "namespace_name", "region_id", "tier", "version_id"),
+    *("version_name", "game_mode", "start_ts", "stop_ts", "total_uptime_ms", "query_uptime_ms"),
+    *("peak_players", "stop_reason"),
+)
+
+
+class Exports:
+    """The operations on exports."""
+
+    def __init__(
+        self,
+        database: Database,
+        objects: Objects,
+        ids: RecordIds,
+        folder_of: Callable[[str], Path],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._objects = objects
+        self._ids = ids
+        self._folder_of = folder_of
+        self._now_ms = clock_ms
+        # Each holds a whole file in memory.
+        self._one_at_a_time = asyncio.Lock()
+        self.going = GoingOn("exports", "exports not removed", pauses_s=_RETRIES_S)
+
+    async def lobby_logs(
+        self, request: pb.ExportLobbyLogsRequest, caller: Caller
+    ) -> pb.ExportLobbyLogsResponse:
+        """Contract, exportLobbyLogs. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL."""
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+            row = await lobbies.of_game(tx, game.game_id, request.lobby_id)
+        if row is None:
+            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        stream = cast(Stream, request.stream)
+        path = self._folder_of(row.lobby_id)
+        async with self._one_at_a_time:
+            content = await asyncio.to_thread(lambda: table(_LOG, _log_rows(path, stream)))
+            url = await self._put(content, f"{row.lobby_id}-{stream}.csv")
+        return pb.ExportLobbyLogsResponse(url=url)
+
+    async def lobby_history(
+        self, request: pb.ExportLobbyHistoryRequest, caller: Caller
+    ) -> pb.ExportLobbyHistoryResponse:
+        """Decisions 8.3. Raises GAME_NOT_FOUND, VALIDATION_FAILED, STORAGE_FULL."""
+        if request.query_end < request.query_start:
+            refuse([field_problem(["query_end"], "too-low", "must not be before query_start")])
+        span = (request.query_start, request.query_end)
+        rows: list[Sequence[object]] = []
+        after = ""
+        async with self._one_at_a_time:
+            while True:
+                async with self._database.read() as tx:
+                    game = await access.game(tx, caller, request.game_id)
+                    page = await lobbies.within(tx, game.game_id, *span, after, _PORTION)
+                    runs = await lobby_runs.find_many(tx, [row.lobby_id for row in page])
+                now = self._now_ms()
+                rows += (_history_row(row, runs.get(row.lobby_id), span, now) for row in page)
+                if len(page) < _PORTION:
+                    break
+                after = page[-1].lobby_id
+            content = await asyncio.to_thread(lambda: table(HISTORY, rows))
+            url = await self._put(content, f"{game.name_id}-lobbies.csv")
+        return pb.ExportLobbyHistoryResponse(url=url)
+
+    async def run(self) -> None:
+        """Until cancelled: files whose time is over are removed."""
+        await self.going.for_ever(self.tidy, every_s=_TIDY_S)
+
+    async def tidy(self) -> int:
+        """How many were removed."""
+        count = 0
+        while True:
+            async with self._database.read() as tx:
+                ids = await exports.ended(tx, self._now_ms())
+            if not ids:
+                return count
+            for export_id in ids:
+                await self._objects.delete(_key(export_id))
+            async with self._database.write() as tx:
+                await exports.remove(tx, ids)
+            count += len(ids)
+
+    async def _put(self, content: bytes, filename: str) -> str:
+        export_id = self._ids.new()
+        expires_ms = self._now_ms() + GOOD_S * 1000 + _LATE_MS
+        # First the record: what nobody knows nobody removes.
+        async with self._database.write() as tx:
+            await exports.add(tx, export_id, expires_ms)
+        await self._objects.put(_key(export_id), content)
+        return self._objects.presign_get(
+            _key(export_id), GOOD_S, filename=filename, content_type="text/csv; charset=utf-8"
+        )
+
+
+def _key(export_id: str) -> str:
+    return f"exports/{export_id}"
+
+
+_LOG: Final = ("timestamp", "stream", "line")
+
+
+def _log_rows(path: Path, stream: Stream) -> Iterator[Sequence[object]]:
+    for line in Folder(path).lines():
+        if line.stream == stream:
+            yield rfc3339(line.time_us // 1000), stream, line.text
+
+
+def _history_row(
+    row: Record, run: Record | None, span: tuple[int, int], now: int
+) -> Sequence[object]:
+    start_ms = row.create_ms if run is None or run.start_ms is None else run.start_ms
+    end_ms = now if row.stop_ms is None else row.stop_ms
+    within_ms = min(end_ms, span[1]) - max(start_ms, span[0])
+    return (
+        row.lobby_id,
+        row.namespace_id,
+        row.namespace_name,
+        row.region_id,
+        "" if run is None else run.tier,
+        row.version_id,
+        row.version_name or "",
+        row.game_mode,
+        rfc3339(start_ms),
+        "" if row.stop_ms is None else rfc3339(row.stop_ms),
+        max(0, end_ms - start_ms),
+        max(0, within_ms),
+        row.peak_players,
+        row.stop_reason or "",
+    )
+
+
+def table(names: Iterable[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """RFC 4180. Cells that a spreadsheet would take for a formula are made inert."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(names)
+    writer.writerows([_inert(cell) for cell in row] for row in rows)
+    return text.getvalue().encode()
+
+
+def _inert(cell: object) -> object:
+    if isinstance(cell, str) and cell.startswith(_INERT):
+        return "'" + cell
+    return cell

@@ -1,0 +1,47 @@
+"""What became of the processes of lobbies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import bindparam, delete, insert, select
+
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import lobby_runs
+
+_FIND = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids", expanding=True)))
+
+
+async def note(
+    tx: Transaction,
+    lobby_id: str,
+    tier: str,
+    start_ms: int | None,
+    end_ms: int,
+    reason: str,
+    message: str,
+) -> None:
+    """It is over; of several the first counts."""
+    if await tx.first(_FIND, {"ids": [lobby_id]}) is None:
+        row = {
+            "lobby_id": lobby_id,
+            "tier": tier,
+            "start_ms": start_ms,
+            "end_ms": end_ms,
+            "reason": reason,
+            "message": message,
+        }
+        await tx.run(insert(lobby_runs), row)
+
+
+async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:
+    """Columns of `lobby_runs` by lobby, of those that are over."""
+    if not lobby_ids:
+        return {}
+    rows = await tx.all(_FIND, {"ids": list(lobby_ids)})
+    return {row.lobby_id: row for row in rows}
+
+
+async def forget(tx: Transaction, before_ms: int) -> None:
+    """Those that have been over for longer."""
+    await tx.run(delete(lobby_runs).where(lobby_runs.c.end_ms < before_ms))

@@ -1,0 +1,82 @@
+"""What the service runs of a game that tests make: lobbies of a mode, and dynamic servers, all of one small build
+(`tests.programs.server`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from tests import programs
+from tests.control.files import put
+from tests.household import Developer, eventually
+
+
+class Hosted:
+    """A game's. `upload` first."""
+
+    def __init__(self, owner: Developer, game_id: str) -> None:
+        self._owner = owner
+        self._game_id = game_id
+        self.said = uuid4().hex
+        """What its first server wrote."""
+
+    async def upload(self) -> None:
+        """Its build is complete."""
+        content = programs.server_archive()
+        of_build: dict[str, Any] = {
+            "game_id": self._game_id,
+            "display_name": "server",
+            "image_file": {"path": "server.tar", "content_length": len(content)},
+        }
+        made = await self._owner.good("create_game_build", **of_build)
+        assert (await put(made["image_presigned_request"], content)).status_code == 200
+        await self._owner.good("complete_upload", upload_id=made["upload_id"])
+        self.build_id = str(made["build_id"])
+
+    def mode(self) -> dict[str, Any]:
+        """A mode whose lobbies the service starts; they are there as long as the tokens of their players."""
+        return {
+            "player_token_ttl": 3_600_000,
+            "tier": "basic-1d16",
+            "actions": {"create": {"enabled": True, "enable_public": True}},
+            "docker": {"image_id": self.build_id, "ports": {"game": {"protocol": "tcp"}}},
+        }
+
+    async def begin(self) -> None:
+        """A server that is over, and a lobby, which goes on; both have written something."""
+        self.server_id = await self.server(play="exit:0", arguments=[self.said])
+        token = await self._owner.public_token(self._game_id)
+        made = await self._owner.door.call("create", {"game_mode": "hosted"}, token=token)
+        assert made.code == "OK", made
+        self.lobby_id = str(made.body["lobby"]["lobby_id"])
+        await eventually(self._have_spoken)
+
+    async def _have_spoken(self) -> bool:
+        asked: dict[str, Any] = {"game_id": self._game_id, "stream": "std_out"}
+        of_server = {**asked, "environment_id": "prod", "server_id": self.server_id}
+        told = await self._owner.good("get_server_logs", **of_server)
+        # The control plane hears of the lobby a moment later.
+        lobby = await self._owner.call("get_lobby_logs", **asked, lobby_id=self.lobby_id)
+        return bool(told["lines"] and lobby.code == "OK" and lobby.body["lines"])
+
+    async def server(self, **more: Any) -> str:
+        """Id of a new one."""
+        made = await self._owner.good("create_server", **self.wanted(**more))
+        return str(made["server"]["id"])
+
+    def wanted(self, play: str = "", arguments: list[str] | None = None) -> dict[str, Any]:
+        """Of a new server; `play` is what it does, which is to go on until it is ended."""
+        return {
+            "game_id": self._game_id,
+            "environment_id": "prod",
+            "datacenter": "local",
+            "network": {"ports": {}},
+            "resources": {"cpu": 10, "memory": 64},
+            "runtime": {
+                "build": self.build_id,
+                "arguments": arguments or [],
+                "environment": {"PLAY": play},
+            },
+            "tags": {"mode": "duel"},
+        }

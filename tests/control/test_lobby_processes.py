@@ -1,0 +1,234 @@
+"""Lobbies as processes: found, reached, told of, their logs and exports (decisions 5.3, 5.8, 5.10, 8.3, 8.10)."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import programs
+from tests.control.test_builds import Back
+from tests.household import Answer, Developer, House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+TIER = "basic-1d8"
+TELL = b"""
+import json, os, sys
+names = [name for name in os.environ if name.startswith(("HOSTING_", "PORT"))]
+print(json.dumps({name: os.environ[name] for name in names if "TOKEN" not in name}), flush=True)
+print("=1+1", flush=True)
+print("to err", file=sys.stderr, flush=True)
+os.execv(sys.executable, [sys.executable, "-S", "server.py"])
+"""
+
+
+@pytest.fixture(scope="module")
+def lobbies_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("lobbies")
+    with running(House(folder, runtime=programs.SETTINGS, empty_lobby_grace_ms=200)) as house:
+        yield house
+
+
+class Game:
+    """A game whose lobbies are processes, at one door."""
+
+    def __init__(self, developer: Developer, game_id: str) -> None:
+        self.developer = developer
+        self.game_id = game_id
+        self.public_token = ""
+
+    async def deploy(self, name: str = "1.0.0", **modes: Any) -> str:
+        """Runs a version with these modes; its id."""
+        token = await self.developer.service_token(self.game_id)
+        back = Back(self.developer, self.game_id, token)
+        archive = programs.server_archive("python3", "-S", "tell.py", **{"tell.py": TELL})
+        build_id = await back.build(archive)
+        docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
+        entries = {
+            mode: {
+                "tier": TIER,
+                "max_players": 4,
+                **values,
+                "docker": {**docker, **values.get("docker", {})},
+            }
+            for mode, values in modes.items()
+        }
+        config = {"matchmaker": {"game_modes": entries}}
+        version_id = await self.developer.version(self.game_id, config, name)
+        await self.developer.good(
+            "set_version", game_id=self.game_id, namespace_id="prod", version_id=version_id
+        )
+        self.public_token = await self.developer.public_token(self.game_id)
+        return version_id
+
+    async def find(self, mode: str, **fields: Any) -> Answer:
+        door = self.developer.door
+        return await door.call("find", {"game_modes": [mode], **fields}, token=self.public_token)
+
+    async def found(self, mode: str, **fields: Any) -> Any:
+        answer = await self.find(mode, **fields)
+        assert answer.code == "OK", answer
+        return answer.body
+
+    async def record(self, lobby_id: str) -> Any:
+        answer = await self.developer.call(
+            "get_lobby_record", game_id=self.game_id, namespace_id="prod", lobby_id=lobby_id
+        )
+        return answer.body["lobby"] if answer.code == "OK" else None
+
+    async def over(self, lobby_id: str) -> Any:
+        """Its record, once it is over."""
+
+        async def looked() -> Any:
+            record = await self.record(lobby_id)
+            return record if record and "stopped" in record["status"] else None
+
+        return await eventually(looked)
+
+    async def logs(self, lobby_id: str, stream: str = "std_out") -> list[str]:
+        answer = await self.developer.good(
+            "get_lobby_logs", game_id=self.game_id, lobby_id=lobby_id, stream=stream
+        )
+        lines: list[str] = answer["lines"]
+        return lines
+
+    async def csv(self, slug: str, **fields: Any) -> list[dict[str, str]]:
+        url = (await self.developer.good(slug, game_id=self.game_id, **fields))["url"]
+        answer = httpx.get(url)
+        assert answer.headers["content-type"].startswith("text/csv")
+        assert "attachment" in answer.headers["content-disposition"]
+        assert answer.text.count("\r\n") == answer.text.count("\n")
+        return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def game(lobbies_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
+    door = lobbies_house.door(request.param)
+    developer = Developer(lobbies_house, door)
+    yield Game(developer, await developer.game())
+    await door.close()
+
+
+def echoed(port: Any) -> bytes:
+    with socket.create_connection((port["hostname"], port["port"]), 5) as connection:
+        connection.sendall(b"hello")
+        return connection.recv(100)
+
+
+async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Game) -> None:
+    version_id = await game.deploy(duel={"taggable": True})
+    began_ms = time.time() * 1000
+    found = await game.found("duel", tags={"map": "sea"})
+    port = found["ports"]["game"]
+    assert 26_000 <= port["port"] < 32_000
+    assert await asyncio.to_thread(echoed, port) == b"hello"
+    lobby_id = found["lobby"]["lobby_id"]
+
+    told = json.loads((await game.logs(lobby_id))[0])
+    assert told.pop("PORT") == told.pop("PORT_GAME") != str(port["port"])
+    assert told.pop("HOSTING_API_URL").startswith("http://127.0.0.1:")
+    assert told.pop("HOSTING_GRPC_ADDRESS").startswith("127.0.0.1:")
+    assert told.pop("HOSTING_NAMESPACE_ID")
+    assert told == {
+        "HOSTING_LOBBY_ID": lobby_id,
+        "HOSTING_NAMESPACE_NAME": "prod",
+        "HOSTING_VERSION_ID": version_id,
+        "HOSTING_GAME_MODE": "duel",
+        "HOSTING_REGION_ID": "local",
+        "HOSTING_MAX_PLAYERS": "4",
+        "HOSTING_MAX_PLAYERS_DIRECT": "4",
+        "HOSTING_MAX_PLAYERS_PARTY": "4",
+        "HOSTING_LOBBY_TAGS": '{"map": "sea"}',
+        "HOSTING_CPU": "375",
+        "HOSTING_MEMORY": "256",
+    }
+    again = await game.found("duel")
+    assert again["lobby"]["lobby_id"] == lobby_id
+
+    lines = await game.csv("export_lobby_logs", lobby_id=lobby_id, stream="std_out")
+    assert list(lines[0]) == ["timestamp", "stream", "line"]
+    assert [line["line"] for line in lines][1:3] == ["'=1+1", "begins"]
+    errors = await game.csv("export_lobby_logs", lobby_id=lobby_id, stream="std_err")
+    assert [line["line"] for line in errors] == ["to err"]
+
+    now_ms = int(time.time() * 1000)
+    [row] = await game.csv(
+        "export_lobby_history", query_start=int(began_ms) - 1_000, query_end=now_ms
+    )
+    assert (row["lobby_id"], row["version_name"], row["stop_ts"]) == (lobby_id, "1.0.0", "")
+    assert 0 <= int(row["query_uptime_ms"]) <= int(row["total_uptime_ms"])
+    record = await game.record(lobby_id)
+    assert record["create_ts"] <= record["start_ts"] <= record["ready_ts"]
+
+
+async def test_a_lobby_that_nobody_needs_any_more_is_stopped_and_told_of(game: Game) -> None:
+    await game.deploy(brief={"player_token_ttl": 5_000})
+    found = await game.found("brief")
+    lobby_id = found["lobby"]["lobby_id"]
+    record = await game.over(lobby_id)
+    assert record["status"]["stopped"]["failed"] is False
+    assert "failure" not in record
+    [row] = await game.csv("export_lobby_history", query_start=0, query_end=int(time.time() * 1000))
+    assert (row["lobby_id"], row["tier"], row["stop_reason"]) == (lobby_id, TIER, "stopped")
+
+    async def refused() -> bool:
+        try:
+            return await asyncio.to_thread(echoed, found["ports"]["game"]) == b""
+        except OSError:
+            return True
+
+    await eventually(refused)
+    assert (await game.logs(lobby_id))[1:3] == ["=1+1", "begins"], "logs stay"
+
+
+async def test_a_process_that_ends_before_it_is_ready_is_told_to_who_waits(game: Game) -> None:
+    await game.deploy(broken={"docker": {"env": {"PLAY": "exit:3"}}})
+    answer = await game.find("broken")
+    assert answer.code == "MATCHMAKER_LOBBY_START_FAILED"
+    listed = await game.developer.good(
+        "list_lobby_records", game_id=game.game_id, namespace_id="prod"
+    )
+    record = await game.over(listed["lobbies"][0]["lobby_id"])
+    assert record["status"]["stopped"] == {
+        "stop_ts": record["status"]["stopped"]["stop_ts"],
+        "failed": True,
+        "exit_code": 3,
+    }
+    assert record["failure"] == "EXITED"
+
+
+async def test_idle_lobbies_are_there_before_anybody_asks(game: Game) -> None:
+    await game.deploy(ready={"idle_lobbies": {"min": 1, "max": 1}})
+
+    async def listed() -> Any:
+        door = game.developer.door
+        answer = await door.call("list", {}, token=game.public_token)
+        return answer.body["lobbies"] if answer.code == "OK" else None
+
+    [lobby] = await eventually(listed)
+    began = time.monotonic()
+    found = await game.found("ready", prevent_auto_create_lobby=True)
+    assert found["lobby"]["lobby_id"] == lobby["lobby_id"]
+    assert time.monotonic() - began < 5
+
+    async def another() -> bool:
+        return len(await listed() or ()) == 2
+
+    await eventually(another)
+
+
+async def test_the_span_of_an_export_has_an_order(game: Game) -> None:
+    refused = await game.developer.call(
+        "export_lobby_history", game_id=game.game_id, query_start=2, query_end=1
+    )
+    assert refused.code == "VALIDATION_FAILED"
+    assert refused.errors == (("query_end", "too-low"),)
