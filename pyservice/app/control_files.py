@@ -13,6 +13,7 @@ from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
 from pyservice.control.keys import NEEDED_MS, ControlKeys, Keys
 from pyservice.control.uploading import object_key
+from pyservice.edge.server import listen_unix
 from pyservice.observability.rays import Rays
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
@@ -72,7 +73,10 @@ class ControlFiles:
         if self._folder is not None:
             domain = settings.domains.cdn
             uploads = Uploads(self._folder, self._signer, self.objects.counts, domain, rays)
-        self._server = CdnServer(self._cdn, listener, uploads, settings.trusted_proxies)
+        listeners = [listener]
+        if settings.domains.cdn is not None:
+            listeners.append(listen_unix(settings.edge_cdn_socket))
+        self._server = CdnServer(self._cdn, listeners, uploads, settings.trusted_proxies)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:

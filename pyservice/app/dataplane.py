@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
 from pyservice.dataplane.verification import Verification
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.probes import create_probes
+from pyservice.edge.server import listen_unix
 from pyservice.errors import ServiceError
 from pyservice.hosts import AllowedAddresses, anywhere
 from pyservice.listener import AsgiServer, bound, listen
@@ -155,7 +157,7 @@ class DataPlane:
             settings,
             table,
             topics,
-            self._http_socket,
+            self._public_sockets(),
             self._metrics,
             self._limits,
             self._rays.rays,
@@ -189,6 +191,13 @@ class DataPlane:
             },
             settings.admin_socket,
         )
+
+    def _public_sockets(self) -> list[socket.socket]:
+        """Of the HTTP door; with a domain edge-guard leads clients to it."""
+        settings = self._settings
+        if settings.domains.main is None:
+            return [self._http_socket]
+        return [self._http_socket, listen_unix(settings.edge_http_socket)]
 
     async def _held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         answer = await self._feed.held(request)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pyservice import openapi
@@ -38,7 +38,7 @@ class Doors:
         settings: Settings,
         table: Mapping[str, Operation],
         topics: Topics,
-        http_socket: socket.socket,
+        http_sockets: Sequence[socket.socket],
         metrics: RequestMetrics,
         limits: Limits,
         rays: Rays,
@@ -69,7 +69,7 @@ class Doors:
                 )
             ],
         )
-        self._http = make_server(app, [http_socket])
+        self._http = make_server(app, http_sockets)
         self._rpc = RpcServer(
             table,
             door,

@@ -69,6 +69,13 @@ class EdgeGuard:
             await _pause(stop, _AGAIN_S[min(tried, len(_AGAIN_S) - 1)])
             tried += 1
 
+    def reload(self) -> None:
+        """It reads its certificates again."""
+        pid = self._holder()
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+
     async def end(self) -> None:
         """Ends it, and whoever it took over from. At once: connections are cut."""
         pid = self._holder()
@@ -141,7 +148,7 @@ class EdgeGuard:
         except FileNotFoundError:
             return 0
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             text = os.read(descriptor, 32)
             return int(text) if text.strip() else 0
@@ -194,10 +201,42 @@ def _version() -> list[int]:
 
 
 def _config(settings: Settings, folder: Path) -> dict[str, Any]:
-    edge = settings.edge
-    return {
+    edge, domains = settings.edge, settings.domains
+    config: dict[str, Any] = {
         "folder": str(folder),
         "source": str(settings.admin_socket.resolve()),
         "bind": edge.bind,
         "advertised": edge.address,
+        "proxies": [str(network) for network in edge.proxies],
+        "certificates": [
+            {
+                "server_names": list(one.server_names),
+                "cert": str(one.cert.resolve()),
+                "key": str(one.key.resolve()),
+            }
+            for one in edge.certificates
+        ],
+        "backends": [],
     }
+    if edge.workers is not None:
+        config["workers"] = edge.workers
+    for name, address in (("http", edge.http), ("https", edge.https)):
+        if address is not None:
+            config[name] = str(address)
+    if domains.main is not None:
+        config["backends"].append(
+            {
+                "hosts": [domains.main],
+                "address": f"unix:{settings.edge_http_socket.resolve()}",
+                "proxy_protocol": True,
+            }
+        )
+    if domains.cdn is not None:
+        config["backends"].append(
+            {
+                "hosts": [domains.cdn, f"*.{domains.cdn}"],
+                "address": f"unix:{settings.edge_cdn_socket.resolve()}",
+                "proxy_protocol": False,
+            }
+        )
+    return config

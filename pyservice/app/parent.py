@@ -106,6 +106,7 @@ class _Household:
     def _reload(self) -> None:
         for child in self._children:
             child.reload()
+        self._edge_guard.reload()
 
     # Keeping them alive
 

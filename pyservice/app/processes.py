@@ -23,7 +23,10 @@ class Processes:
 
     def __init__(self, settings: Settings, engine: Engine, namespaces: Namespaces) -> None:
         job = settings.domains.job
-        self.way_in = WayIn(job, settings.edge.address, settings.edge.node_address)
+        edge = settings.edge
+        self.way_in = WayIn(
+            job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
+        )
         tiers = {
             tier.tier_name_id: (
                 1000 * tier.service_cores_numerator // tier.service_cores_denominator,

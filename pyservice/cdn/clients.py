@@ -46,8 +46,10 @@ class Clients:
             return True
         if self.are_leaving:
             return False
-        peer = _peer(transport.get_extra_info("peername"))
-        client = None if self._proxies.trusts(peer) else addresses.pack(peer)
+        peername = transport.get_extra_info("peername")
+        peer = _peer(peername)
+        is_trusted = not isinstance(peername, tuple) or self._proxies.trusts(peer)
+        client = None if is_trusted else addresses.pack(peer)
         if not self._places.enter(transport, client):
             return False
         self._transports.add(transport)
@@ -86,6 +88,10 @@ def client_of(
 ) -> bytes:
     """What the client of a request is told apart from others by (decisions 1.10)."""
     peer = _peer(peername)
+    if not peername:
+        # By a socket that only we can open: edge-guard, which says one address and replaces what clients say.
+        said = next((value for name, value in headers if name == b"x-forwarded-for"), b"")
+        return addresses.pack(addresses.parse(said.decode("latin-1")) or peer)
     if proxies and proxies.trusts(peer):
         lines = [value for name, value in headers if name == b"x-forwarded-for"]
         peer = proxies.client(peer, b",".join(lines).decode("latin-1") or None)

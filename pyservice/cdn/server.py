@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from uvicorn.config import Config
@@ -26,11 +26,13 @@ class CdnServer:
     def __init__(
         self,
         app: Any,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         uploads: Uploads | None,
         trusted_proxies: Iterable[str | Network] = (),
     ) -> None:
-        """`trusted_proxies` are believed about a client's address, and have no share of the connections."""
+        """`trusted_proxies` are believed about a client's address, and have no share of the connections. So is who
+        comes by a unix socket: edge-guard.
+        """
         self._config = Config(
             app,
             loop="none",
@@ -43,11 +45,11 @@ class CdnServer:
             proxy_headers=False,
             server_header=False,
         )
-        self._listener = listener
+        self._listeners = tuple(listeners)
         self._uploads = uploads
         self._clients = Clients(TrustedProxies(trusted_proxies), connections_most())
         self._state = ServerState()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -64,15 +66,18 @@ class CdnServer:
         """Accepts from now on."""
         self._config.load()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, sock=self._listener)
+        for listener in self._listeners:
+            is_unix = listener.family == socket.AF_UNIX
+            listen = loop.create_unix_server if is_unix else loop.create_server
+            self._servers.append(await listen(self._connection, sock=listener))
         self._timer = loop.call_later(_CHECK_S, self.check)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Closes the listener, lets answers and uploads finish for so long, then cuts what is left. No connection is
         open when it returns.
         """
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._timer is not None:
             self._timer.cancel()
         self._clients.are_leaving = True

@@ -78,13 +78,15 @@ class Connection(HttpToolsProtocol):
         self.connections.add(self)
         self.transport = transport
         peer = transport.get_extra_info("peername")
+        # Whoever comes to the public door by a socket that only we can open is edge-guard.
+        is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_behind_door
         if isinstance(peer, tuple):
             self._set_peer(addresses.parse(peer[0]))
-        is_trusted = self.app.proxies.trusts(self._peer)
+        is_trusted = is_edge_guard or self.app.proxies.trusts(self._peer)
         if not self._places.enter(self, None if is_trusted else self._source):
             transport.abort()
             return
-        self._awaits_proxy_header = self.app.door.proxy_protocol and is_trusted
+        self._awaits_proxy_header = is_edge_guard or (self.app.door.proxy_protocol and is_trusted)
         self._expect_within(self._receive_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -150,10 +150,10 @@ class Folder:
     def state(self) -> State | None:
         """What the keeper told last; None before it began."""
         try:
-            text = (self.path / "state").read_text()
+            text = (self.path / "state").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
-        told = dict(line.split("=", 1) for line in text.splitlines())
+        told = dict(line.split("=", 1) for line in text.split("\n") if line)
         code = told.get("exit_code")
         status: Status = told["status"]  # type: ignore[assignment]
         return State(
@@ -178,7 +178,8 @@ class Folder:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: two who look at the same time do not see each other.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         finally:
@@ -203,7 +204,8 @@ class Folder:
         try:
             # Shorter than PIPE_BUF: whole, or not at all.
             os.write(descriptor, line.encode())
-        except BrokenPipeError:
+        except (BrokenPipeError, BlockingIOError):
+            # Gone meanwhile, or so deaf that even the pipe is full.
             return False
         finally:
             os.close(descriptor)

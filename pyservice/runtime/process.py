@@ -50,6 +50,11 @@ class Node:
     groups: ControlGroups
     """What the kernel keeps of the limits; keepers do the rest."""
 
+    @property
+    def has_users(self) -> bool:
+        """Whether each run is a user of its own: where we may, and the isolation does not bring one."""
+        return self.isolation in ("user", "landlock") and os.geteuid() == 0
+
 
 class ProcessRun:
     """The folder of one run: laid out once, found again later."""
@@ -118,7 +123,7 @@ def place(order: Order, others: Iterable[Placed], node: Node) -> Placed:
         order.resources,
         order.tier,
         ports,
-        _free_uid(uids) if node.isolation == "user" else 0,
+        _free_uid(uids) if node.has_users else 0,
         order.kill_timeout_ms,
     )
 

@@ -123,6 +123,16 @@ class Settings(BaseSettings):
         return self.data_dir / "admin.sock"
 
     @property
+    def edge_http_socket(self) -> Path:
+        """Where edge-guard brings clients of the API."""
+        return self.data_dir / "edge-http.sock"
+
+    @property
+    def edge_cdn_socket(self) -> Path:
+        """Where edge-guard brings visitors of sites."""
+        return self.data_dir / "control" / "edge-cdn.sock"
+
+    @property
     def control_socket(self) -> Path:
         """Where the control plane answers the data plane."""
         return self.data_dir / "control" / "grpc.sock"

@@ -236,6 +236,17 @@ class Domains(_Section):
     open_backend: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
 
 
+class Certificate(_Section):
+    """A certificate of edge-guard, by the names that clients ask for."""
+
+    server_names: Annotated[tuple[str, ...], BeforeValidator(from_text), Field(min_length=1)]
+    """Host names; `*.` stands for one label."""
+    cert: Path
+    """PEM, with its chain."""
+    key: Path
+    """PEM."""
+
+
 class EdgeSettings(_Section):
     """Edge-guard: how players reach the game servers that the service starts."""
 
@@ -245,6 +256,18 @@ class EdgeSettings(_Section):
     """Of this machine, for ports without edge-guard."""
     bind: str = Field(default="127.0.0.1", min_length=1, max_length=45)
     """Address of this machine on which edge-guard listens; 0.0.0.0 or :: is all of them."""
+    http: Listen | None = None
+    """Where edge-guard tells lobbies, API and sites apart by host name. None: nowhere."""
+    https: Listen | None = None
+    """The same with TLS; it needs certificates."""
+    is_fronted: bool = False
+    """Another proxy has ports 80 and 443 and leads to these listeners."""
+    certificates: Annotated[tuple[Certificate, ...], BeforeValidator(from_text)] = ()
+    """Read again at SIGHUP. In local mode they make https and tcp_tls what they say."""
+    proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
+    """In front of edge-guard: they are believed about addresses of clients."""
+    workers: int | None = Field(default=None, ge=1, le=256)
+    """Threads for streams, and as many for datagrams. None: one for each core."""
 
 
 class S3Settings(_Section):

@@ -83,7 +83,7 @@ async def running_listener(
     uploads = Uploads(blobs, signer, objects.counts, domain, rays)
     sites = GivenSites()
     cdn = Cdn(sites, objects, signer, domain, trusted_proxies, credentials, rays)
-    server = CdnServer(cdn, bound, uploads, trusted_proxies)
+    server = CdnServer(cdn, [bound], uploads, trusted_proxies)
     await server.start()
     try:
         yield Listener(url, folder, blobs, objects, signer, uploads, sites, cdn, server, rays)

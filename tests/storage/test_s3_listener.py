@@ -35,7 +35,7 @@ async def test_sites_and_signed_urls_come_out_of_the_bucket(tmp_path: Path) -> N
             objects = Objects(place.blobs, signer, url)
             site = Site({"a.bin": SiteFile("site/a", len(CONTENT), 0)})
             cdn = Cdn(GivenSites({("arena", "prod"): site}), objects, signer, None)
-            serving = CdnServer(cdn, listener, None)
+            serving = CdnServer(cdn, [listener], None)
             await serving.start()
             try:
                 answer = await place.client.get(f"{url}/arena/prod/a.bin")

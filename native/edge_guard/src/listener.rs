@@ -158,20 +158,3 @@ pub fn prepare(client: TcpStream) -> io::Result<tokio::net::TcpStream> {
     SockRef::from(&client).set_tcp_keepalive(&keepalive)?;
     tokio::net::TcpStream::from_std(client)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_udp_port_has_room_for_what_arrives_while_others_have_their_turn() {
-        let usual = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
-        usual.set_recv_buffer_size(DATAGRAMS_WAIT).unwrap();
-        let port = bind_datagram("127.0.0.1:0".parse().unwrap()).unwrap();
-        let room = SockRef::from(&port).recv_buffer_size().unwrap();
-        // SAFETY: no arguments.
-        let is_privileged = unsafe { libc::geteuid() } == 0;
-        let least = if is_privileged { DATAGRAMS_WAIT } else { usual.recv_buffer_size().unwrap() };
-        assert!(room >= least, "{room} bytes");
-    }
-}

@@ -250,6 +250,23 @@ OF_FILES: Final = (
     _asked("delete_build", _the_build, steps=REMOVED, prepare=Scene.new_complete_build),
 )
 
+# Servers ------------------------------------------------------------------------------------------
+
+
+def _new_server(scene: Scene, _: Fields) -> Fields:
+    return scene.wanted_server()
+
+
+def _the_server(scene: Scene, _: Fields) -> Fields:
+    fields = {"server_id": scene.server_id, "override_kill_timeout": 0}
+    return {**scene.environment, **fields}
+
+
+OF_SERVERS: Final = (
+    _asked("create_server", _new_server, prepare=Scene.new_server_build),
+    _asked("destroy_server", _the_server, prepare=Scene.new_server),
+)
+
 # People and what they hold ------------------------------------------------------------------------
 
 
@@ -327,5 +344,5 @@ COMMANDS: Final = (
     _commanded("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
     *_token_commands(),
 )
-CHANGES: Final = (*OF_GAMES, SET_CDN_AUTH, *OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
+CHANGES: Final = (*OF_GAMES, SET_CDN_AUTH, *OF_SITES, *OF_FILES, *OF_SERVERS, *OF_PEOPLE, *COMMANDS)
 BY_NAME: Final = {str(change): change for change in CHANGES}

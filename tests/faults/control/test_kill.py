@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
+from tests import programs
 from tests.control.authorization_rows import ROWS
 from tests.control.files import without_addresses
 from tests.databases import KINDS, Databases
@@ -191,7 +192,7 @@ def check_whole_ones(
 @contextlib.asynccontextmanager
 async def scene_of(folder: Path, library: Path, url: str | None) -> AsyncIterator[Scene]:
     # Rays are written down when nobody waits for them: a plane is to die at what was asked for.
-    house = StruckHouse(folder, library, url, rays={"per_second": 0})
+    house = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS)
     try:
         house.start()
         door = house.door("http")
@@ -213,12 +214,15 @@ FEW: Final = {
         ("set_version", FED[3]),
         ("set_cdn_auth", RECORDS[2]),
         ("complete a build", KEPT[3]),
+        ("create_server", RECORDS[3]),
+        ("destroy_server", RECORDS[2]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),
         ("set_domain_public_auth", FED[4]),
         ("remove_domain", FED[3]),
         ("complete_build", KEPT[1]),
+        ("create_server", MOMENTS[2]),
     ),
 }
 

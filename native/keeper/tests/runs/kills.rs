@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use crate::folder::{KEEPER, Run, Way, possible, until};
+use crate::folder::{KEEPER, Run, Way, is_root, possible, until};
 
 /// These change nothing that anybody else sees.
 const OF_NO_MATTER: [libc::c_long; 14] = [
@@ -192,8 +192,10 @@ fn try_every_step(way: Way) {
 
 #[test]
 fn a_folder_is_one_run_wherever_in_its_start_the_keeper_is_killed() {
+    // A namespace of users begins like the other one of processes: one of them is enough.
+    let ways = possible().into_iter().filter(|way| !way.is_ordinary && (way.isolation != "namespace" || !is_root()));
     std::thread::scope(|scope| {
-        for way in possible().into_iter().filter(|way| !way.is_ordinary) {
+        for way in ways {
             scope.spawn(move || try_every_step(way));
         }
     });

@@ -64,6 +64,10 @@ def upgrade() -> None:
     op.create_index(
         "ix_server_host_ports_server_id", "server_host_ports", ["server_id"], unique=False
     )
+    _add_ends_and_exports()
+
+
+def _add_ends_and_exports() -> None:
     op.create_table(
         "lobby_runs",
         sa.Column("lobby_id", sa.String(36), nullable=False),
