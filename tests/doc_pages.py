@@ -301,6 +301,15 @@ def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
     return found
 
 
+def families_shown(table: str) -> dict[str, tuple[str, set[str]]]:
+    """The same of a table of the operator's page."""
+    return {
+        code(name): (kind, set(re.findall(r"\w+", labels)))
+        for name, kind, labels, meaning in table_of("operator.md", table)
+        if meaning
+    }
+
+
 def commands(group: Any, before: str = "pyservice") -> Iterator[str]:
     for name, command in group.commands.items():
         if hasattr(command, "commands"):

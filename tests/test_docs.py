@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import typer
 from websockets.sync.client import connect
@@ -48,6 +49,7 @@ from tests.doc_pages import (
     code,
     commands,
     families_of,
+    families_shown,
     free_port,
     headings,
     help_of_curl,
@@ -278,21 +280,20 @@ def test_every_flag_of_the_table_is_one_of_serve() -> None:
         assert re.search(rf"{code(row[2])}\b", told), row
 
 
-def test_the_table_of_metrics_is_the_metrics_page(start_run: StartRun) -> None:
+def test_the_tables_of_metrics_are_the_metrics_pages(start_run: StartRun) -> None:
     run = start_run(bots=2)
     wait_until_open(run)
-    with urllib.request.urlopen(run.metrics_url, timeout=TIMEOUT_S) as answer:
-        live = families_of(answer.read().decode())
+    live = families_of(httpx.get(run.metrics_url, timeout=TIMEOUT_S).text)
+    socket = str(run.data_dir / "edge" / "admin.sock")
+    with httpx.Client(transport=httpx.HTTPTransport(uds=socket), timeout=TIMEOUT_S) as admin:
+        live_of_edge = families_of(admin.get("http://edge-guard/metrics").text)
     run.stop()
-    shown = {
-        code(name): (kind, set(re.findall(r"\w+", labels)))
-        for name, kind, labels, meaning in table_of("operator.md", "metrics")
-        if meaning
-    }
+    shown = families_shown("metrics")
     for name, (kind, labels) in live.items():
         if labels is None and name in shown:
             live[name] = (kind, shown[name][1])
     assert shown == live
+    assert families_shown("edge metrics") == live_of_edge
 
 
 def test_alerts_name_families_that_there_are() -> None:

@@ -300,7 +300,10 @@ def test_with_hosts_for_sites_addresses_of_files_are_not_of_this_machine_alone(c
     [
         {"cdn": "127.0.0.1:8092"},
         {"cdn": "0.0.0.0:8092"},
-        {"domains": {"main": "example.com", "job": "job.example.com"}},
+        {
+            "domains": {"main": "example.com", "job": "job.example.com"},
+            "edge": {"is_fronted": True},
+        },
         # Where it listens it is reached.
         {"cdn": "192.0.2.1:80", "domains": {"cdn": "cdn.example.com"}},
         {"cdn": "[2001:db8::1]:80", "domains": {"cdn": "cdn.example.com"}},

@@ -2,8 +2,8 @@
 
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver};
 
-/// As much of the validation rules as `routes.proto` names. The rules themselves are checked by the data plane; here they
-/// only have to be readable, so the whole file of others is not kept in the repository.
+/// As much of the validation rules as `routes.proto` names. The rules themselves are checked by the data plane; here
+/// they only have to be readable, so the whole file of others is not kept in the repository.
 const RULES: &str = r#"
 syntax = "proto2";
 package buf.validate;

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ class EdgeGuard:
     def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir.resolve() / "edge"
         self._config = _config(settings, self._folder)
+        self._is_vital = settings.domains.job is not None
         self._pid = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,18 +53,25 @@ class EdgeGuard:
         except (FileNotFoundError, ValueError, KeyError):
             return False
 
-    async def keep(self, stop: asyncio.Event, needed: asyncio.Event) -> None:
-        """Until `stop`: one of these settings serves. Where it would lead nobody it waits until it is `needed`."""
-        if not self.has_routes:
+    async def keep(
+        self, stop: asyncio.Event, needed: asyncio.Event, failed: Callable[[], None]
+    ) -> None:
+        """Until `stop`: one of these settings serves. Where it would lead nobody it waits until it is `needed`. With a
+        domain nothing is reached without it: `failed` is called when it does not begin to serve.
+        """
+        if not self.has_routes and not self._is_vital:
             await _either(stop, needed)
-        tried = 0
+        tried, is_first = 0, True
         while not stop.is_set():
             try:
                 await self._ensure()
             except (OSError, EdgeGuardFailed) as error:
                 _log.error("edge-guard does not serve", error=str(error))
+                if is_first and self._is_vital:
+                    failed()
+                    return
             else:
-                tried = 0
+                tried, is_first = 0, False
                 await self._until_it_ends(stop)
                 if not stop.is_set():
                     _log.error("edge-guard ended; starting it again")

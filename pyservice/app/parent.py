@@ -90,7 +90,9 @@ class _Household:
 
         self._edge_guard = EdgeGuard(settings)
         self._serves_data = asyncio.Event()
-        guarding = asyncio.create_task(self._edge_guard.keep(self._signals.stop, self._serves_data))
+        guarding = asyncio.create_task(
+            self._edge_guard.keep(self._signals.stop, self._serves_data, self._give_up)
+        )
         keeping = [asyncio.create_task(self._keep(child)) for child in self._children]
         telling = asyncio.create_task(self._tell())
         stopping = asyncio.create_task(self._signals.stop.wait())
@@ -102,6 +104,11 @@ class _Household:
             await self._edge_guard.end()
         await telling
         return self._status
+
+    def _give_up(self) -> None:
+        """Edge-guard does not serve, and with a domain nothing is reached without it."""
+        self._status = 1
+        self._signals.stop.set()
 
     def _reload(self) -> None:
         for child in self._children:

@@ -39,6 +39,7 @@ class Processes:
             self.runners.can_start,
             has_job_domain=job is not None,
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
+            settled=self.runners,
         )
         self.routes = RouteBook(engine, self.way_in, engine.status().epoch)
         regions = [region.name_id for region in settings.regions]
@@ -48,6 +49,7 @@ class Processes:
 
     def opened(self, http: str, grpc: str) -> None:
         """The public doors are open: game servers are told where."""
+        self.runners.begin()
         self.runners.http_address, self.runners.grpc_address = http, grpc
 
     def handlers(self) -> dict[str, Handler]:

@@ -10,7 +10,8 @@ from typing import Final
 
 from pyservice.control.names import refuse
 from pyservice.errors import FieldProblem, field_problem
-from pyservice.runtime.archives import Archive, BadArchive
+from pyservice.runtime.archive_rules import BadArchive
+from pyservice.runtime.archives import Archive
 from pyservice.storage.database import Record
 from pyservice.storage.images import check_image, kind_of_name
 from pyservice.storage.objects import Objects, Run

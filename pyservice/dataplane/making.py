@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from pyservice.dataplane.admission import Admitted, AdmittedCreate
 from pyservice.dataplane.configuration import ModePort, ResolvedMode, ResolvedNamespace
@@ -31,6 +31,14 @@ class Asked:
     lobby_config: bytes | None = None
 
 
+class Settled(Protocol):
+    """Who knows whether somebody starts processes."""
+
+    @property
+    def is_settled(self) -> bool: ...
+    async def settle(self) -> None: ...
+
+
 class Making:
     """Writes what the engine makes lobbies of."""
 
@@ -40,15 +48,28 @@ class Making:
         *,
         has_job_domain: bool,
         heartbeat_grace_ms: int,
+        settled: Settled | None = None,
     ) -> None:
         """`can_start`: whether somebody is connected who would start a lobby of a tier now. `heartbeat_grace_ms`: of
         modes that say none.
         """
         self._can_start = can_start
+        self._settled = settled
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
         self._plain: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
         """Those that say nothing of their own, which most finds would have: each is written once."""
+
+    async def settle(self, modes: Iterable[ResolvedMode]) -> bool:
+        """After a start it is not known yet whether somebody starts processes: waits for that where it matters. Whether
+        it waited.
+        """
+        if self._settled is None or self._settled.is_settled:
+            return False
+        if all(mode.runtime.image_id is None for mode in modes):
+            return False
+        await self._settled.settle()
+        return True
 
     def for_find(
         self, namespace: ResolvedNamespace, admitted: Admitted, asked: Asked

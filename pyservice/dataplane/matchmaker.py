@@ -6,6 +6,7 @@ is `auth`'s, what a lobby server says is in `fleet`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from pyservice.calls import Caller, TokenKind
@@ -78,20 +79,31 @@ class Matchmaker:
             if before is not None:
                 return await self._answer(pb.FindLobbyResponse(), before, deadline)
             namespace, admitted = await self._gated().find(request, caller, wish, idempotency)
-        placed = await self._engine.find(
-            namespace.namespace_id,
-            namespace.version_id,
-            admitted.modes,
-            admitted.regions,
-            sorted(request.tags.items()),
-            party_size=request.party_size or 1,
-            source=source,
-            source_limit=namespace.source_limit,
-            idempotency=idempotency,
-            deadline=deadline,
-            channels=self._channels(request),
-            creation=self._creation(request, namespace, admitted),
-        )
+
+        def place() -> Awaitable[Placed]:
+            return self._engine.find(
+                namespace.namespace_id,
+                namespace.version_id,
+                admitted.modes,
+                admitted.regions,
+                sorted(request.tags.items()),
+                party_size=request.party_size or 1,
+                source=source,
+                source_limit=namespace.source_limit,
+                idempotency=idempotency,
+                deadline=deadline,
+                channels=self._channels(request),
+                creation=self._creation(request, namespace, admitted),
+            )
+
+        try:
+            placed = await place()
+        except ServiceError as error:
+            if error.code != "MATCHMAKER_NO_AVAILABLE_LOBBIES" or self._making is None:
+                raise
+            if not await self._making.settle(namespace.modes[name] for name in admitted.modes):
+                raise
+            placed = await place()
         return await self._answer(pb.FindLobbyResponse(), placed, deadline)
 
     async def create(
@@ -110,6 +122,8 @@ class Matchmaker:
         admitted = admit_create(namespace, self._regions, wish)
         if namespace.gates is not None:
             namespace, admitted = await self._gated().create(request, caller, wish, idempotency)
+        if self._making is not None:
+            await self._making.settle([admitted.mode])
         config = request.lobby_config if request.HasField("lobby_config") else None
         asked = Asked(request.tags, wish.max_players, admitted.publicity, config)
         placed = await self._engine.create(

@@ -9,6 +9,7 @@ whose version is not the current one any more is not started.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -74,6 +75,8 @@ class Runners:
         self._asked_s = -CONNECTED_S
         self.capacity = pb.Capacity()
         """What it said last that it can run."""
+        self._heard = asyncio.Event()
+        self._began_s: float | None = None
         self.crashed: Callable[[Lobby], None] = lambda lobby: None
         """Called with each lobby whose process ended by itself."""
         self.http_address = self.grpc_address = ""
@@ -85,6 +88,24 @@ class Runners:
         if not self.capacity.kinds:
             return False
         return self._asking > 0 or _now_s() - self._asked_s <= CONNECTED_S
+
+    def begin(self) -> None:
+        """The data plane is about to serve: whoever starts processes will ask in a moment."""
+        self._began_s = _now_s()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known if somebody starts processes: after a start nobody has asked yet."""
+        if self._heard.is_set() or self._began_s is None:
+            return True
+        return _now_s() - self._began_s > CONNECTED_S
+
+    async def settle(self) -> None:
+        """Waits until somebody asked, or nobody did for three seconds."""
+        if self._began_s is not None and not self.is_settled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._began_s + CONNECTED_S - _now_s()):
+                    await self._heard.wait()
 
     def can_start(self, tier: str) -> bool:
         """Whether somebody would start a lobby of this tier now."""
@@ -120,6 +141,7 @@ class Runners:
         """What is new to whoever asks, at once or when there is something, at most `wait_ms` later."""
         _check(request)
         self.capacity = request.capacity
+        self._heard.set()
         after = self._asked_after = request.after_sequence if request.run == self._run else 0
         end_s = _now_s() + request.wait_ms / 1000
         self._asking += 1

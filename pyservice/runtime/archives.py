@@ -9,35 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRules, Rules
 from pyservice.runtime.decompression import BadCompression, unpacker
 
 UNPACKED_MAX_BYTES: Final = 32 << 30
 ENTRIES_MAX: Final = 1_000_000
-LINKS_MAX: Final = 100_000
-STEPS_MAX: Final = 5_000_000
-"""Words of links that are followed."""
-PATH_MAX_BYTES: Final = 4096
 _META_MAX_BYTES: Final = 64 << 10
+NAMES_MAX: Final = 10_000
+_SMALL_FILES_MAX: Final = 64
 _BLOCK: Final = 512
 _PIECE_BYTES: Final = 64 << 10
-_STEPS_AT_ONCE: Final = 10_000
-_JUMPS_MAX: Final = 40
 
-_FILES: Final = frozenset(b"\x0007")
-_HARD_LINK, _SYMBOLIC_LINK, _FOLDER = b"1"[0], b"2"[0], b"5"[0]
-_DEVICES: Final = frozenset(b"346")
 _PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK = b"x"[0], b"g"[0], b"L"[0], b"K"[0]
 _META: Final = frozenset((_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK))
-
-
-class BadArchive(Exception):
-    """Why it is refused, to be told to its developer: the entry (empty: the whole), a word, a reason."""
-
-    def __init__(self, entry: str, word: str, reason: str) -> None:
-        super().__init__(f"{entry}: {reason}")
-        self.entry = entry
-        self.word = word
-        self.reason = reason
 
 
 def _broken(reason: str) -> BadArchive:
@@ -50,10 +34,19 @@ class Archive:
     Both take one step after the other, each a few milliseconds long: a small file can stand for much work.
     """
 
-    def __init__(self, compression: str, unpacked_max_bytes: int = UNPACKED_MAX_BYTES) -> None:
-        """`compression` is one of those of `decompression`, or none."""
+    def __init__(
+        self,
+        compression: str,
+        unpacked_max_bytes: int = UNPACKED_MAX_BYTES,
+        *,
+        rules: Rules | None = None,
+        small: SmallFiles | None = None,
+    ) -> None:
+        """`compression` is one of those of `decompression`, or none. `rules`: those of an archive, unless there are
+        others. `small` gets what it wants.
+        """
         self._unpack = unpacker(compression) if compression != "none" else None
-        self._walk = _Walk(unpacked_max_bytes)
+        self._walk = _Walk(unpacked_max_bytes, rules or FolderRules(), small)
 
     def feed(self, content: bytes) -> Iterator[None]:
         """The next bytes of the file."""
@@ -82,11 +75,67 @@ def _cut(content: bytes) -> Iterator[bytes]:
     return (content[at : at + _PIECE_BYTES] for at in range(0, len(content), _PIECE_BYTES))
 
 
+class SmallFiles:
+    """Files that say what is in an archive, kept while it is read: not many, and of each no more than a bound."""
+
+    def __init__(self, name: str | None, max_bytes: int) -> None:
+        """`name`: the one that is kept; None: all that begin as JSON objects do. Of each one byte more than `max_bytes`
+        is kept at most, which shows that it is too long.
+        """
+        self.files: dict[str, bytearray] = {}
+        self.names: set[str] = set()
+        """Of all files and links."""
+        self._name = name
+        self._max_bytes = max_bytes
+        self._at = ""
+        self._left = 0
+
+    def begins(self, kind: int, name: bytes, size: int) -> None:
+        """An entry. Raises BadArchive."""
+        self._left = 0
+        if kind == FOLDER:
+            return
+        self._at = tidy(name.decode("utf-8", "replace"))
+        # The last of several of one name is the one that counts.
+        self.files.pop(self._at, None)
+        if self._name is None:
+            self.names.add(self._at)
+            if len(self.names) > NAMES_MAX:
+                raise BadArchive("", "too-many", f"must have at most {NAMES_MAX} files")
+        elif self._at != self._name:
+            return
+        if kind in FILES:
+            self._left = min(size, self._max_bytes + 1)
+            if self._name is not None:
+                self.files[self._at] = bytearray()
+
+    def take(self, content: bytes) -> None:
+        """More of the entry, padding included. Raises BadArchive."""
+        if not self._left:
+            return
+        piece = content[: self._left]
+        self._left -= len(piece)
+        if self._at not in self.files:
+            if not piece.startswith(b"{"):
+                self._left = 0
+                return
+            if len(self.files) >= _SMALL_FILES_MAX:
+                raise BadArchive("", "too-many", "has too many files that say what is in it")
+            self.files[self._at] = bytearray()
+        self.files[self._at] += piece
+
+
+def tidy(name: str) -> str:
+    """A path without what means nothing."""
+    return "/".join(word for word in name.split("/") if word not in ("", "."))
+
+
 class _Walk:
     """Goes from header to header."""
 
-    def __init__(self, unpacked_max_bytes: int) -> None:
-        self._rules = _Rules()
+    def __init__(self, unpacked_max_bytes: int, rules: Rules, small: SmallFiles | None) -> None:
+        self._rules = rules
+        self._small = small
         self._max_bytes = unpacked_max_bytes
         self._total_bytes = 0
         self._entries = 0
@@ -105,6 +154,8 @@ class _Walk:
             return
         at = min(self._skip, len(content))
         self._skip -= at
+        if at and self._small is not None:
+            self._small.take(content[:at])
         if at < len(content):
             self._buffer += content[at:] if at else content
             self._take()
@@ -126,6 +177,8 @@ class _Walk:
             content = self._header(bytes(buffer[at : at + _BLOCK]))
             at += _BLOCK
             jump = min(content, len(buffer) - at)
+            if jump and self._small is not None:
+                self._small.take(bytes(buffer[at : at + jump]))
             self._skip, at = content - jump, at + jump
             if self._skip:
                 break
@@ -158,12 +211,14 @@ class _Walk:
             size = _decimal(override["size"])
         name = override.get("path") or _name(block)
         link = override.get("linkpath") or block[157:257].split(b"\0")[0]
-        if kind not in _FILES:
+        if kind not in FILES:
             size = 0
         self._entries += 1
         if self._entries > ENTRIES_MAX:
             raise BadArchive("", "too-many", f"must have at most {ENTRIES_MAX} entries")
         self._rules.entry(kind, name, link)
+        if self._small is not None:
+            self._small.begins(kind, name, size)
         if size > self._max_bytes - self._total_bytes + len(self._buffer):
             raise self._too_large()
         return _padded(size)
@@ -230,72 +285,3 @@ def _pax(content: bytes) -> Iterator[tuple[str, bytes]]:
             raise _broken("has attributes that are no attributes")
         yield name.decode("utf-8", "replace"), value[:-1]
         at += length
-
-
-class _Rules:
-    """Where entries and links lead."""
-
-    def __init__(self) -> None:
-        self._links: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
-
-    def entry(self, kind: int, name: bytes, link: bytes) -> None:
-        """Raises BadArchive for what is refused for itself."""
-        told = name.decode("utf-8", "replace")[:256] or "."
-        if kind in _DEVICES:
-            raise BadArchive(told, "not-allowed", "is a device or a pipe")
-        if kind not in _FILES and kind not in (_HARD_LINK, _SYMBOLIC_LINK, _FOLDER):
-            raise BadArchive(told, "not-allowed", "is neither file, folder nor link")
-        path = self._inside(told, name)
-        if path in self._links:
-            # Whoever unpacks it might write through the link.
-            raise BadArchive(told, "not-unique", "stands where a link is")
-        if not path and kind != _FOLDER:
-            raise BadArchive(told, "invalid", "has no name")
-        if kind == _HARD_LINK and self._inside(told, link) in self._links:
-            raise BadArchive(told, "not-allowed", "is another name of a link")
-        if kind == _SYMBOLIC_LINK:
-            if link.startswith(b"/") or not link or len(link) > PATH_MAX_BYTES:
-                raise BadArchive(told, "not-allowed", "is a link out of the archive")
-            self._links[path] = tuple(link.split(b"/"))
-            if len(self._links) > LINKS_MAX:
-                raise BadArchive("", "too-many", f"must have at most {LINKS_MAX} links")
-
-    def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
-        """The words of a path that stays inside and goes through no link."""
-        if name.startswith(b"/") or len(name) > PATH_MAX_BYTES:
-            raise BadArchive(told, "not-allowed", "has no relative path, or too long a one")
-        words = tuple(word for word in name.split(b"/") if word not in (b"", b"."))
-        if b".." in words:
-            raise BadArchive(told, "not-allowed", "has .. in its path")
-        for length in range(1, len(words)):
-            if words[:length] in self._links:
-                raise BadArchive(told, "not-allowed", "is behind a link")
-        return words
-
-    def finish(self) -> Iterator[None]:
-        """Follows every link through all others, as a file system would."""
-        steps = 0
-        for path in self._links:
-            place, left = list(path[:-1]), [*reversed(self._links[path])]
-            jumps = 0
-            while left:
-                word = left.pop()
-                steps += 1
-                if not steps % _STEPS_AT_ONCE:
-                    yield
-                if steps > STEPS_MAX:
-                    raise BadArchive("", "too-many", "has too many links through links")
-                if word in (b"", b"."):
-                    continue
-                if word != b"..":
-                    place.append(word)
-                    target = self._links.get(tuple(place))
-                    jumps += target is not None
-                    if target is not None and jumps <= _JUMPS_MAX:
-                        place.pop()
-                        left += reversed(target)
-                elif place:
-                    place.pop()
-                else:
-                    told = b"/".join(path).decode("utf-8", "replace")[:256]
-                    raise BadArchive(told, "not-allowed", "is a link out of the archive")

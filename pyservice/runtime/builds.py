@@ -30,6 +30,7 @@ KEPT_S: Final = 24 * 3600.0
 _MANIFEST: Final = "server.json"
 _MANIFEST_MAX_BYTES: Final = 64 << 10
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNUSABLE: Final = re.compile("[\\0\\ud800-\\udfff]")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
 
@@ -190,7 +191,7 @@ def _read_manifest(root: Path) -> Build:
         raise BuildUnusable(f"{_MANIFEST} is longer than {_MANIFEST_MAX_BYTES} bytes")
     try:
         told = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BuildUnusable(f"{_MANIFEST} is no JSON: {error}") from None
     problems = list(_problems(told))
     if problems:
@@ -220,7 +221,8 @@ def _problems(told: Any) -> Sequence[str]:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
+    """What a process can be given."""
+    return isinstance(value, str) and not _UNUSABLE.search(value)
 
 
 def _words(path: str) -> Sequence[str]:

@@ -76,9 +76,8 @@ class ProcessRun:
         """
         path = self.folder.path
         shutil.rmtree(path, ignore_errors=True)
-        spec = _spec(order, build, placed, node, self.folder)
         try:
-            self.folder.prepare(spec)
+            self.folder.prepare(_spec(order, build, placed, node, self.folder))
         except ValueError as error:
             raise CannotRun(str(error)) from None
         # The last: with it the run is laid out.

@@ -17,7 +17,8 @@ import tarfile
 from pathlib import Path
 from typing import IO, Final
 
-from pyservice.runtime.archives import Archive, BadArchive
+from pyservice.runtime.archive_rules import BadArchive
+from pyservice.runtime.archives import Archive
 from pyservice.runtime.decompression import BadCompression, unpacker
 
 NO_SPACE_STATUS: Final = errno.ENOSPC
@@ -86,11 +87,19 @@ class _Folder:
         if entry.issym():
             os.symlink(entry.linkname, place)
         elif entry.islnk():
-            os.link(self._place(entry.linkname), place, follow_symlinks=False)
+            self._link(entry, place)
         elif entry.isreg():
             self._write(archive, entry, place)
         else:
             raise BadArchive(entry.name, "not-allowed", "is neither file, folder nor link")
+
+    def _link(self, entry: tarfile.TarInfo, place: str) -> None:
+        try:
+            os.link(self._place(entry.linkname), place, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadArchive(
+                entry.name, "not-found", "is another name of what is not there yet"
+            ) from None
 
     def _place(self, name: str) -> str:
         words = [word for word in name.split("/") if word not in ("", ".")]
@@ -106,7 +115,8 @@ class _Folder:
         try:
             os.mkdir(place, 0o755)
         except FileExistsError:
-            raise BadArchive(place, "not-unique", "stands where a folder has to be") from None
+            name = place.removeprefix(f"{self._root}/")
+            raise BadArchive(name, "not-unique", "stands where a folder has to be") from None
         self._folders.add(place)
 
     def _write(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, place: str) -> None:
@@ -159,7 +169,8 @@ def main() -> int:
         print(f"{error.entry!r} {error.reason}" if error.entry else error.reason, file=sys.stderr)
         return 1
     except OSError as error:
-        print(error, file=sys.stderr)
+        # Without the place: paths of this machine are nobody's business.
+        print(error.strerror, file=sys.stderr)
         return NO_SPACE_STATUS if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     return 0
 

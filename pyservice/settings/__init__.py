@@ -17,6 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
+from pyservice.settings.edges import edge_conflicts
 from pyservice.settings.model import PREFIX, Settings
 from pyservice.settings.origins import ANY_HOST, OUTSIDE, shared_origins
 from pyservice.settings.sections import (
@@ -142,6 +143,8 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
     yield from shared_origins(settings, wrong)
     yield from _addresses_of_nobody(settings, wrong)
+    if wrong.isdisjoint(("edge", "domains")):
+        yield from edge_conflicts(settings)
 
 
 def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:

@@ -186,7 +186,10 @@ def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A service with domains of its own. On SQLite alone: the settings are compared before any record is read."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
     made = House(
-        tmp_path_factory.mktemp("named"), domains=domains, cdn_url="https://files.example.com"
+        tmp_path_factory.mktemp("named"),
+        domains=domains,
+        cdn_url="https://files.example.com",
+        edge={"is_fronted": True},
     )
     try:
         yield made.start()

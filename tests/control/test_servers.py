@@ -15,6 +15,7 @@ import pytest
 
 from tests import programs
 from tests.control.test_builds import Back
+from tests.databases import KINDS, Databases
 from tests.household import Answer, Developer, House, eventually, running
 
 pytestmark = pytest.mark.anyio
@@ -22,10 +23,16 @@ pytestmark = pytest.mark.anyio
 TCP = {"game": {"protocol": "tcp"}}
 
 
-@pytest.fixture(scope="module")
-def servers_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+@pytest.fixture(scope="module", params=KINDS)
+def servers_house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
+    """A service whose planes are killed in the end."""
     folder = tmp_path_factory.mktemp("servers")
-    with running(House(folder, runtime=programs.SETTINGS)) as house:
+    url = databases.url(request.param)
+    with running(House(folder, url, runtime=programs.SETTINGS)) as house:
         yield house
 
 
@@ -285,6 +292,31 @@ async def test_what_cannot_be_is_refused_with_all_that_is_wrong(back: Servers) -
     assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
 
 
+async def test_servers_and_builds_of_others_are_not_there(back: Servers) -> None:
+    """Of another environment of the game, and of another game of the same developer."""
+    made = await back.create()
+    other_game = await back.developer.game()
+    places = [
+        {"game_id": back.game_id, "environment_id": "staging"},
+        {"game_id": other_game, "environment_id": "prod"},
+    ]
+    for place in places:
+        token = await back.developer.service_token(*place.values())
+        other = Servers(back.developer, place["game_id"], token)
+        for slug in ("get_server", "destroy_server", "get_server_logs"):
+            more = {"stream": "std_out"} if slug == "get_server_logs" else {}
+            answer = await other.call(slug, **place, server_id=made["id"], **more)
+            assert answer.code == "SERVER_NOT_FOUND", slug
+        assert (await other.good("list_servers", **place))["servers"] == []
+    other.build_id = back.build_id
+    refused = await other.try_create()
+    assert (refused.code, refused.errors) == (
+        "VALIDATION_FAILED",
+        (("runtime", "build", "not-found"),),
+    )
+    await back.until(made["id"], "running")
+
+
 async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
     back: Servers, servers_house: House
 ) -> None:
@@ -326,7 +358,11 @@ async def test_a_server_goes_on_while_everything_of_ours_is_killed(
     record = await back.running()
     await eventually(lambda: reached(record))
     pid = process_of(servers_house, record["id"])
-    lines = (await back.lines(record["id"]))["lines"]
+
+    async def written() -> Any:
+        return (await back.lines(record["id"]))["lines"]
+
+    lines = await eventually(written)
     house = servers_house
     assert house.process is not None
     for name in ("LOCK", "control/LOCK"):
@@ -342,7 +378,7 @@ async def test_a_server_goes_on_while_everything_of_ours_is_killed(
     await eventually(back_again)
     assert await back.get(record["id"]) == record
     assert process_of(servers_house, record["id"]) == pid
-    assert (await back.lines(record["id"]))["lines"] == lines
+    assert await written() == lines
     await back.good("destroy_server", server_id=record["id"])
     await back.until(record["id"], "destroyed")
     assert not Path(f"/proc/{pid}").exists()

@@ -59,6 +59,7 @@ class Place(Scene):
             self.runners.can_start,
             has_job_domain=self.way_in.job_domain is not None,
             heartbeat_grace_ms=10_000,
+            settled=self.runners,
         )
         regions = self.matchmaker._regions
         self.matchmaker = Matchmaker(

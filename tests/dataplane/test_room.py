@@ -44,3 +44,25 @@ async def test_memory_counts_as_processors_do(engine: Engine) -> None:
     async with asking(place.create()):
         answer = await asyncio.wait_for(place.wanted(wait_ms=5_000), PATIENCE_S)
         assert len(answer.lobbies) == 1
+
+
+async def test_right_after_a_start_a_find_waits_for_whoever_starts_processes(
+    engine: Engine,
+) -> None:
+    place = Place(engine)
+    place.runners.begin()
+    async with asking(place.find()) as finding, asking(place.create()):
+        await asyncio.sleep(0)
+        assert not finding.done()
+        answer = await asyncio.wait_for(place.wanted(wait_ms=5_000), PATIENCE_S)
+        while len(answer.lobbies) < 2:
+            more = await asyncio.wait_for(place.wanted(wait_ms=5_000), PATIENCE_S)
+            answer.lobbies.extend(more.lobbies)
+
+
+async def test_a_mode_without_an_image_waits_for_nobody(engine: Engine) -> None:
+    place = Place(engine)
+    place.runners.begin()
+    finding = await refused(place.find("attached"))
+    assert finding.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    assert not place.runners.is_settled

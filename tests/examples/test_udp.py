@@ -35,6 +35,7 @@ from tests.examples.udp_game import (
     Stage,
     Told,
     built_programs,
+    first,
     run_server,
     ticks_of,
 )
@@ -98,13 +99,13 @@ def test_players_reach_it_at_a_port_of_edge_guard(stage: Stage, players: Players
 
 
 def test_a_player_who_says_goodbye_frees_the_slot_at_once(stage: Stage, players: Players) -> None:
-    first, second = players.enter("pair"), players.enter("pair")
-    assert first.place.lobby_id == second.place.lobby_id
+    one, other = players.enter("pair"), players.enter("pair")
+    assert one.place.lobby_id == other.place.lobby_id
     full = stage.find("pair", prevent_auto_create_lobby=True)
     assert full == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    first.leave()
+    one.leave()
     until(lambda: stage.players("pair") == 1)
-    assert stage.place("pair").lobby_id == second.place.lobby_id
+    assert stage.place("pair").lobby_id == other.place.lobby_id
 
 
 def test_a_player_who_falls_silent_is_told_so_and_frees_the_slot(
@@ -155,7 +156,7 @@ def by_hand(stage: Stage, players: Players) -> Player:
         place = stage.find(BY_HAND)
         return place if isinstance(place, Place) else None
 
-    return players.at(until(found)).enter()
+    return players.at(first(found)).enter()
 
 
 def ended_with(server: HandMade) -> tuple[int, str, str]:
@@ -285,7 +286,7 @@ def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_rele
         ticks = ticks_of(player, lambda: reserved.hear(0.001))
         assert ticks.heard == Told(REFUSED, bytes([UNDECIDED]))
         assert CONFIRM_S - 1 < ticks.passed * 0.05 < CONFIRM_S + 5
-        assert ticks.count > ticks.passed * 0.9
+        assert ticks.states > ticks.passed * 0.9
     finally:
         stage.house.start()
 
@@ -295,7 +296,7 @@ def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_rele
         place = stage.find("outage", prevent_auto_create_lobby=True)
         return place if isinstance(place, Place) else None
 
-    again = until(found_again)
+    again = first(found_again)
     assert again.lobby_id == player.place.lobby_id
     players.at(again).enter()
 
@@ -305,10 +306,10 @@ def test_every_problem_of_the_environment_is_told_at_once(programs: Path) -> Non
     server = run_server(programs, wrong)
     said, problems = server.communicate(timeout=PATIENCE_S)
     assert (server.returncode, said) == (1, "")
-    first, second, third, *usage = problems.splitlines()
-    assert first.startswith("HOSTING_API_URL is https, which this program does not speak")
-    assert second == "HOSTING_LOBBY_TOKEN must be set"
-    assert third == "PORT must be a whole number from 1 to 65535"
+    no_api, no_token, no_port, *usage = problems.splitlines()
+    assert no_api.startswith("HOSTING_API_URL is https, which this program does not speak")
+    assert no_token == "HOSTING_LOBBY_TOKEN must be set"
+    assert no_port == "PORT must be a whole number from 1 to 65535"
     assert usage[0].startswith("usage:")
 
 

@@ -14,7 +14,7 @@ import tarfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 
@@ -65,6 +65,16 @@ def server_archive(programs: Path) -> bytes:
     return packed.getvalue()
 
 
+Found = TypeVar("Found")
+
+
+def first(look: Callable[[], Found | None]) -> Found:
+    """What is there once it is there."""
+    found = until(look)
+    assert found is not None
+    return found
+
+
 class Place(NamedTuple):
     """What find answers."""
 
@@ -110,7 +120,7 @@ class Stage:
                 return None
             return None if given.status_code == 503 else given
 
-        return until(answer)
+        return first(answer)
 
     def cloud(self, method: str, path: str, body: Any = None) -> Any:
         """What an operation of the owner answers, which has to succeed."""
@@ -315,7 +325,7 @@ class Player:
             heard = self.hear()
             return heard if heard is not None and heard.kind == kind else None
 
-        return until(came).rest
+        return first(came).rest
 
     def enter(self) -> Player:
         """Until the server says welcome, and then until it shows the world."""
@@ -359,7 +369,7 @@ class Players:
 class Ticks(NamedTuple):
     """What a player saw of the world while something was waited for."""
 
-    count: int
+    states: int
     passed: int
     heard: Told
 
@@ -375,5 +385,5 @@ def ticks_of(player: Player, wait_for: Callable[[], Told | None]) -> Ticks:
             seen.append(int.from_bytes(told.rest[:4]))
         return wait_for()
 
-    came = until(heard)
+    came = first(heard)
     return Ticks(len(seen), seen[-1] - seen[0], came)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyservice.runtime.archives import Archive, BadArchive
+from pyservice.runtime.archive_rules import BadArchive
+from pyservice.runtime.archives import Archive
 from pyservice.runtime.decompression import COMPRESSIONS
 from tests.control.files import entry, gzipped, packed, tar
 

@@ -1,8 +1,8 @@
 //! The thread that speaks to the hosting service, so that the game never waits for it.
 //!
-//! Orders come through a bounded queue; when it is full the game goes on without: a hello comes again, and a release that
-//! is lost is made good by the next heartbeats. News go back with a wake-up. When the game lets go of the queue, the thread
-//! releases everybody and ends.
+//! Orders come through a bounded queue; when it is full the game goes on without: a hello comes again, and a release
+//! that is lost is made good by the next heartbeats. News go back with a wake-up. When the game lets go of the queue,
+//! the thread releases everybody and ends.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel};

@@ -1,7 +1,7 @@
 //! The client of the hosting service: HTTP/1.1, one call at a time, over a connection that is kept.
 //!
-//! Plain HTTP alone: a game server speaks to the service on its own machine or network. Every call may be repeated, so one
-//! that met a kept connection at its end is sent again at once. What an answer is made of is in `answer`.
+//! Plain HTTP alone: a game server speaks to the service on its own machine or network. Every call may be repeated, so
+//! one that met a kept connection at its end is sent again at once. What an answer is made of is in `answer`.
 
 mod answer;
 

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_answer_of_find_is_read() {
-        let found = r#" {"ports": {"game": {"hostname": "127.0.0.1", "port": 26001, "port_range": null, "is_tls": false}},
+        let found = r#" {"ports": {"game": {"hostname": "127.0.0.1", "port": 26001, "port_range": null}},
             "players": [{"token": "a"}, {}], "ratio": -1.5e1, "empty": []} "#;
         let found = Value::read(found.as_bytes()).unwrap();
         assert_eq!(found.at(&["ports", "game", "hostname"]).and_then(Value::text), Some("127.0.0.1"));

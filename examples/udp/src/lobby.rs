@@ -1,10 +1,10 @@
 //! What a lobby owes the hosting service, and in which order it is told. Pure: time is an argument, calls are made by
 //! `calls`.
 //!
-//! Ready first and after every outage, heartbeats with the list of players, then players who come and go in the order in
-//! which they did. A call without a decision lets the others have their turn, and all calls pause: it is one service that
-//! they go to. A `connected` that is not decided within 10 s has failed, whatever may still come of it, and its player is
-//! released (decisions 5.6).
+//! Ready first and after every outage, heartbeats with the list of players, then players who come and go in the order
+//! in which they did. A call without a decision lets the others have their turn, and all calls pause: it is one service
+//! that they go to. A `connected` that is not decided within 10 s has failed, whatever may still come of it, and its
+//! player is released (decisions 5.6).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! What is in a datagram. Owns the bytes: nothing else knows where a field is.
 //!
-//! Every datagram begins with two bytes that say "Stardust, version 1" and one for the kind; numbers are big-endian. What
-//! is not exactly as long as its kind says, or has a value that there is not, is no message. A hello has at least
+//! Every datagram begins with two bytes that say "Stardust, version 1" and one for the kind; numbers are big-endian.
+//! What is not exactly as long as its kind says, or has a value that there is not, is no message. A hello has at least
 //! `HELLO_BYTES_MIN` bytes, filled up with zeros, so that no answer to somebody unknown is longer than the question.
 
 /// No datagram is longer, either way: it fits every path whole.

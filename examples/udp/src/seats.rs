@@ -8,9 +8,9 @@
 //!            remembered for a while, as are those who left: the same hello is answered without another call
 //! ```
 //!
-//! A seat is found by its pass, not by an address, so it follows its client elsewhere: whoever shows the pass from another
-//! address is told a cookie there, and whoever shows that cookie hears there. Until then nothing more is sent to the new
-//! address, so nobody can have the game's datagrams sent to a stranger.
+//! A seat is found by its pass, not by an address, so it follows its client elsewhere: whoever shows the pass from
+//! another address is told a cookie there, and whoever shows that cookie hears there. Until then nothing more is sent
+//! to the new address, so nobody can have the game's datagrams sent to a stranger.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

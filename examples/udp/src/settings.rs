@@ -1,5 +1,5 @@
-//! What the server is told: its environment, which the hosting service sets for every lobby process (decisions 5.10), and
-//! its flags. All of it is read before anything is done, and every problem is told at once.
+//! What the server is told: its environment, which the hosting service sets for every lobby process (decisions 5.10),
+//! and its flags. All of it is read before anything is done, and every problem is told at once.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! The game: players fly over a torus and gather stars. Pure: time comes as steps, chance as dice.
 //!
-//! Both coordinates are 16 bit numbers that wrap, so the torus needs no rule of its own, and the difference of two of them
-//! as a signed number is the shortest way.
+//! Both coordinates are 16 bit numbers that wrap, so the torus needs no rule of its own, and the difference of two of
+//! them as a signed number is the shortest way.
 
 use crate::protocol::{PLAYERS_SEEN_MAX, Place, Player, STARS_SEEN_MAX, State};
 use crate::system::Dice;

@@ -1,7 +1,41 @@
-//! Addresses of clients: networks, and what counts as one client.
+//! Addresses: where a back end is, networks of clients, and what counts as one client.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
+
+/// The longest path that the system takes for a socket.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Where a back end is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// At a port.
+    Port(SocketAddr),
+    /// At a unix stream socket (`unix:/absolute/path`): our own, on this machine.
+    Socket(Arc<Path>),
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') && path.len() <= SOCKET_PATH_MAX => {
+                Ok(Self::Socket(Arc::from(Path::new(path))))
+            }
+            Some(_) => Err(()),
+            None => text.parse().map(Self::Port).map_err(|_| ()),
+        }
+    }
+}
+
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        Self::Port(address)
+    }
+}
 
 /// A network such as `10.0.0.0/8`; a bare address is a network of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +102,17 @@ mod tests {
         assert!(!network.contains("10.2.0.0".parse().unwrap()));
         assert!("0.0.0.0/0".parse::<Network>().unwrap().contains("9.9.9.9".parse().unwrap()));
         assert!("fd00::/8".parse::<Network>().unwrap().contains("fd12::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_back_end_is_at_a_port_or_at_a_socket_with_a_whole_path() {
+        assert_eq!("127.0.0.1:80".parse(), Ok(Place::Port(SocketAddr::from(([127, 0, 0, 1], 80)))));
+        assert_eq!("unix:/run/api.sock".parse(), Ok(Place::Socket(Arc::from(Path::new("/run/api.sock")))));
+        for wrong in ["127.0.0.1", "unix:", "unix:run/api.sock", "/run/api.sock"] {
+            assert_eq!(wrong.parse::<Place>(), Err(()), "{wrong}");
+        }
+        assert!(format!("unix:/{}", "x".repeat(106)).parse::<Place>().is_ok());
+        assert!(format!("unix:/{}", "x".repeat(107)).parse::<Place>().is_err(), "the system takes no longer path");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fields::Fields;
 use serde_json::Value;
 
-use crate::address::Network;
+use crate::address::{Network, Place};
 
 /// Everything that an edge-guard is told.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ pub struct Backend {
     /// Host names; `*.` stands for one label.
     pub hosts: Vec<String>,
     /// Where it is.
-    pub address: SocketAddr,
+    pub address: Place,
     /// Whether each connection to it begins with a PROXY v2 header.
     pub proxy_protocol: bool,
 }
@@ -166,6 +166,15 @@ impl Config {
     }
 }
 
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Inherited(number) => write!(f, "fd:{number}"),
+        }
+    }
+}
+
 impl std::str::FromStr for Listen {
     type Err = ();
 
@@ -183,11 +192,13 @@ impl Certificate {
     }
 }
 
+const BACKEND: &str = "an address and port, or unix: and an absolute path of at most 107 bytes";
+
 impl Backend {
     fn from_fields(fields: &mut Fields<'_>) -> Self {
         Self {
             hosts: fields.names("hosts"),
-            address: fields.parsed_or("address", "an address and port", SocketAddr::from(([127, 0, 0, 1], 0))),
+            address: fields.parsed_or("address", BACKEND, SocketAddr::from(([127, 0, 0, 1], 0)).into()),
             proxy_protocol: fields.truth_or("proxy_protocol", true),
         }
     }
@@ -245,7 +256,9 @@ mod tests {
     #[test]
     fn every_problem_is_told_at_once_with_its_place() {
         let text = r#"{"source": 7, "bind": "here", "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
-            "certificates": [{"server_names": [], "cert": "/c"}], "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99"]}"#;
+            "certificates": [{"server_names": [], "cert": "/c"}],
+            "backends": [{"hosts": ["a"], "address": "unix:a.sock"}],
+            "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99"]}"#;
         let problems = Config::parse(text).unwrap_err().join("\n");
         for place in [
             "folder: is required",
@@ -255,6 +268,7 @@ mod tests {
             "limits.speed: is not a setting",
             "certificates.0.server_names: ",
             "certificates.0.key: is required",
+            "backends.0.address: ",
             "timeouts.head_ms: ",
             "proxies.0: ",
         ] {

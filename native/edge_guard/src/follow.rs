@@ -78,8 +78,8 @@ impl Source {
         self.outcomes.push(outcome);
     }
 
-    /// The next question, of somebody who has the set of this epoch and version. Ends are told only when the set without them is kept: what was told as gone must not come back
-    /// with the next start.
+    /// The next question, of somebody who has the set of this epoch and version. Ends are told only when the set
+    /// without them is kept: what was told as gone must not come back with the next start.
     pub fn question(&mut self, (epoch, version): (u64, u64), is_kept: bool) -> Question {
         if !is_kept {
             // Ends go to the back, and so wait.

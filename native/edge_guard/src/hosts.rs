@@ -20,7 +20,7 @@ impl Hosts {
     pub fn new(backends: &[Backend]) -> Self {
         let mut ours = HashMap::new();
         for backend in backends {
-            let live = Live::new(false, Some(backend.address), backend.proxy_protocol);
+            let live = Live::new(false, Some(backend.address.clone()), backend.proxy_protocol);
             for host in &backend.hosts {
                 ours.insert(host.clone(), live.clone());
             }

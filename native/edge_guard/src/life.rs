@@ -53,13 +53,13 @@ impl Life {
     /// Begins to serve.
     ///
     /// # Errors
-    /// The system's: a listener of hosts, the admin socket, signals.
-    pub fn begin(parts: Parts, begin: Begin, descriptors: u64) -> std::io::Result<Self> {
+    /// What cannot be begun, and why: a listener of hosts, the admin socket, signals.
+    pub fn begin(parts: Parts, begin: Begin, descriptors: u64) -> Result<Self, String> {
         let Begin { lock, mut taken, predecessor } = begin;
         let folder = &parts.shared.config.folder;
         let doors = parts.host_doors(&mut taken.hosts)?;
         let (orders, told) = unbounded_channel();
-        hear_signals(&orders)?;
+        hear_signals(&orders).map_err(|error| format!("cannot hear signals: {error}"))?;
         let (say, outcomes) = outcomes();
         let has = (doors[0].is_some(), doors[1].is_some());
         let mut table = Table::new(parts.shared.clone(), parts.workers.clone(), parts.datagrams.clone(), has, say);
@@ -69,7 +69,7 @@ impl Life {
         let source = Source::new(&parts.shared.config.source, &parts.shared.config.edge_id, &instance());
         let kept = (Disk::new(folder), taken.set);
         let control = Control::new(table, source, kept, outcomes, parts.counters.clone(), parts.status.clone());
-        let listener = admin::bind(folder)?;
+        let listener = admin::bind(folder).map_err(|error| format!("{}: cannot listen: {error}", folder.display()))?;
         let admin = tokio::spawn(Arc::new(parts.admin(orders, &doors, descriptors)).serve(listener));
         Ok(Self { parts, control, doors, lock, told, admin })
     }

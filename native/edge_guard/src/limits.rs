@@ -104,8 +104,8 @@ impl Drop for Permit {
 
 /// Raises the number of descriptors as far as we may, and says how many there are now.
 ///
-/// Connections need two each and UDP sessions one. Where that is not to be had, each kind gets half, or less if it wants
-/// less: so neither starves the other.
+/// Connections need two each and UDP sessions one. Where that is not to be had, each kind gets half, or less if it
+/// wants less: so neither starves the other.
 #[must_use]
 pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     let wanted = wanted(settings) + APART;

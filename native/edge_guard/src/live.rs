@@ -2,7 +2,6 @@
 //!
 //! Whoever removes a route ends all of these, and is told when the last one is gone.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +9,8 @@ use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+
+use crate::address::Place;
 
 /// One route while it is served.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub struct Live {
 
 #[derive(Debug, Default)]
 struct State {
-    backend: Option<SocketAddr>,
+    backend: Option<Place>,
     is_ended: bool,
     tasks: Slab<Option<AbortHandle>>,
 }
@@ -36,7 +37,7 @@ struct State {
 impl Live {
     /// A route that is to be served.
     #[must_use]
-    pub fn new(is_tls: bool, backend: Option<SocketAddr>, says_client: bool) -> Arc<Self> {
+    pub fn new(is_tls: bool, backend: Option<Place>, says_client: bool) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             number: NEXT.fetch_add(1, Relaxed),
@@ -50,12 +51,12 @@ impl Live {
 
     /// Where it leads just now.
     #[must_use]
-    pub fn backend(&self) -> Option<SocketAddr> {
-        self.state().backend
+    pub fn backend(&self) -> Option<Place> {
+        self.state().backend.clone()
     }
 
     /// Leads it elsewhere; what goes on, goes on.
-    pub fn lead_to(&self, backend: Option<SocketAddr>) {
+    pub fn lead_to(&self, backend: Option<Place>) {
         self.state().backend = backend;
     }
 
@@ -67,9 +68,9 @@ impl Live {
         }
         // The lock is held until the handle is in its place, so a task that ends at once finds it there.
         let place = state.tasks.insert(None);
-        let place_of_task = Place { live: self.clone(), place };
+        let seat = Seat { live: self.clone(), place };
         let handle = on.spawn(async move {
-            let _place = place_of_task;
+            let _seat = seat;
             task.await;
         });
         state.tasks[place] = Some(handle.abort_handle());
@@ -100,12 +101,12 @@ impl Live {
     }
 }
 
-struct Place {
+struct Seat {
     live: Arc<Live>,
     place: usize,
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.live.state();
         state.tasks.remove(self.place);

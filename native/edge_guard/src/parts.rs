@@ -1,4 +1,5 @@
-//! What an edge-guard is made of, and what it begins with: threads, listeners of hosts, the routes and sockets of before.
+//! What an edge-guard is made of, and what it begins with: threads, listeners of hosts, the routes and sockets of
+//! before.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -137,14 +138,14 @@ impl Parts {
     /// The listeners for everybody who is reached by host.
     ///
     /// # Errors
-    /// The system's: they are asked for in the settings, so there is no going on without them.
-    pub fn host_doors(&self, taken: &mut [Option<TcpListener>; 2]) -> std::io::Result<[Option<Door>; 2]> {
+    /// Where it cannot listen, and why: they are asked for in the settings, so there is no going on without them.
+    pub fn host_doors(&self, taken: &mut [Option<TcpListener>; 2]) -> Result<[Option<Door>; 2], String> {
         let config = &self.shared.config;
-        let mut open = |index: usize, listen: &Option<Listen>, is_tls| -> std::io::Result<Option<Door>> {
+        let mut open = |index: usize, listen: &Option<Listen>, is_tls| -> Result<Option<Door>, String> {
             let Some(listen) = listen else { return Ok(None) };
             let socket = match taken[index].take().filter(|socket| is_meant(listen, socket)) {
                 Some(socket) => socket,
-                None => listen_on(listen)?,
+                None => listen_on(listen).map_err(|error| format!("cannot listen on {listen}: {error}"))?,
             };
             let live = Live::new(is_tls, None, false);
             Ok(Some(Door::open(socket, &live, &self.workers, Requests { live: live.clone(), by_host: true })))

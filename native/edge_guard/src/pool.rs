@@ -1,11 +1,12 @@
 //! HTTP/1.1 connections to back ends that wait for their next request.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
+
+use crate::address::Place;
 
 /// Shorter than what common servers wait (5 s), so that theirs is rarely the first word.
 const KEPT_FOR: Duration = Duration::from_secs(4);
@@ -20,7 +21,7 @@ pub struct Pool<B>(Mutex<HashMap<u64, Vec<Idle<B>>>>);
 #[derive(Debug)]
 struct Idle<B> {
     sender: SendRequest<B>,
-    backend: SocketAddr,
+    backend: Place,
     since: Instant,
 }
 
@@ -32,11 +33,11 @@ impl<B> Default for Pool<B> {
 
 impl<B> Pool<B> {
     /// One that is good, as far as can be seen.
-    pub fn take(&self, route: u64, backend: SocketAddr) -> Option<SendRequest<B>> {
+    pub fn take(&self, route: u64, backend: &Place) -> Option<SendRequest<B>> {
         let mut waiting = self.waiting();
         let all = waiting.get_mut(&route)?;
         while let Some(idle) = all.pop() {
-            if idle.backend == backend && !idle.sender.is_closed() && idle.since.elapsed() < KEPT_FOR {
+            if idle.backend == *backend && !idle.sender.is_closed() && idle.since.elapsed() < KEPT_FOR {
                 return Some(idle.sender);
             }
         }
@@ -44,7 +45,7 @@ impl<B> Pool<B> {
     }
 
     /// One whose request has been answered.
-    pub fn put(&self, route: u64, backend: SocketAddr, sender: SendRequest<B>) {
+    pub fn put(&self, route: u64, backend: Place, sender: SendRequest<B>) {
         if sender.is_closed() {
             return;
         }

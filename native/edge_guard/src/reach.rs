@@ -1,35 +1,54 @@
-//! Ways on to game servers: a connection within its time, and patience where descriptors ran out.
+//! Ways on to back ends: a connection within its time, and patience where there is no room just now.
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 /// Between tries when there is no descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Connects; small writes go at once.
+/// Between tries when the queue of a unix socket is full: there the system says so at once, where with TCP it waits.
+const PAUSE_OF_QUEUE: Duration = Duration::from_millis(1);
+
+/// Connects to a port; small writes go at once.
 ///
 /// A player who was let in with the last descriptor waits for the next one: somebody may leave.
 ///
 /// # Errors
 /// The back end does not take it; `TimedOut` when it does not within its time.
 pub async fn connect(backend: SocketAddr, within: Duration) -> io::Result<TcpStream> {
-    let connecting = async {
-        loop {
-            match TcpStream::connect(backend).await {
-                Err(error) if is_shortage(&error) => sleep(PAUSE).await,
-                result => return result,
-            }
-        }
-    };
-    let stream = timeout(within, connecting).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let stream = patiently(within, || TcpStream::connect(backend)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+/// Connects to a unix socket, as patiently.
+///
+/// # Errors
+/// The same.
+pub async fn connect_socket(path: &Path, within: Duration) -> io::Result<UnixStream> {
+    patiently(within, || UnixStream::connect(path)).await
+}
+
+async fn patiently<S, F>(within: Duration, connect: impl Fn() -> F) -> io::Result<S>
+where
+    F: Future<Output = io::Result<S>>,
+{
+    let connecting = async {
+        loop {
+            match connect().await {
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EMFILE | libc::ENFILE) => sleep(PAUSE).await,
+                    Some(libc::EAGAIN) => sleep(PAUSE_OF_QUEUE).await,
+                    _ => return Err(error),
+                },
+                result => return result,
+            }
+        }
+    };
+    timeout(within, connecting).await.map_err(|_| io::ErrorKind::TimedOut)?
 }

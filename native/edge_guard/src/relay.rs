@@ -1,7 +1,7 @@
 //! Passes bytes both ways between two streams until both have ended.
 //!
-//! An idle pair owns no buffer: what is read goes through one buffer of the thread, and only what the other side does not
-//! take at once is kept. Half closes are passed on. Two plain sockets with much to say change to splice(2).
+//! An idle pair owns no buffer: what is read goes through one buffer of the thread, and only what the other side does
+//! not take at once is kept. Half closes are passed on. Two plain sockets with much to say change to splice(2).
 
 mod pipe;
 mod spliced;

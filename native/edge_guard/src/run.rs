@@ -79,7 +79,7 @@ async fn live(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<u
         Some(lock) => Begin::alone(lock, &folder),
         None => Begin::after_another(&folder).map_err(|error| format!("cannot take over: {error}"))?,
     };
-    let life = Life::begin(parts, begin, descriptors).map_err(|error| format!("cannot begin: {error}"))?;
+    let life = Life::begin(parts, begin, descriptors)?;
     log::say("serves");
     Ok(life.until_the_end().await)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::time::timeout;
 
+use crate::address::Place;
 use crate::listener::{Serve, prepare};
 use crate::live::Live;
 use crate::metrics::{Kind, Refusal};
@@ -25,7 +26,7 @@ impl Serve for Bytes {
     fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<Worker>) {
         let kind = if self.live.is_tls { Kind::TcpTls } else { Kind::Tcp };
         // Nobody there: the player is told by the end of the connection, before anything is set up for it.
-        let Some(backend) = self.live.backend() else {
+        let Some(Place::Port(backend)) = self.live.backend() else {
             return worker.counters.refused.of(Refusal::NoBackend).one();
         };
         match worker.shared.limits.admit(worker.shared.client(peer), Some(&self.live.connections)) {

@@ -193,7 +193,7 @@ impl Table {
         if let Some(served) = self.served.get_mut(&route.key)
             && !matches!(served.by, By::Nothing(_))
         {
-            served.live.lead_to(route.backend);
+            served.live.lead_to(route.backend.map(Into::into));
             if route.protocol == Protocol::Udp {
                 self.datagrams.lead(served.live.number, route.backend);
             }
@@ -214,7 +214,7 @@ impl Table {
         if route.is_tls && self.shared.certificates.is_empty() {
             return Err("there is no certificate".to_owned());
         }
-        let live = Live::new(route.is_tls, route.backend, false);
+        let live = Live::new(route.is_tls, route.backend.map(Into::into), false);
         let by = if route.port == 0 { self.serve_host(&route, &live)? } else { self.serve_port(&route, &live)? };
         Ok(Served { route, live, by })
     }

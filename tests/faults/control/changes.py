@@ -254,7 +254,7 @@ OF_FILES: Final = (
 
 
 def _new_server(scene: Scene, _: Fields) -> Fields:
-    return scene.wanted_server()
+    return scene.servers.wanted()
 
 
 def _the_server(scene: Scene, _: Fields) -> Fields:
@@ -263,7 +263,7 @@ def _the_server(scene: Scene, _: Fields) -> Fields:
 
 
 OF_SERVERS: Final = (
-    _asked("create_server", _new_server, prepare=Scene.new_server_build),
+    _asked("create_server", _new_server, prepare=lambda scene: scene.servers.prepare()),
     _asked("destroy_server", _the_server, prepare=Scene.new_server),
 )
 

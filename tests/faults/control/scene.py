@@ -17,9 +17,8 @@ from pyservice.cli.asking import control_socket
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.rpc import InternalClient
-from pyservice.runtime.keeper import Folder
-from tests import programs
 from tests.control.files import png, put, tar
+from tests.faults.control.kept_servers import KeptServers
 from tests.faults.control.struck import StruckHouse, Witness
 from tests.household import ARENA_MODES, Answer, Developer, Door, eventually
 from tests.patience import PATIENCE_S, promised
@@ -62,7 +61,6 @@ class Scene:
         self.wanted_game = ""
         """name_id of a game that is about to be made."""
         self.link_token = ""
-        self.server_build_id = ""
         self.begin()
 
     def begin(self) -> None:
@@ -78,6 +76,7 @@ class Scene:
 
     async def prepare(self) -> Scene:
         self.game_id = await self.developer.game()
+        self.servers = KeptServers(self.developer, self.game_id)
         self.witness = Witness(self.house, self.door, self.developer.token, self.game_id)
         await self.new_site()
         await self.developer.good("complete_upload", upload_id=self.upload_id)
@@ -206,34 +205,9 @@ class Scene:
         person = self.people.pop()
         self.people.append(Person(person.identity_id, person.token, of_group))
 
-    async def new_server_build(self) -> None:
-        """Of servers that go on until they are ended. Nothing becomes of those that there are meanwhile."""
-        if not self.server_build_id:
-            content = programs.server_archive("sleep", "3600")
-            image = {"path": "server.tar", "content_length": len(content)}
-            fields: Fields = {**self.game, "display_name": "server", "image_file": image}
-            made = await self.developer.good("create_game_build", **fields)
-            await self._upload(made["upload_id"], made["image_presigned_request"], content)
-            await self.developer.good("complete_upload", upload_id=self.upload_id)
-            self.server_build_id = made["build_id"]
-        await self._check_servers()
-
-    def wanted_server(self) -> Fields:
-        return {
-            **self.environment,
-            "datacenter": "local",
-            "network": {"ports": {"game": {"protocol": "tcp"}}},
-            "resources": {"cpu": 10, "memory": 16},
-            "runtime": {"build": self.server_build_id},
-            "tags": {"name": uuid4().hex},
-        }
-
     async def new_server(self) -> None:
         """That runs."""
-        await self.new_server_build()
-        made = await self.developer.good("create_server", **self.wanted_server())
-        self.server_id = made["server"]["id"]
-        await self._check_servers()
+        self.server_id = await self.servers.add()
 
     # What is told ---------------------------------------------------------------------------------
 
@@ -284,7 +258,7 @@ class Scene:
         await self._check_tokens(told)
         await self._check_uploads(told)
         await self._check_people(told)
-        await self._check_servers()
+        await self.servers.check()
         async with httpx.AsyncClient(verify=False, timeout=PATIENCE_S) as browser:
             await self._check_pictures(told, browser)
             await self._check_site(told, browser)
@@ -369,26 +343,6 @@ class Scene:
             if person.of_group:
                 answer = await self.door.call("get_group", self.group, token=person.of_group)
                 assert answer.code == ("OK" if is_member else "TOKEN_REVOKED")
-
-    async def _check_servers(self) -> None:
-        """Those run that nobody wants ended, and no others; each has a process of its own."""
-        servers: dict[str, str] = {}
-        cursor: Fields = {"include_destroyed": True}
-        while cursor:
-            page = await self.developer.good("list_servers", **self.environment, **cursor)
-            servers |= {one["id"]: one["status"] for one in page["servers"]}
-            cursor = {**cursor, "cursor": page["cursor"]} if "cursor" in page else {}
-        ended = {one for one, status in servers.items() if status in ("stopping", "destroyed")}
-        wanted = servers.keys() - ended
-
-        async def is_so() -> bool:
-            folders = [path for path in (self.house.data_dir / "servers").iterdir()]
-            kept = {path.name for path in folders if path.is_dir() and Folder(path).is_kept()}
-            page = await self.developer.good("list_servers", **self.environment)
-            told = {one["id"]: one["status"] for one in page["servers"]}
-            return kept == wanted and told == dict.fromkeys(wanted, "running")
-
-        await eventually(is_so)
 
     async def _check_pictures(self, told: Fields, browser: httpx.AsyncClient) -> None:
         """Those that are shown are whole, and the ones that they are said to be."""

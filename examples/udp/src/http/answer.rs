@@ -1,5 +1,5 @@
-//! How an answer is read. Nothing is believed: a head or a body beyond its limit, a framing that contradicts itself and an
-//! answer that ends too soon are no answer.
+//! How an answer is read. Nothing is believed: a head or a body beyond its limit, a framing that contradicts itself and
+//! an answer that ends too soon are no answer.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::time::Duration;

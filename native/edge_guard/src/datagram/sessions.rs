@@ -1,8 +1,8 @@
 //! Sessions of one thread, and who may stay when there is no room.
 //!
-//! A session has a rank: it began, the process answered it, or the player spoke again after an answer. An address that only
-//! spoofs gets no further than the second, so the oldest of the lowest rank goes first, and a session whose player speaks
-//! is never put out for a new one while it is in use.
+//! A session has a rank: it began, the process answered it, or the player spoke again after an answer. An address that
+//! only spoofs gets no further than the second, so the oldest of the lowest rank goes first, and a session whose
+//! player speaks is never put out for a new one while it is in use.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

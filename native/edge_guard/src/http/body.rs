@@ -1,6 +1,5 @@
 //! Bodies of answers: passed on from a back end, or short texts of our own.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::Front;
+use crate::address::Place;
 use crate::asked::{Progress, Sender};
 
 /// A body, and what has to happen at its end.
@@ -37,7 +37,7 @@ pub struct Through {
     /// Number of the route.
     pub route: u64,
     /// Where it leads.
-    pub backend: SocketAddr,
+    pub backend: Place,
     /// Sends the next request over it.
     pub sender: Sender,
     /// The body of the request, if it has one.

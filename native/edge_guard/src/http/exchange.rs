@@ -1,6 +1,5 @@
 //! One request: whose it is, to which back end, and what comes back.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +7,17 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::{OnUpgrade, Parts, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use super::body::{Answer, Exchange, Through};
 use super::watched::Watched;
 use super::{Front, heads};
+use crate::address::Place;
 use crate::asked::{Asked, Progress, Sender};
 use crate::live::Live;
 use crate::metrics::{Class, Kind, Problem};
@@ -52,7 +52,7 @@ async fn pass_on(
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     let request = request.map(Asked::new);
     let progress = request.body().progress();
-    let (mut response, sender) = ask(front, &live, backend, request).await?;
+    let (mut response, sender) = ask(front, &live, &backend, request).await?;
     *response.version_mut() = Version::HTTP_11;
     match upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         Some(of_client) => {
@@ -92,7 +92,7 @@ fn whose(front: &Front, request: &Request<Incoming>) -> Result<Arc<Live>, Proble
 async fn ask(
     front: &Arc<Front>,
     live: &Arc<Live>,
-    backend: SocketAddr,
+    backend: &Place,
     mut request: Request<Asked>,
 ) -> Result<(Response<Incoming>, Sender), Problem> {
     let pool = if live.says_client { &front.own_pool } else { &front.worker.pool };
@@ -122,8 +122,8 @@ async fn ask(
     }
 }
 
-/// Waits for an answer as long as there is hope: a player may take its time for a body of any size while pieces of it come,
-/// and the back end has its time from the last piece on.
+/// Waits for an answer as long as there is hope: a player may take its time for a body of any size while pieces of it
+/// come, and the back end has its time from the last piece on.
 async fn in_time<T>(
     front: &Front,
     progress: Option<Arc<Progress>>,
@@ -164,9 +164,19 @@ fn copy_of(request: &Request<Asked>) -> Option<Request<Asked>> {
     Some(copy)
 }
 
-async fn connect(front: &Arc<Front>, live: &Arc<Live>, backend: SocketAddr) -> Result<Sender, Problem> {
+async fn connect(front: &Arc<Front>, live: &Arc<Live>, backend: &Place) -> Result<Sender, Problem> {
     let within = front.worker.shared.timeouts().connect;
-    let mut stream = reach::connect(backend, within).await.map_err(|error| match error.kind() {
+    match backend {
+        Place::Port(address) => speak(front, live, reach::connect(*address, within).await).await,
+        Place::Socket(path) => speak(front, live, reach::connect_socket(path, within).await).await,
+    }
+}
+
+async fn speak<S>(front: &Arc<Front>, live: &Arc<Live>, stream: std::io::Result<S>) -> Result<Sender, Problem>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stream = stream.map_err(|error| match error.kind() {
         std::io::ErrorKind::TimedOut => Problem::Late,
         _ => Problem::Unreachable,
     })?;
@@ -189,42 +199,50 @@ async fn connect(front: &Arc<Front>, live: &Arc<Live>, backend: SocketAddr) -> R
 async fn tunnel(front: Arc<Front>, of_client: OnUpgrade, of_backend: OnUpgrade) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
     let _open = Open::new(&front.worker, Kind::WebSocket, None);
-    let Ok(backend) = backend.downcast::<TokioIo<TcpStream>>() else { return };
-    let (mut to_backend, from_backend) = (backend.io.into_inner(), backend.read_buf);
-    let idle = front.worker.shared.timeouts().stream_idle;
-    let counters = &front.worker.counters;
-    let result = if front.is_tls {
-        let Some((mut client, from_client)) = parts::<TlsStream<TcpStream>>(client) else { return };
-        if send_first(&mut to_backend, &from_client).await.is_err()
-            || send_first(&mut client, &from_backend).await.is_err()
-        {
-            return;
+    // How it ended is nobody's business any more: both sides are closed.
+    let _ = match (front.is_tls, backend.downcast::<TokioIo<TcpStream>>()) {
+        (true, Ok(backend)) => through::<TlsStream<TcpStream>, _>(&front, client, backend).await,
+        (false, Ok(backend)) => between_sockets(&front, client, backend).await,
+        (is_tls, Err(backend)) => {
+            let Ok(backend) = backend.downcast::<TokioIo<UnixStream>>() else { return };
+            if is_tls {
+                through::<TlsStream<TcpStream>, _>(&front, client, backend).await
+            } else {
+                through::<TcpStream, _>(&front, client, backend).await
+            }
         }
-        drop((from_client, from_backend));
-        relay::streams(&mut client, &mut to_backend, idle, counters).await
-    } else {
-        let Some((mut client, from_client)) = parts::<TcpStream>(client) else { return };
-        if send_first(&mut to_backend, &from_client).await.is_err()
-            || send_first(&mut client, &from_backend).await.is_err()
-        {
-            return;
-        }
-        drop((from_client, from_backend));
-        relay::sockets(&mut client, &mut to_backend, idle, counters).await
     };
-    drop(result);
 }
 
-fn parts<S>(upgraded: Upgraded) -> Option<(S, Bytes)>
+async fn between_sockets(front: &Front, client: Upgraded, backend: Parts<TokioIo<TcpStream>>) -> std::io::Result<()> {
+    let (mut client, mut backend) = begin::<TcpStream, _>(client, backend).await?;
+    relay::sockets(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
+}
+
+async fn through<C, B>(front: &Front, client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<()>
 where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    B: AsyncRead + AsyncWrite + Unpin,
 {
-    let parts = upgraded.downcast::<TokioIo<Watched<S>>>().ok()?;
-    Some((parts.io.into_inner().into_inner(), parts.read_buf))
+    let (mut client, mut backend) = begin::<C, _>(client, backend).await?;
+    relay::streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters).await
+}
+
+/// The streams themselves, each of which was given what the other had said already.
+async fn begin<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let of_client = client.downcast::<TokioIo<Watched<C>>>().map_err(|_| std::io::ErrorKind::Unsupported)?;
+    let (mut client, mut to_backend) = (of_client.io.into_inner().into_inner(), backend.io.into_inner());
+    send_first(&mut to_backend, &of_client.read_buf).await?;
+    send_first(&mut client, &backend.read_buf).await?;
+    Ok((client, to_backend))
 }
 
 /// What came together with the head is the first to go.
-async fn send_first(to: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &Bytes) -> std::io::Result<()> {
+async fn send_first(to: &mut (impl AsyncWrite + Unpin), bytes: &Bytes) -> std::io::Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
@@ -252,7 +270,13 @@ fn tell(problem: Problem, exchange: Exchange) -> Response<Answer> {
         Problem::Request => (400, "REQUEST_INVALID", "The request needs a host and a method that can be passed on."),
     };
     let text = format!(
-        r#"{{"type":"about:blank","title":"{code}","status":{status},"detail":"{detail}","code":"{code}","message":"{detail}"}}"#
+        concat!(
+            r#"{{"type":"about:blank","title":"{code}","status":{status},"#,
+            r#""detail":"{detail}","code":"{code}","message":"{detail}"}}"#
+        ),
+        code = code,
+        status = status,
+        detail = detail
     );
     let mut response = Response::new(Answer::own(Bytes::from(text), exchange));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);

@@ -1,0 +1,142 @@
+"""Edge-guard beside `serve`: found, started again, replaced, ended; it goes on when we do not (design: edge-guard)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import programs
+from tests.app.household import Household, is_gone
+from tests.patience import until
+from tests.service import UNLIMITED
+
+
+class Held(Household):
+    """A service with an edge-guard that leads to a server of a static game."""
+
+    def edge_pid(self) -> int:
+        path = self.data_dir / "edge" / "LOCK"
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def edge(self, path: str = "/readyz?verbose") -> Any:
+        transport = httpx.HTTPTransport(uds=str(self.data_dir / "edge" / "admin.sock"))
+        with httpx.Client(transport=transport, base_url="http://edge") as client:
+            return client.get(path).json()
+
+    def is_edge_serving(self) -> bool:
+        try:
+            return bool(self.edge()["is_ready"])
+        except (httpx.HTTPError, OSError):
+            return False
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    folder = tmp_path / "h"
+    folder.mkdir()
+    made = Held(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    yield made
+    made.close()
+
+
+def with_server(held: Held) -> tuple[str, int]:
+    """Starts the service and a dynamic server in it; where the server is reached."""
+    held.start()
+    said = held.ready()
+    token = Path(said["cloud_token_file"]).read_text().strip()
+
+    def cloud(method: str, path: str, body: Any = None) -> Any:
+        return held.good(method, path, body, token)
+
+    game = {"developer_group_id": said["owner_group_id"], "display_name": "Kept"}
+    game_id = cloud("POST", "/cloud/games", game)["game_id"]
+    build = programs.upload_build(cloud, game_id, programs.server_archive())
+    wanted = {
+        "datacenter": "local",
+        "network": {"ports": {"game": {"protocol": "tcp"}}},
+        "resources": {"cpu": 100, "memory": 128},
+        "runtime": {"build": build},
+        "tags": {},
+    }
+    made = cloud("POST", f"/games/{game_id}/environments/prod/servers", wanted)["server"]
+    port = made["network"]["ports"]["game"]
+    address = port["public_hostname"], port["public_port"]
+    until(lambda: is_reached(address))
+    return address
+
+
+def is_reached(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, 5) as connection:
+            connection.sendall(b"hello")
+            return connection.recv(100) == b"hello"
+    except OSError:
+        return False
+
+
+def test_one_that_leads_nobody_ends_with_the_service(held: Held) -> None:
+    held.start()
+    until(held.is_edge_serving)
+    pid = held.edge_pid()
+    assert held.stop() == 0
+    assert is_gone(pid)
+
+
+def test_one_that_leads_players_goes_on_and_is_found_again(held: Held) -> None:
+    address = with_server(held)
+    pid = held.edge_pid()
+    with socket.create_connection(address, 5) as player:
+        assert held.stop() == 0
+        player.sendall(b"still")
+        assert player.recv(100) == b"still"
+        assert is_reached(address)
+        held.start()
+        until(lambda: held.edge()["is_connected"])
+        assert held.edge_pid() == pid
+        assert [event["pid"] for event in held.events("edge-guard found")] == [pid]
+        player.sendall(b"there")
+        assert player.recv(100) == b"there"
+
+
+def test_a_killed_one_is_started_again_and_leads_where_the_last_one_led(held: Held) -> None:
+    address = with_server(held)
+    pid = held.edge_pid()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: held.edge_pid() not in (0, pid) and held.is_edge_serving())
+    assert is_reached(address)
+
+
+def test_other_settings_replace_it_and_cut_nobody(held: Held) -> None:
+    address = with_server(held)
+    pid = held.edge_pid()
+    with socket.create_connection(address, 5) as player:
+        player.sendall(b"one")
+        assert player.recv(100) == b"one"
+        held.stop()
+        held.settings["edge"] = {"workers": 1}
+        held.start()
+        until(lambda: held.edge_pid() not in (0, pid) and held.is_edge_serving())
+        assert json.loads((held.data_dir / "edge" / "config.json").read_text())["workers"] == 1
+        player.sendall(b"two")
+        assert player.recv(100) == b"two"
+        assert is_reached(address), "new ones reach it as well"
+
+
+def test_with_a_domain_nothing_starts_that_nobody_could_reach(held: Held) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        held.settings |= {
+            "domains": {"job": "job.example.com"},
+            "edge": {"is_fronted": True, "http": f"127.0.0.1:{port}"},
+        }
+        assert held.spawn().wait(60) == 1
+        assert "edge-guard does not serve" in held.log()
+        assert str(port) in held.log()

@@ -1,0 +1,375 @@
+"""Builds on a node: unpacked whole, once and read-only by a process of their own, or refused with a sentence and nothing
+left (decisions 6.5, 6.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.errors import ServiceError
+from pyservice.runtime.builds import KEPT_S, Builds, BuildUnusable, NoRoom, Source
+from tests.control.files import entry, packed, tar
+
+pytestmark = pytest.mark.anyio
+
+GAME, BUILD = "game", "0192f000-0000-7000-8000-0000000000e1"
+MANIFEST: Final = b'{"command": ["./run"]}'
+BOMB_BYTES: Final = 128 << 20
+LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+
+
+class Store:
+    """Where builds come from: one that was uploaded."""
+
+    def __init__(self, archive: bytes, compression: str = "none", sha256: str | None = None):
+        self.source = (archive, compression, sha256)
+        self.asked: list[str] = []
+        self.fault: Exception | None = None
+
+    async def __call__(self, game_id: str, build_id: str) -> Source:
+        self.asked.append(f"{game_id}/{build_id}")
+        if self.fault is not None:
+            raise self.fault
+        archive, compression, sha256 = self.source
+        return Source("archive", compression, sha256, self._blocks(archive))
+
+    async def _blocks(self, archive: bytes) -> AsyncIterator[bytes]:
+        for start in range(0, len(archive), 1 << 16):
+            yield archive[start : start + (1 << 16)]
+
+
+def opened(folder: Path, store: Store, reserve_bytes: int = 0) -> Builds:
+    """As a service that starts."""
+    made = Builds(folder, store, reserve_bytes)
+    made.recover()
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "builds"
+
+
+async def refused(folder: Path, store: Store) -> str:
+    """The sentence with which the build is refused; nothing of it is left."""
+    with pytest.raises(BuildUnusable) as caught:
+        await opened(folder, store).unpacked(GAME, BUILD)
+    assert list(folder.iterdir()) == []
+    sentence = str(caught.value)
+    assert sentence
+    assert "Traceback" not in sentence
+    return sentence
+
+
+# What is unpacked ---------------------------------------------------------------------------------
+
+
+def whole() -> bytes:
+    """An archive with everything that may be in one, with modes as they come."""
+    told = {"command": ["./run", "--fast"], "env": {"A": "b"}, "workdir": "bin"}
+    modes = {"bin/run": 0o6755, "data/map": 0o600, "server.json": 0o666, "data/run.sh": 0o4511}
+    contents = {"server.json": json.dumps(told).encode(), "data/map": bytes(3 << 20)}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        folder = entry("data/", FOLDER)
+        folder.mode = 0o2700
+        archive.addfile(folder)
+        for name, mode in modes.items():
+            file = tarfile.TarInfo(name)
+            file.mode, file.size = mode, len(contents.get(name, b"#!"))
+            file.uid, file.uname = 4711, "somebody"
+            archive.addfile(file, io.BytesIO(contents.get(name, b"#!")))
+        archive.addfile(entry("bin/start", LINK, "run"))
+        archive.addfile(entry("map", HARD, "data/map"))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4"])
+async def test_a_build_is_the_same_however_it_was_compressed(
+    folder: Path, compression: str
+) -> None:
+    content = whole() if compression == "none" else packed(whole(), compression)
+    store = Store(content, compression, hashlib.sha256(content).hexdigest())
+    build = await opened(folder, store).unpacked(GAME, BUILD)
+    root = folder / BUILD / "root"
+    assert (build.root, build.workdir) == (root, root / "bin")
+    assert (list(build.command), build.env) == (["./run", "--fast"], {"A": "b"})
+    modes = {
+        str(path.relative_to(root)): oct(stat.S_IMODE(path.lstat().st_mode))
+        for path in root.rglob("*")
+        if not path.is_symlink()
+    }
+    # Nobody else may write, nothing has somebody's rights, and what may be run may be run by all.
+    assert modes == {
+        "bin": "0o755",
+        "bin/run": "0o755",
+        "data": "0o755",
+        "data/map": "0o644",
+        "data/run.sh": "0o755",
+        "map": "0o644",
+        "server.json": "0o644",
+    }
+    assert (root / "bin/start").readlink() == Path("run")
+    assert (root / "map").samefile(root / "data/map")
+    assert (root / "map").read_bytes() == bytes(3 << 20)
+    assert {path.stat().st_uid for path in root.rglob("*")} == {os.getuid()}
+
+
+async def test_of_two_files_of_one_name_the_last_is_there(folder: Path) -> None:
+    first, second = tar({"server.json": MANIFEST, "a": b"first"}), tar({"a": b"second"})
+    end = first.rindex(b"first") // 512 * 512 + 512
+    build = await opened(folder, Store(first[:end] + second)).unpacked(GAME, BUILD)
+    assert (build.root / "a").read_bytes() == b"second"
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+def sparse() -> bytes:
+    one = tarfile.TarInfo("a")
+    one.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.size": "99999999999"}
+    return one.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
+def endless() -> bytes:
+    """Says that it has more than may be unpacked; a thousand times less is there."""
+    large = tarfile.TarInfo("zeros")
+    large.size = 1 << 40
+    return packed(large.tobuf() + bytes(8 << 20), "gzip")
+
+
+def of(*entries: tuple[str, bytes, str], files: dict[str, bytes] | None = None) -> bytes:
+    return tar({"server.json": MANIFEST, **(files or {})}, [entry(*one) for one in entries])
+
+
+BAD: Final = {
+    "a path above": (of(files={"../x": b"x"}), r"'../x' has \.\. in its path"),
+    "an absolute path": (of(files={"/x": b"x"}), "'/x' has no relative path"),
+    "a link out": (of(("a/b", LINK, "../../x")), "'a/b' is a link out of the archive"),
+    "an absolute link": (of(("a", LINK, "/etc/passwd")), "'a' is a link out of the archive"),
+    "a hard link out": (of(("a", HARD, "../x")), r"'a' has \.\. in its path"),
+    "a hard link through a link": (
+        of(("up", LINK, "."), ("a", HARD, "up/server.json")),
+        "'a' is behind a link",
+    ),
+    "a hard link to nothing": (of(("a", HARD, "b")), "No such file"),
+    "a file through a link": (of(("up", LINK, "."), ("up/a", FOLDER, "")), "is behind a link"),
+    "a file in place of a link": (of(("a", LINK, "b"), ("a", FOLDER, "")), "where a link is"),
+    "a device": (of(("a", tarfile.CHRTYPE, "")), "'a' is a device or a pipe"),
+    "a pipe": (of(("a", tarfile.FIFOTYPE, "")), "'a' is a device or a pipe"),
+    "a sparse file": (sparse(), "has a sparse file"),
+    "a file for a folder": (of(files={"a": b"", "a/b": b""}), "stands where a folder has to be"),
+    "a folder and a file": (of(files={"a/b": b"", "a": b""}), "'a' is a folder and a file"),
+    "no archive": (b"no tar " * 1000, "is not a tar"),
+    "nothing": (b"", "is not a tar|empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_what_must_not_be_unpacked_is_refused_and_leaves_nothing(
+    folder: Path, name: str
+) -> None:
+    content, sentence = BAD[name]
+    told = await refused(folder, Store(content))
+    assert re.search(sentence, told), told
+    assert str(folder) not in told, "where it is on this machine is nobody's business"
+    assert [path.name for path in folder.parent.iterdir()] == ["builds"]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4"])
+async def test_what_is_cut_off_or_not_what_it_says_is_refused(
+    folder: Path, compression: str
+) -> None:
+    if compression == "none":
+        content = whole()
+        assert "cut off" in await refused(folder, Store(content[:-11_000]))
+        assert "not a tar" in await refused(folder, Store(packed(content, "gzip")))
+        return
+    content = packed(whole(), compression)
+    cut = await refused(folder, Store(content[: len(content) // 2], compression))
+    assert cut == f"is cut off: its {compression} has no end"
+    other = await refused(folder, Store(whole(), compression))
+    assert other == f"is not {compression}, though its compression says so"
+    inside = await refused(folder, Store(packed(whole()[:4_000], compression), compression))
+    assert inside == "is cut off: its last entry is not whole"
+
+
+async def test_a_small_file_that_stands_for_more_than_may_be_is_refused(folder: Path) -> None:
+    bomb = endless()
+    assert len(bomb) * 900 < 8 << 20
+    assert "must unpack to at most" in await refused(folder, Store(bomb, "gzip"))
+
+
+async def test_what_is_stored_has_to_be_what_was_uploaded(folder: Path) -> None:
+    content = whole()
+    told = await refused(folder, Store(content, sha256=hashlib.sha256(b"other").hexdigest()))
+    assert "its SHA-256 differs" in told
+
+
+async def test_what_fills_the_disk_to_its_reserve_waits_for_room(folder: Path) -> None:
+    """A thousand times less was uploaded."""
+    bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(BOMB_BYTES)}), "zstd")
+    assert len(bomb) * 1_000 < BOMB_BYTES
+    found = os.statvfs(folder.parent)
+    reserve_bytes = found.f_bavail * found.f_frsize - BOMB_BYTES // 4
+    store = Store(bomb, "zstd")
+    with pytest.raises(NoRoom):
+        await opened(folder, store, reserve_bytes).unpacked(GAME, BUILD)
+    assert list(folder.iterdir()) == []
+    # There is room again: it is asked for anew.
+    build = await opened(folder, store).unpacked(GAME, BUILD)
+    assert (build.root / "zeros").stat().st_size == BOMB_BYTES
+    assert len(store.asked) == 2
+
+
+# What server.json says ----------------------------------------------------------------------------
+
+WRONG: Final = {
+    "nothing": (None, ["has no server.json at its root"]),
+    "a link": (LINK, ["has no server.json at its root"]),
+    "a folder": (FOLDER, ["has no server.json at its root"]),
+    "a long one": (b" " * 70_000, ["is longer than 65536 bytes"]),
+    "no JSON": (b"{", ["is no JSON"]),
+    "no text": (b"\xff", ["is no JSON"]),
+    "a deep one": (b"[" * 60_000, ["is no JSON"]),
+    "a list": (b"[]", ["must be an object"]),
+    "no command": (b"{}", ["command must be"]),
+    "an empty command": (b'{"command": []}', ["command must be"]),
+    "a command without a program": (b'{"command": [""]}', ["command must be"]),
+    "what no process can be given": (b'{"command": ["a", "\\ud800"]}', ["command must be"]),
+    "everything": (
+        b'{"command": "./run", "env": {"1A": "x", "B": 1}, "workdir": "a/../..", "image": ""}',
+        ["'image' is not known", "command must be", "env must be", "workdir must be a path inside"],
+    ),
+    "an absolute workdir": (b'{"command": ["x"], "workdir": "/"}', ["workdir must be"]),
+    "a variable with a NUL": (b'{"command": ["x"], "env": {"A": "\\u0000"}}', ["env must be"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_developer_is_told_everything_that_is_wrong_with_server_json(
+    folder: Path, name: str
+) -> None:
+    content, sentences = WRONG[name]
+    if isinstance(content, bytes) and content not in (LINK, FOLDER):
+        archive = tar({"server.json": content})
+    else:
+        kinds = [] if content is None else [entry("server.json", content, "other.json")]
+        archive = tar({"other.json": MANIFEST}, kinds)
+    told = await refused(folder, Store(archive))
+    missing = [sentence for sentence in sentences if sentence not in told]
+    assert not missing, told
+
+
+# Once, and for how long ---------------------------------------------------------------------------
+
+
+async def test_all_who_ask_at_once_get_the_same_and_it_is_unpacked_once(folder: Path) -> None:
+    store = Store(whole())
+    builds = opened(folder, store)
+    impatient = asyncio.create_task(builds.unpacked(GAME, BUILD))
+    others = [asyncio.create_task(builds.unpacked(GAME, BUILD)) for _ in range(8)]
+    await asyncio.sleep(0)
+    impatient.cancel()
+    found = await asyncio.gather(*others)
+    assert all(one is found[0] for one in found)
+    assert await builds.unpacked(GAME, BUILD) is found[0]
+    assert store.asked == [f"{GAME}/{BUILD}"], "and who went away took nothing with him"
+    assert [path.name for path in folder.iterdir()] == [BUILD]
+
+
+async def test_what_could_not_be_fetched_is_asked_for_again(folder: Path) -> None:
+    store = Store(whole())
+    store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
+    builds = opened(folder, store)
+    with pytest.raises(ServiceError):
+        await builds.unpacked(GAME, BUILD)
+    assert list(folder.iterdir()) == []
+    store.fault = None
+    assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+
+
+UNPACKS_FOR_EVER: Final = """
+import asyncio, sys
+from pathlib import Path
+from pyservice.runtime.builds import Builds, Source
+
+async def blocks():
+    yield bytes.fromhex(sys.argv[2])
+    print("waits", flush=True)
+    await asyncio.Event().wait()
+
+async def fetch(game_id, build_id):
+    return Source("archive", "none", None, blocks())
+
+async def main():
+    builds = Builds(Path(sys.argv[1]), fetch, 0)
+    builds.recover()
+    await builds.unpacked("game", sys.argv[3])
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_service_left_half_unpacked_is_removed_when_it_starts(
+    folder: Path,
+) -> None:
+    begun = tar({"server.json": MANIFEST, "large": b""})[:512].hex()
+    command = [sys.executable, "-c", UNPACKS_FOR_EVER, str(folder), begun, BUILD]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"waits\n"
+        service.send_signal(signal.SIGKILL)
+    assert [path.name for path in folder.iterdir()] == [f"{BUILD}.unpacking"]
+    builds = opened(folder, Store(whole()))
+    assert list(folder.iterdir()) == []
+    assert (await builds.unpacked(GAME, BUILD)).command[0] == "./run"
+
+
+async def test_what_is_whole_stays_over_a_restart_unless_the_machine_went_down(
+    folder: Path,
+) -> None:
+    store = Store(whole())
+    first = await opened(folder, store).unpacked(GAME, BUILD)
+    assert await opened(folder, store).unpacked(GAME, BUILD) == first
+    assert len(store.asked) == 1
+    # An earlier boot wrote another id, and perhaps not all of the rest.
+    (folder / BUILD / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
+    (first.root / "data/map").write_bytes(b"")
+    again = await opened(folder, store).unpacked(GAME, BUILD)
+    assert (again.root / "data/map").stat().st_size == 3 << 20
+    assert len(store.asked) == 2
+
+
+async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
+    folder: Path,
+) -> None:
+    builds = opened(folder, Store(whole()))
+    used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
+    for build_id in (used, fresh, old):
+        await builds.unpacked(GAME, build_id)
+    then = time.time() - KEPT_S - 60
+    for build_id in (used, old):
+        os.utime(folder / build_id, (then, then))
+    builds.remove_unused({used}, is_full=False)
+    assert {path.name for path in folder.iterdir()} == {used, fresh}
+    builds.remove_unused({used}, is_full=True)
+    assert {path.name for path in folder.iterdir()} == {used}
+    # What is wanted again is unpacked again.
+    assert (await builds.unpacked(GAME, old)).root.is_dir()
