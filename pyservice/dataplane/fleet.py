@@ -194,11 +194,19 @@ class Fleet:
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller
     ) -> pb.DetachLobbyResponse:
-        """Ends a lobby of what the caller's token covers (decisions 5.11)."""
-        visible = await self._visible(request.game_id, None, caller)
-        did_remove = await self._engine.detach(
-            [one.namespace_id for one in visible], raw_id(request.lobby_id), caller.call.deadline
-        )
+        """Ends a lobby of what the caller's token covers (decisions 5.11). One that the service started is stopped, so
+        that its process can say goodbye; who is in it is cut off when its time is over.
+        """
+        namespaces = [
+            one.namespace_id for one in await self._visible(request.game_id, None, caller)
+        ]
+        lobby_id, deadline = raw_id(request.lobby_id), caller.call.deadline
+        lobby = self._engine.lobby(lobby_id)
+        if lobby is not None and lobby.is_ours and lobby.namespace in namespaces:
+            was_stopping = lobby.is_stopping
+            await self._engine.servers.stop(lobby_id, only_if_idle=False, deadline=deadline)
+            return pb.DetachLobbyResponse(did_remove=not was_stopping)
+        did_remove = await self._engine.detach(namespaces, lobby_id, deadline)
         return pb.DetachLobbyResponse(did_remove=did_remove)
 
     async def _visible(

@@ -232,3 +232,17 @@ async def test_the_span_of_an_export_has_an_order(game: Game) -> None:
     )
     assert refused.code == "VALIDATION_FAILED"
     assert refused.errors == (("query_end", "too-low"),)
+
+
+async def test_a_lobby_that_is_deleted_ends_in_order(game: Game) -> None:
+    await game.deploy(duel={})
+    found = await game.found("duel")
+    lobby_id = found["lobby"]["lobby_id"]
+    first = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
+    again = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
+    assert (first["did_remove"], again["did_remove"]) == (True, False)
+    record = await game.over(lobby_id)
+    assert record["status"]["stopped"]["exit_code"] == 128 + 15
+    assert record["status"]["stopped"]["failed"] is False
+    late = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
+    assert late["did_remove"] is False
