@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyservice import keyring
 from pyservice.app.cloud_tokens import CloudTokens
 from pyservice.app.doors import Doors
+from pyservice.app.edge_scrape import EdgeScrape
 from pyservice.app.processes import Processes
 from pyservice.app.rays import DATA, PlaneRays, over_socket
 from pyservice.app.tasks import Tasks
@@ -108,7 +109,8 @@ class DataPlane:
         self._control_client = InternalClient(settings.control_socket)
         self._cloud_tokens = CloudTokens(self._control_client)
         self._control = ControlWatch(self._control_metrics, is_awaited=is_control_awaited)
-        probes = create_probes(self._conditions, self._metrics, self._render, self._control.scrape)
+        self._edge = EdgeScrape(settings.data_dir)
+        probes = create_probes(self._conditions, self._metrics, self._render, self._scrape)
         self._probes = AsgiServer(probes, self._probes_socket)
 
     async def recover(self, signals: StopSignals) -> bool:
@@ -268,6 +270,11 @@ class DataPlane:
             self._control,
         ):
             self._tasks.own(type(watch).__name__, watch.run())
+
+    async def _scrape(self) -> bytes:
+        """What others of the service say to a scrape."""
+        control, edge = await asyncio.gather(self._control.scrape(), self._edge.scrape())
+        return control + edge
 
     def _conditions(self) -> Mapping[str, str | None]:
         if self._readiness is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
@@ -39,6 +41,9 @@ SYSTEM_PATHS: Final = tuple(
     )
 )
 """What every program may need, and what has no secret in it."""
+
+_END_S: Final = 40.0
+"""Game servers have 30 s to end."""
 
 _NOTICES: Final = "notices"
 
@@ -121,7 +126,10 @@ class Runtime:
         if self._supervisor is None:
             return
         if is_ordered and self._settings.runtime.end_with_service:
-            await self._supervisor.end_all()
+            # Who cannot be told now of an end is told by the next start.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._supervisor.end_all()
         elif self._supervisor.runs:
             _log.info("game servers go on", count=len(self._supervisor.runs))
         await self._supervisor.close()

@@ -126,8 +126,7 @@ class History:
         if now < self._prune_ms:
             return
         await lobbies.forget_stopped(self._database, now - KEPT_MS)
-        async with self._database.write() as tx:
-            await lobby_runs.forget(tx, now - KEPT_MS)
+        await lobby_runs.forget(self._database, now - KEPT_MS)
         self._prune_ms = now + _PRUNE_EVERY_MS
 
 

@@ -21,12 +21,16 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.reserved import HOST_PORTS
+from pyservice.reserved import HOST_PORTS, is_environment_name
 from pyservice.runtime.orders import Resources
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Database, Record, Transaction
 
 PAGE: Final = 64
+LEASE_WAIT_S: Final = 2.0
+"""So long a new server waits for a data plane that is being started again."""
+
+_LEASE_PAUSE_S: Final = 0.1
 _HOST_PROTOCOLS: Final = ("tcp", "udp")
 
 
@@ -194,7 +198,13 @@ class Servers:
         if request.datacenter not in self._regions:
             raise ServiceError("REGION_NOT_FOUND")
         build = await builds.find(tx, environment.game_id, request.runtime.build)
-        refuse([*self._build_problems(build), *_port_problems(request)])
+        refuse(
+            [
+                *self._build_problems(build),
+                *_port_problems(request),
+                *_environment_problems(request),
+            ]
+        )
         return environment
 
     def _build_problems(self, build: Record | None) -> Iterator[FieldProblem]:
@@ -223,13 +233,17 @@ class Servers:
             region=request.datacenter,
             protocols=protocols,
         )
-        try:
-            return (await self._client.lease(wanted)).ports
-        except Away:
-            raise ServiceError(
-                "CONTROL_PLANE_UNAVAILABLE",
-                "The data plane leases ports and does not answer; try again.",
-            ) from None
+        until_s = asyncio.get_running_loop().time() + LEASE_WAIT_S
+        while True:
+            try:
+                return (await self._client.lease(wanted)).ports
+            except Away:
+                if asyncio.get_running_loop().time() >= until_s:
+                    raise ServiceError(
+                        "CONTROL_PLANE_UNAVAILABLE",
+                        "The data plane leases ports and does not answer; try again.",
+                    ) from None
+            await asyncio.sleep(_LEASE_PAUSE_S)
 
     def _record(
         self,
@@ -325,6 +339,14 @@ def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
         for name, port in sorted(request.network.ports.entries.items())
         if port.routing.HasField("host")
     }
+
+
+def _environment_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
+    """As those of lobbies (decisions 4): what we set is nobody else's."""
+    for name in sorted(request.runtime.environment):
+        if is_environment_name(name):
+            path = ["runtime", "environment", name]
+            yield field_problem(path, "not-allowed", "is set by the service")
 
 
 def _port_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:

@@ -78,7 +78,7 @@ class Runners:
         self._heard = asyncio.Event()
         self._began_s: float | None = None
         self.crashed: Callable[[Lobby], None] = lambda lobby: None
-        """Called with each lobby whose process ended by itself."""
+        """Called with each lobby whose process ended by itself and not well: before it was ready, or with an error."""
         self.http_address = self.grpc_address = ""
         """Where the doors listen, which game servers are told; empty before they do."""
 
@@ -225,7 +225,8 @@ class Runners:
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
                 before = self._source.lobby(lobby)
                 has_ended = await self._servers.exited(lobby, code)
-                if has_ended and before is not None and not before.is_stopping:
+                is_done = before is not None and before.is_ready and code == 0
+                if has_ended and before is not None and not (is_done or before.is_stopping):
                     self.crashed(before)
             case _:
                 raise ServiceError("BODY_INVALID", "Say what became of the lobby.")

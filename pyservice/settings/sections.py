@@ -59,6 +59,13 @@ def _network(value: object) -> object:
         raise ValueError(f"must be an address or a network such as 10.0.0.0/8: {error}") from None
 
 
+def _ip_address(value: object) -> object:
+    try:
+        return str(ipaddress.ip_address(str(value)))
+    except ValueError:
+        raise ValueError("must be an IP address such as 0.0.0.0 or ::") from None
+
+
 def _endpoint(value: object) -> object:
     text = str(value)
     if not re.fullmatch(r"https?://[^\s/?#@]+([/?][^\s#]*)?", text):
@@ -254,7 +261,7 @@ class EdgeSettings(_Section):
     """Of edge-guard, where there is no `domains.job`."""
     node_address: str = Field(default="127.0.0.1", min_length=1, max_length=253)
     """Of this machine, for ports without edge-guard."""
-    bind: str = Field(default="127.0.0.1", min_length=1, max_length=45)
+    bind: Annotated[str, BeforeValidator(_ip_address)] = "127.0.0.1"
     """Address of this machine on which edge-guard listens; 0.0.0.0 or :: is all of them."""
     http: Listen | None = None
     """Where edge-guard tells lobbies, API and sites apart by host name. None: nowhere."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import bindparam, insert, select
 
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage import portions
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.tables import lobby_runs
 
 _FIND = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids", expanding=True)))
+
+_FORGET = portions.portion(lobby_runs.c.end_ms)
 
 
 async def note(
@@ -42,6 +45,6 @@ async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Reco
     return {row.lobby_id: row for row in rows}
 
 
-async def forget(tx: Transaction, before_ms: int) -> None:
-    """Those that have been over for longer."""
-    await tx.run(delete(lobby_runs).where(lobby_runs.c.end_ms < before_ms))
+async def forget(database: Database, before_ms: int) -> int:
+    """Those that have been over for longer; how many."""
+    return await portions.forget(database, _FORGET, before_ms - 1)

@@ -118,7 +118,7 @@ def derived(scene: Scene, cast: Cast) -> list[Ask]:
         Ask("join", {"lobby_id": cast.crowd.id}, scene.client_token, key=f"{cast.keyed}-0"),
         Ask("join", {"lobby_id": cast.full.id}, env, "MATCHMAKER_LOBBY_FULL"),
         Ask("join", {"lobby_id": cast.closing.id}, env, "MATCHMAKER_LOBBY_CLOSED"),
-        Ask("find", {"game_modes": ["single"]}, env, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
+        Ask("find", {"game_modes": ["single"]}, env, "MATCHMAKER_TOO_MANY_LOBBIES"),
         Ask(
             "join",
             {"lobby_id": cast.crowd.id},
