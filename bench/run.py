@@ -19,6 +19,7 @@ from bench import (
     doors,
     journal,
     lists,
+    lobbies,
     ready,
     scrape,
     start,
@@ -29,7 +30,7 @@ from bench import (
 from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
-_PLAYERS = (core, journal, boundary, doors, scrape, start)
+_PLAYERS = (core, journal, boundary, doors, scrape, start, lobbies)
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1

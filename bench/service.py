@@ -281,13 +281,13 @@ def kept_config(config: Any) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, database_url: str | None = None, *, is_pinned: bool = True
+    folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
 ) -> Iterator[Service]:
-    """A service on an empty data directory; ends with the block."""
+    """A service on an empty data directory; ends with the block. `more`: settings, as TOML."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        with started(folder, database_url, is_pinned=is_pinned) as service:
+        with started(folder, database_url, is_pinned=is_pinned, more=more) as service:
             yield service
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -295,12 +295,12 @@ def running(
 
 @contextlib.contextmanager
 def started(
-    folder: Path, database_url: str | None = None, *, is_pinned: bool = True
+    folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
 ) -> Iterator[Service]:
     """A service on what is in the folder."""
     settings, ready, log = folder / "settings.toml", folder / "ready.json", folder / "log"
     text = _SETTINGS if database_url is None else f'database_url = "{database_url}"\n{_SETTINGS}'
-    settings.write_text(text)
+    settings.write_text(text + more)
     ready.unlink(missing_ok=True)
     command = python(
         *("-m", "pyservice", "serve", "--config", str(settings), "--ready-file", str(ready)),

@@ -93,13 +93,16 @@ impl StateFile {
         self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 
-    /// Replaces it, durably.
+    /// Replaces it. An end is durable when this returns; all before it is of a program that a crash of the machine ends.
     pub fn write(&self, state: &State) -> io::Result<()> {
+        let is_end = state.status == Status::Ended;
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.next)?;
         file.write_all(text(state).as_bytes())?;
-        file.sync_all()?;
+        if is_end {
+            file.sync_all()?;
+        }
         fs::rename(&self.next, &self.path)?;
-        self.folder.sync_all()
+        if is_end { self.folder.sync_all() } else { Ok(()) }
     }
 }
 

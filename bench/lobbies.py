@@ -1,0 +1,313 @@
+"""Lobbies as processes: from a find that starts the arena to its player in the game; and 200 servers of the UDP
+example, against the same 200 from a shell loop, with what of the memory of the machine is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from websockets.asyncio.client import connect
+
+from bench.asking import ask_once
+from bench.machine import ROOT, Bench
+from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, median
+from bench.service import Service, running
+from examples import packing
+from examples.arena.bots import socket_address
+from examples.arena.hosting import HostingClient
+from examples.deployment import Deployment
+
+NAME: Final = "lobbies"
+MANY: Final = 200
+FINDS: Final = 20
+TIMEOUT_S: Final = 120.0
+_POLL_S: Final = 0.002
+_GAME: Final = "arena"
+_PATH: Final = f"/cloud/games/{_GAME}/namespaces/prod"
+_UDP: Final = {"game": {"protocol": "udp"}}
+_SETTINGS: Final = f"""
+[runtime]
+cpu_millicores = 64000
+memory_mb = 64000
+end_with_service = true
+shared_paths = ["{sys.base_prefix}"]
+"""
+_PYTHON: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+
+
+def run(bench: Bench) -> Result:
+    """One service for all of it. Nothing is pinned: that is how lobbies run."""
+    program = _udp_server()
+    with running(bench.scratch("lobbies"), is_pinned=False, more=_SETTINGS) as service:
+        token = asyncio.run(_deploy(service, program))
+        finds = [_find(service, token) for _ in range(FINDS)]
+        bare = [_bare_start() for _ in range(FINDS)]
+        many: dict[str, list[Run]] = {"service": [], "shell": []}
+        for _ in range(ROUNDS):
+            many["service"].append(_many(service, token))
+            many["shell"].append(_shell_loop(service, program))
+    found_ms = statistics.median(one["connected_ms"] for one in finds)
+    start_ms = statistics.median(one["listening_ms"] for one in bare)
+    ours_s, shell_s = median(many["service"], "ready_s"), median(many["shell"], "ready_s")
+    figures = [
+        Figure("find that starts an arena lobby, to its player in the game, p50", found_ms, "ms", at_most=500),
+        Figure("of which above the arena's own start", found_ms - start_ms, "ms", at_most=200,
+               note=f"its own: {start_ms:.0f} ms"),
+        Figure(f"{MANY} lobbies of the UDP example", ours_s, "s", at_most=30),
+        Figure("against the same from a shell loop", ours_s / shell_s, "×", at_most=1.5,
+               note=f"shell: {shell_s:.1f} s"),
+        Figure("ours for each lobby, PSS", median(many["service"], "ours_mb"), "MB", at_most=10),
+        Figure("the largest keeper, PSS", median(many["service"], "keeper_mb"), "MB", at_most=2),
+    ]  # fmt: skip
+    return Result(NAME, figures, {"find": finds, "bare": bare, **many})
+
+
+# What is deployed
+
+
+def _udp_server() -> Path:
+    command = ["cargo", "build", "--release", "--quiet", "-p", "hosting-example-udp"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / "release" / "udp-server"
+
+
+async def _deploy(service: Service, program: Path) -> str:
+    """Both games in one namespace; a public token."""
+    developer = HostingClient(f"http://{service.address}", service.token)
+    try:
+        game = Deployment(developer, _GAME, "prod")
+        await game.ensure_game(service.group_id, "Arena")
+        arena = await game.ensure_build("arena", packing.arena_archive())
+        udp = await game.ensure_build("udp", _archive(program))
+        small = {"tier": "basic-1d16", "max_players": 8}
+        modes = {
+            "arena": {
+                **small,
+                "tier": "basic-1d1",
+                "docker": {
+                    "image_id": arena,
+                    "env": {"PATH": _PYTHON},
+                    "ports": {"game": {"protocol": "http"}},
+                },
+            },
+            "udp": {
+                **small,
+                "actions": {"create": {"enabled": True, "enable_public": True}},
+                "docker": {"image_id": udp, "ports": _UDP},
+            },
+            "shell": {**small, "docker": {"ports": _UDP}},
+        }
+        await game.deploy("1.0.0", {"matchmaker": {"game_modes": modes}})
+        return await game.token("public")
+    finally:
+        developer.close()
+
+
+def _archive(program: Path) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(ROOT / "examples" / "udp" / "server.json", "server.json")
+        archive.add(program, "udp-server")
+    return packed.getvalue()
+
+
+# One lobby of the arena
+
+
+def _find(service: Service, token: str) -> Run:
+    return asyncio.run(_play(service, token))
+
+
+async def _play(service: Service, token: str) -> Run:
+    hosting = HostingClient(f"http://{service.address}", token)
+    try:
+        body = json.dumps({"game_modes": ["arena"]}).encode()
+        began = time.perf_counter()
+        found = await hosting.call("POST", "/matchmaker/lobbies/find", body)
+        found_ms = (time.perf_counter() - began) * 1000
+        async with connect(socket_address(found), compression=None, proxy=None) as player:
+            welcome = json.loads(await player.recv())
+        connected_ms = (time.perf_counter() - began) * 1000
+        if "id" not in welcome:
+            raise WrongAnswer(f"the game said {welcome}")
+    finally:
+        hosting.close()
+    _end(service, [found["lobby"]["lobby_id"]])
+    return {"found_ms": found_ms, "connected_ms": connected_ms}
+
+
+def _bare_start() -> Run:
+    """The arena as a shell would start it: until it listens. It needs no answer of the service for that."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        "PATH": _PYTHON,
+        "PYTHONPATH": str(_library()),
+        "HOSTING_API_URL": "http://127.0.0.1:9",
+        "HOSTING_LOBBY_ID": "bare",
+        "HOSTING_LOBBY_TOKEN": "bare",
+        "PORT": str(port),
+    }
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        packing.COMMAND,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                return {"listening_ms": (time.perf_counter() - began) * 1000}
+            if process.poll() is not None:
+                raise WrongAnswer("the arena did not start by itself")
+            time.sleep(_POLL_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _library() -> Path:
+    import websockets
+
+    return Path(websockets.__file__).parent.parent
+
+
+# Many
+
+
+def _many(service: Service, token: str) -> Run:
+    """All are asked for at once; each answer is a lobby that is ready behind edge-guard."""
+    before = _ours_mb(service)
+
+    async def create() -> list[str]:
+        hosting = HostingClient(f"http://{service.address}", token, calls_at_once=MANY)
+        try:
+            body = json.dumps({"game_mode": "udp"}).encode()
+            calls = [
+                hosting.call(
+                    "POST", "/matchmaker/lobbies/create", body, idempotency_key=uuid.uuid4().hex
+                )
+                for _ in range(MANY)
+            ]
+            return [one["lobby"]["lobby_id"] for one in await asyncio.gather(*calls)]
+        finally:
+            hosting.close()
+
+    began = time.perf_counter()
+    ids = asyncio.run(create())
+    ready_s = time.perf_counter() - began
+    if len(set(ids)) != MANY:
+        raise WrongAnswer("a create gave a lobby that another one had")
+    ours_mb = (_ours_mb(service) - before) / MANY
+    keeper_mb = max(_pss_mb(pid) for pid in _keepers(service))
+    _end(service, ids)
+    return {"ready_s": ready_s, "ours_mb": ours_mb, "keeper_mb": keeper_mb}
+
+
+def _shell_loop(service: Service, program: Path) -> Run:
+    """The same processes for lobbies that are attached before; until all of them have said that they are ready."""
+    attached = []
+    ports = list(_free_ports(MANY))
+    for port in ports:
+        fields = {
+            "game_id": _GAME,
+            "namespace_id": "prod",
+            "game_mode": "shell",
+            "ports": {"game": {"address": "127.0.0.1", "port": port}},
+        }
+        attached.append(service.call("attach", fields))
+    lines = [
+        f"HOSTING_API_URL=http://{service.address} HOSTING_LOBBY_ID={one['lobby_id']} "
+        f"HOSTING_LOBBY_TOKEN={one['lobby_token']} PORT_GAME={port} {program} 2>/dev/null >&2 &"
+        for one, port in zip(attached, ports, strict=True)
+    ]
+    began = time.perf_counter()
+    shell = subprocess.Popen(["sh", "-c", "\n".join([*lines, "wait"])], start_new_session=True)
+    try:
+        ids = {one["lobby_id"] for one in attached}
+        while len(ids & _ready(service)) < MANY:
+            if time.perf_counter() - began > TIMEOUT_S:
+                raise WrongAnswer("the servers of the shell loop were not all ready")
+            time.sleep(0.02)
+        ready_s = time.perf_counter() - began
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+    _end(service, sorted(ids))
+    return {"ready_s": ready_s}
+
+
+def _ready(service: Service) -> set[str]:
+    """Lobbies of the namespace that can be found."""
+    token = service.call("create_public_token", {"game_id": _GAME, "namespace_id": "prod"})["token"]
+    said = json.loads(ask_once(service.address, service.question("list", token=token)))
+    return {one["lobby_id"] for one in said["lobbies"]}
+
+
+def _end(service: Service, lobby_ids: Sequence[str]) -> None:
+    """And waits until nothing of them runs any more."""
+    for lobby_id in lobby_ids:
+        service.call("detach", {"game_id": _GAME, "lobby_id": lobby_id})
+    end_s = time.monotonic() + TIMEOUT_S
+    while list(_keepers(service)):
+        if time.monotonic() > end_s:
+            raise WrongAnswer("lobbies that were ended go on")
+        time.sleep(0.02)
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        yield from [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+# Memory
+
+
+def _ours_mb(service: Service) -> float:
+    """Of all our processes: both planes and their parent, edge-guard, keepers; no game server."""
+    edge = int((service.data_dir / "edge" / "LOCK").read_text())
+    return sum(map(_pss_mb, {*service.pids(), edge, *_keepers(service)}))
+
+
+def _keepers(service: Service) -> Iterator[int]:
+    """Keepers of this service, and the first process of each namespace, which is theirs."""
+    folder = os.fsencode(service.data_dir.resolve())
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if words[0].endswith(b"hosting-keeper") and words[1].startswith(folder):
+                yield int(process.name)
+
+
+def _pss_mb(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        found = re.search(r"^Pss:\s+(\d+) kB$", text, re.M)
+        return int(found[1]) / 1024 if found else 0.0
+    return 0.0

@@ -1,0 +1,76 @@
+"""A game server from Debian's packages, unchanged: a build and `$(PORT_…)` are all that it needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.files import tar
+from tests.household import House, running
+from tests.patience import until
+from tests.programs import SETTINGS, upload_build
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = shutil.which("bzfs", path="/usr/games:/usr/bin")
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="no BZFlag server: apt-get install bzflag-server"
+)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with running(House(tmp_path / "house", runtime=SETTINGS)) as made:
+        yield made
+
+
+def version_of(address: tuple[str, int]) -> bytes | None:
+    """What a BZFlag server says to who says hello; None: nobody does."""
+    try:
+        with socket.create_connection(address, 5) as connection:
+            connection.sendall(b"BZFLAG\r\n\r\n")
+            return connection.recv(8) or None
+    except OSError:
+        return None
+
+
+def test_a_server_that_knows_nothing_of_us_is_started_reached_and_ended(house: House) -> None:
+    headers = {"authorization": f"Bearer {house.cloud_token}"}
+
+    def cloud(method: str, path: str, body: Any = None) -> Any:
+        url = f"http://{house.said['http']}{path}"
+        answer = httpx.request(method, url, json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    game = {"developer_group_id": house.group_id, "display_name": "BZFlag"}
+    game_id = cloud("POST", "/cloud/games", game)["game_id"]
+    manifest = (ROOT / "examples" / "bzflag" / "server.json").read_bytes()
+    build = upload_build(cloud, game_id, tar({"server.json": manifest}))
+    path = f"/games/{game_id}/environments/prod/servers"
+    wanted = {
+        "datacenter": "local",
+        "network": {"ports": {"game": {"protocol": "tcp"}}},
+        "resources": {"cpu": 200, "memory": 256},
+        "runtime": {"build": build},
+        "tags": {"map": "default"},
+    }
+    made = cloud("POST", path, wanted)["server"]
+    port = made["network"]["ports"]["game"]
+    address = port["public_hostname"], port["public_port"]
+    assert (until(lambda: version_of(address)) or b"").startswith(b"BZFS")
+    cloud("DELETE", f"{path}/{made['id']}?override_kill_timeout=2000")
+
+    def over() -> Any:
+        record = cloud("GET", f"{path}/{made['id']}")["server"]
+        return record if record["status"] == "destroyed" else None
+
+    assert "exit_code" in (until(over) or {})
+    assert version_of(address) is None
+    assert json.loads(manifest)["command"][0] == "bzfs", "nothing of ours is between"
