@@ -17,6 +17,7 @@ from bench import (
     changes,
     core,
     doors,
+    edge,
     journal,
     lists,
     lobbies,
@@ -30,7 +31,7 @@ from bench import (
 from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
-_PLAYERS = (core, journal, boundary, doors, scrape, start, lobbies)
+_PLAYERS = (core, journal, boundary, doors, scrape, start, lobbies, edge)
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1

@@ -30,6 +30,7 @@ LENGTH = 1 << 30
 _BLOCK_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 1021
 """A prime: pages of different blocks begin at different places of what all are cut from."""
+_MANIFEST: Final = b'{"command": ["./run"]}'
 _PADDING_BYTES: Final = 2 * tarfile.BLOCKSIZE
 _GONE_S: Final = 30.0
 
@@ -88,11 +89,13 @@ class _Content:
     @classmethod
     def make(cls, seed: int) -> _Content:
         """Digested once beforehand."""
-        entry = tarfile.TarInfo("content")
-        entry.size = LENGTH - tarfile.BLOCKSIZE - _PADDING_BYTES
+        manifest, entry = tarfile.TarInfo("server.json"), tarfile.TarInfo("content")
+        manifest.size = len(_MANIFEST)
+        entry.size = LENGTH - 3 * tarfile.BLOCKSIZE - _PADDING_BYTES
+        head = manifest.tobuf(tarfile.USTAR_FORMAT) + _MANIFEST.ljust(tarfile.BLOCKSIZE, b"\0")
         chance = memoryview(random.Random(seed).randbytes(2 * _BLOCK_BYTES))
         digest = hashlib.sha256()
-        made = cls(entry.tobuf(tarfile.USTAR_FORMAT), chance, "")
+        made = cls(head + entry.tobuf(tarfile.USTAR_FORMAT), chance, "")
         for block in made.blocks():
             digest.update(block)
         return cls(made.head, chance, digest.hexdigest())

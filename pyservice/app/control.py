@@ -241,7 +241,7 @@ class ControlPlane:
             devices=self._devices,
             lobbies=Lobbies(database, data_plane, self._runtime.started_ms),
             rays=self._ray_store,
-            builds=Builds(database, changes, ids, uploading, settings.runtime.kinds),
+            builds=Builds(database, changes, ids, uploading, self._runtime),
             uploads=Uploads(uploading),
             sites=Sites(database, ids, uploading),
             avatars=Avatars(database, uploading, links),

@@ -274,7 +274,7 @@ class DataPlane:
     async def _scrape(self) -> bytes:
         """What others of the service say to a scrape."""
         control, edge = await asyncio.gather(self._control.scrape(), self._edge.scrape())
-        return control + edge
+        return edge + control
 
     def _conditions(self) -> Mapping[str, str | None]:
         if self._readiness is None:

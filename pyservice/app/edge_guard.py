@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pyservice.durable import write_file
 from pyservice.observability.logging import get_logger
@@ -240,10 +241,14 @@ def _config(settings: Settings, folder: Path) -> dict[str, Any]:
                 "proxy_protocol": True,
             }
         )
-    if domains.cdn is not None:
+    hosts = [] if domains.cdn is None else [domains.cdn, f"*.{domains.cdn}"]
+    if settings.cdn_url is not None:
+        # A host of its own: where files are uploaded to, and pictures are.
+        hosts.append(urlsplit(settings.cdn_url).hostname or "")
+    if hosts:
         config["backends"].append(
             {
-                "hosts": [domains.cdn, f"*.{domains.cdn}"],
+                "hosts": hosts,
                 "address": f"unix:{settings.edge_cdn_socket.resolve()}",
                 "proxy_protocol": False,
             }

@@ -16,10 +16,10 @@ from pyservice.control.process_logs import ProcessLogs
 from pyservice.control.server_runs import ServerRuns
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
-from pyservice.runtime import process
+from pyservice.runtime import containers
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.isolations import choose
+from pyservice.runtime.isolations import choose, choose_containers
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.orders import Resources
 from pyservice.runtime.process import Node
@@ -78,6 +78,9 @@ class Runtime:
         self._is_usable = False
         self._isolation = ""
         self._unenforced: list[str] = []
+        self._has_containers = False
+        self._no_containers = ""
+        """Why; empty: there are, or nobody asked for any, or nobody knows yet."""
 
     async def start(self) -> None:
         """Finds what runs. Raises OSError."""
@@ -90,6 +93,7 @@ class Runtime:
             _log.error(
                 "no game server is run: none is kept apart", wanted=settings.runtime.isolation
             )
+        in_containers = await self._choose_containers(folder)
         self._is_usable = isolation is not None
         self._isolation = isolation or ""
         node = Node(
@@ -100,8 +104,9 @@ class Runtime:
             folder / _NOTICES,
             settings.lobby_env_aliases or {},
             ControlGroups.find(settings.data_dir.resolve()),
+            in_containers,
         )
-        self._unenforced = node.groups.unenforced
+        self._unenforced = [*node.groups.unenforced, *self._not_run()]
         self._supervisor = Supervisor(
             folder,
             self._builds,
@@ -113,6 +118,23 @@ class Runtime:
         )
         self._supervisor.recover()
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+
+    async def _choose_containers(self, folder: Path) -> containers.Containers | None:
+        """What runs images and bundles, where the operator takes them."""
+        kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]
+        if not kinds:
+            return None
+        found, problem = await choose_containers(self._settings.runtime.oci_runtime, KEEPER, folder)
+        self._no_containers = problem
+        self._has_containers = found is not None
+        if found is None:
+            _log.error("no OCI runtime works", kinds=kinds, problem=problem)
+        return found
+
+    def _not_run(self) -> list[str]:
+        """Kinds that the operator takes and this machine cannot run, in words for operators."""
+        reasons = {kind: self.why_not(kind) for kind in self._settings.runtime.kinds}
+        return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         """What goes on as long as the plane does."""
@@ -126,6 +148,7 @@ class Runtime:
         if self._supervisor is None:
             return
         if is_ordered and self._settings.runtime.end_with_service:
+            self._is_usable = False
             # Who cannot be told now of an end is told by the next start.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
@@ -136,9 +159,18 @@ class Runtime:
 
     def kinds(self) -> list[str]:
         """Of builds that are run here."""
-        if not self._is_usable:
-            return []
-        return [kind for kind in self._settings.runtime.kinds if kind in process.KINDS]
+        return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
+
+    def why_not(self, kind: str) -> str | None:
+        """Why builds of a kind are not taken, as the end of a sentence; None: they are."""
+        if kind not in self._settings.runtime.kinds:
+            return "the operator takes no others"
+        if kind in containers.KINDS and self._no_containers:
+            return f"no OCI runtime works here, {self._no_containers}"
+        return None
+
+    def _is_run(self, kind: str) -> bool:
+        return self._has_containers if kind in containers.KINDS else self._is_usable
 
     def free(self) -> Resources:
         """What nothing has of this node."""

@@ -27,4 +27,5 @@ class BuildFiles:
             (file,) = await uploads.files_of(tx, row.upload_id)
         key = object_key("build", row.upload_id, file.path)
         sha256 = None if file.sha256 is None else file.sha256.hex()
-        return Source(row.kind, row.compression, sha256, self._objects.read(key))
+        content = self._objects.read(key)
+        return Source(row.kind, row.compression, sha256, content, row.image_tag)

@@ -7,8 +7,8 @@ How an upload goes is `uploading`'s; what may be in an image is `contents`'.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import access
@@ -35,6 +35,13 @@ COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)
 Wanted = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
 
 
+class Kinds(Protocol):
+    """What is run here."""
+
+    def kinds(self) -> Sequence[str]: ...
+    def why_not(self, kind: str) -> str | None: ...
+
+
 class Builds:
     """The operations on builds."""
 
@@ -44,9 +51,8 @@ class Builds:
         changes: Changes,
         ids: RecordIds,
         uploading: Uploading,
-        kinds: Collection[str],
+        kinds: Kinds,
     ) -> None:
-        """`kinds`: those that the operator runs."""
         self._database = database
         self._changes = changes
         self._ids = ids
@@ -219,9 +225,11 @@ class Builds:
         if image.HasField("content_type"):
             yield from content_type_problems(image.content_type, "image_file", "content_type")
         kind, compression, _ = _form(request)
-        if kind not in self._kinds:
-            kinds = ", ".join(self._kinds)
-            yield field_problem(["kind"], "not-allowed", f"must be one that is run here: {kinds}")
+        reason = self._kinds.why_not(kind)
+        if reason is not None:
+            kinds = ", ".join(self._kinds.kinds()) or "none"
+            told = f"must be one that is run here ({kinds}): {reason}"
+            yield field_problem(["kind"], "not-allowed", told)
         if compression not in COMPRESSIONS:
             known = ", ".join(COMPRESSIONS)
             yield field_problem(["compression"], "not-allowed", f"must be one of {known}")

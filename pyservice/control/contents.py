@@ -10,16 +10,36 @@ from typing import Final
 
 from pyservice.control.names import refuse
 from pyservice.errors import FieldProblem, field_problem
-from pyservice.runtime.archive_rules import BadArchive
-from pyservice.runtime.archives import Archive
+from pyservice.runtime.archive_rules import BadArchive, RootRules
+from pyservice.runtime.archives import Archive, SmallFiles
+from pyservice.runtime.manifests import (
+    CONFIG_JSON,
+    MAX_BYTES,
+    SERVER_JSON,
+    SERVER_JSON_MAX_BYTES,
+    BadManifest,
+    bundle_config,
+    image,
+    server_json,
+)
 from pyservice.storage.database import Record
 from pyservice.storage.images import check_image, kind_of_name
 from pyservice.storage.objects import Objects, Run
 
 ARCHIVE: Final = "archive"
+IMAGE: Final = "docker_image"
+BUNDLE: Final = "oci_bundle"
+Form = tuple[str, str, str | None]
+"""Of a build: kind, compression, and which of several images."""
 TURN_S: Final = 0.05
 """After so long somebody else's file has its turn."""
 _BATCH_BYTES: Final = 1 << 20
+_SMALL: Final[Mapping[str, tuple[str | None, int]]] = {
+    ARCHIVE: (SERVER_JSON, SERVER_JSON_MAX_BYTES),
+    BUNDLE: (CONFIG_JSON, MAX_BYTES),
+    IMAGE: (None, MAX_BYTES),
+}
+"""What says what is in a build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,7 @@ async def check_contents(
     objects: Objects,
     run: Run,
     kind: str,
-    build: tuple[str, str] | None,
+    build: Form | None,
     files: Sequence[Record],
     keys: Mapping[str, str],
 ) -> Found:
@@ -62,16 +82,10 @@ async def _picture(objects: Objects, run: Run, file: Record, key: str) -> str:
     return picture.kind
 
 
-async def _build(
-    objects: Objects, run: Run, form: tuple[str, str], file: Record, key: str
-) -> bytes:
-    """Its SHA-256. An archive is gone through while it is digested: it is read once."""
-    problems: list[FieldProblem] = []
-    if form[0] == ARCHIVE:
-        digest, problem = await _read_archive(objects, run, form[1], key)
-        problems += [] if problem is None else [problem]
-    else:
-        digest = bytes.fromhex(await objects.digest(key, run))
+async def _build(objects: Objects, run: Run, form: Form, file: Record, key: str) -> bytes:
+    """Its SHA-256. It is gone through while it is digested: it is read once."""
+    digest, problem = await _read_archive(objects, run, form, key)
+    problems: list[FieldProblem] = [] if problem is None else [problem]
     if file.sha256 is not None and file.sha256 != digest:
         reason = f"is not that of what was uploaded, which is {digest.hex()}"
         problems.insert(0, field_problem(["image_file", "sha256"], "invalid", reason))
@@ -80,9 +94,9 @@ async def _build(
 
 
 async def _read_archive(
-    objects: Objects, run: Run, compression: str, key: str
+    objects: Objects, run: Run, form: Form, key: str
 ) -> tuple[bytes, FieldProblem | None]:
-    reading = _Reading(compression)
+    reading = _Reading(*form)
     blocks: list[bytes] = []
     async for block in objects.read(key):
         blocks.append(block)
@@ -92,6 +106,8 @@ async def _read_archive(
     await _done(run, reading.take(blocks))
     await _done(run, reading.finish())
     problem, bad = None, reading.bad
+    if bad is None:
+        bad = await run(reading.manifest_problem)
     if bad is not None:
         # A name of anything: in the sentence, not in the path, which some clients read as dotted words.
         reason = f"has {bad.entry!r}, which {bad.reason}" if bad.entry else bad.reason
@@ -100,12 +116,33 @@ async def _read_archive(
 
 
 class _Reading:
-    """An archive and its digest, as far as they were read; what is bad is gone through no further."""
+    """A build and its digest, as far as they were read; what is bad is gone through no further."""
 
-    def __init__(self, compression: str) -> None:
+    def __init__(self, kind: str, compression: str, image_tag: str | None) -> None:
         self.digest = hashlib.sha256()
         self.bad: BadArchive | None = None
-        self._archive = Archive(compression)
+        self._kind = kind
+        self._image_tag = image_tag
+        self._small = SmallFiles(*_SMALL[kind])
+        rules = RootRules() if kind == BUNDLE else None
+        self._archive = Archive(compression, rules=rules, small=self._small)
+
+    def manifest_problem(self) -> BadArchive | None:
+        """What is wrong with what the build says of itself."""
+        files = self._small.files
+        try:
+            if self._kind == IMAGE:
+                image(lambda path: bytes(files[path]), self._small.names, self._image_tag)
+            else:
+                name, read = (
+                    (SERVER_JSON, server_json)
+                    if self._kind == ARCHIVE
+                    else (CONFIG_JSON, bundle_config)
+                )
+                read(bytes(files[name]) if name in files else None)
+        except BadManifest as error:
+            return BadArchive("", "invalid", str(error))
+        return None
 
     def take(self, blocks: Sequence[bytes]) -> Iterator[None]:
         for block in blocks:

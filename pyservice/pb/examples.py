@@ -39,6 +39,8 @@ EXAMPLES: Final[dict[str, Example]] = {
     "list_lobby_records": Example(token='cloud'),
     "get_lobby_record": Example(token='cloud'),
     "get_lobby_logs": Example(token='cloud', query={'stream': 'std_out'}),
+    "export_lobby_logs": Example(token='cloud', body='{"stream": "std_out"}'),
+    "export_lobby_history": Example(token='cloud', body='{"query_start": 1767225600000, "query_end": 1798761600000}'),
     "find": Example(token='pub', body='{"game_modes": ["duel"]}'),
     "create": Example(token='pub', body='{"game_mode": "hosted", "publicity": "public", "lobby_config": {"map": "hill", "seed": 12345678901234567890}}'),
     "join": Example(token='pub', body='{"lobby_id": "{lobby_id}", "party_size": 1}'),

@@ -13,6 +13,8 @@ LINKS_MAX: Final = 100_000
 STEPS_MAX: Final = 5_000_000
 """Words of links that are followed."""
 PATH_MAX_BYTES: Final = 4096
+DEPTH_MAX: Final = 256
+"""Folders in folders."""
 FILES: Final = frozenset(b"\x0007")
 HARD_LINK, SYMBOLIC_LINK, FOLDER = b"1"[0], b"2"[0], b"5"[0]
 DEVICES: Final = frozenset(b"346")
@@ -75,7 +77,7 @@ class FolderRules:
         if name.startswith(b"/") or len(name) > PATH_MAX_BYTES:
             raise BadArchive(told, "not-allowed", "has no relative path, or too long a one")
         words = tuple(word for word in name.split(b"/") if word not in (b"", b"."))
-        _refuse_above(told, words)
+        _refuse_path(told, words)
         for length in range(1, len(words)):
             if words[:length] in self._links:
                 raise BadArchive(told, "not-allowed", "is behind a link")
@@ -123,9 +125,9 @@ class RootRules:
             raise BadArchive(told, "not-allowed", "is neither file, folder, link nor device")
         if max(len(name), len(link)) > PATH_MAX_BYTES:
             raise BadArchive(told, "not-allowed", "has too long a path")
-        _refuse_above(told, name.split(b"/"))
+        _refuse_path(told, name.split(b"/"))
         if kind == HARD_LINK:
-            _refuse_above(told, link.split(b"/"))
+            _refuse_path(told, link.split(b"/"))
         if kind in (HARD_LINK, SYMBOLIC_LINK) and not link:
             raise BadArchive(told, "not-allowed", "is a link to nothing")
 
@@ -134,9 +136,11 @@ class RootRules:
         yield from ()
 
 
-def _refuse_above(told: str, words: Collection[bytes]) -> None:
+def _refuse_path(told: str, words: Collection[bytes]) -> None:
     if b".." in words:
         raise BadArchive(told, "not-allowed", "has .. in its path")
+    if len(words) > DEPTH_MAX:
+        raise BadArchive(told, "not-allowed", "is too deep in folders")
 
 
 def _told(name: bytes) -> str:

@@ -79,8 +79,8 @@ class SmallFiles:
     """Files that say what is in an archive, kept while it is read: not many, and of each no more than a bound."""
 
     def __init__(self, name: str | None, max_bytes: int) -> None:
-        """`name`: the one that is kept; None: all that begin as JSON objects do. Of each one byte more than `max_bytes`
-        is kept at most, which shows that it is too long.
+        """`name`: the one that is kept; None: all that begin as objects and lists of JSON do. Of each one byte more
+        than `max_bytes` is kept at most, which shows that it is too long.
         """
         self.files: dict[str, bytearray] = {}
         self.names: set[str] = set()
@@ -116,7 +116,7 @@ class SmallFiles:
         piece = content[: self._left]
         self._left -= len(piece)
         if self._at not in self.files:
-            if not piece.startswith(b"{"):
+            if not piece.startswith((b"{", b"[")):
                 self._left = 0
                 return
             if len(self.files) >= _SMALL_FILES_MAX:

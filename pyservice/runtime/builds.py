@@ -19,18 +19,21 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.observability.logging import get_logger
+from pyservice.runtime.contained import PROGRAM_JSON, Contained
+from pyservice.runtime.manifests import (
+    SERVER_JSON,
+    SERVER_JSON_MAX_BYTES,
+    BadManifest,
+    server_json,
+)
 from pyservice.runtime.unpacking import NO_SPACE_STATUS
 
 KEPT_S: Final = 24 * 3600.0
 """For so long a build stays that nothing runs."""
 
-_MANIFEST: Final = "server.json"
-_MANIFEST_MAX_BYTES: Final = 64 << 10
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UNUSABLE: Final = re.compile("[\\0\\ud800-\\udfff]")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
 
@@ -53,6 +56,10 @@ class Build:
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: Path = Path("/")
+    args: Sequence[str] = ()
+    """Behind the command, unless a run has arguments of its own."""
+    contained: Contained | None = None
+    """It is run in a container, as this says: command and workdir are of its root."""
 
 
 class Source(NamedTuple):
@@ -63,6 +70,8 @@ class Source(NamedTuple):
     sha256: str | None
     """In hex; None: nobody said."""
     content: AsyncIterator[bytes]
+    image_tag: str | None = None
+    """Which of several images."""
 
 
 class Fetch(Protocol):
@@ -120,8 +129,8 @@ class Builds:
             fresh = folder.with_suffix(_UNFINISHED)
             await asyncio.to_thread(_make_new, fresh)
             try:
-                await self._pour(source, fresh / "root")
-                _read_manifest(fresh / "root")
+                await self._pour(source, fresh)
+                _read(fresh)
                 (fresh / "boot_id").write_text(_boot_id())
                 fresh.rename(folder)
             except BaseException:
@@ -129,10 +138,11 @@ class Builds:
                 raise
             _log.info("build unpacked", build_id=build_id)
         os.utime(folder)
-        return _read_manifest(folder / "root")
+        return _read(folder)
 
-    async def _pour(self, source: Source, root: Path) -> None:
-        words = [str(root), source.compression, str(self._reserve_bytes)]
+    async def _pour(self, source: Source, folder: Path) -> None:
+        words = [str(folder), source.kind, source.compression, str(self._reserve_bytes)]
+        words += [] if source.image_tag is None else [source.image_tag]
         process = await asyncio.to_thread(_start, words)
         assert process.stdin is not None
         try:
@@ -153,6 +163,10 @@ class Builds:
             )
         if source.sha256 is not None and digest.decode().strip() != source.sha256:
             raise BuildUnusable("what is stored is not what was uploaded: its SHA-256 differs")
+
+    def without_paths(self, message: str) -> str:
+        """A sentence for a developer: where we keep builds is ours to know."""
+        return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
     def remove_unused(self, used: Collection[str], *, is_full: bool) -> None:
         """Those that nothing has run for a day; all that nothing runs when the disk is full."""
@@ -182,47 +196,29 @@ def _make_new(folder: Path) -> None:
     (folder / "root").mkdir(parents=True, mode=0o755)
 
 
-def _read_manifest(root: Path) -> Build:
-    """What `server.json` says. Raises BuildUnusable with a sentence for its developer."""
-    path = root / _MANIFEST
-    if path.is_symlink() or not path.is_file():
-        raise BuildUnusable(f"has no {_MANIFEST} at its root")
-    if path.stat().st_size > _MANIFEST_MAX_BYTES:
-        raise BuildUnusable(f"{_MANIFEST} is longer than {_MANIFEST_MAX_BYTES} bytes")
+def _read(folder: Path) -> Build:
+    """What is run of an unpacked build. Raises BuildUnusable with a sentence for its developer."""
+    root = folder / "root"
+    with contextlib.suppress(FileNotFoundError):
+        inside = Contained(**json.loads((folder / PROGRAM_JSON).read_bytes()))
+        return Build(
+            root,
+            inside.command,
+            inside.env,
+            Path(inside.workdir),
+            inside.args,
+            inside,
+        )
+    path = root / SERVER_JSON
+    content = None
+    if path.is_file() and not path.is_symlink():
+        with path.open("rb") as file:
+            content = file.read(SERVER_JSON_MAX_BYTES + 1)
     try:
-        told = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BuildUnusable(f"{_MANIFEST} is no JSON: {error}") from None
-    problems = list(_problems(told))
-    if problems:
-        raise BuildUnusable(f"{_MANIFEST}: {'; '.join(problems)}")
-    workdir = root.joinpath(*_words(told.get("workdir", ".")))
-    return Build(root, tuple(told["command"]), dict(told.get("env", {})), workdir)
-
-
-def _problems(told: Any) -> Sequence[str]:
-    if not isinstance(told, dict):
-        return ["must be an object"]
-    problems = [
-        f"{name!r} is not known: it may have command, env and workdir"
-        for name in told
-        if name not in ("command", "env", "workdir")
-    ]
-    command, env, workdir = told.get("command"), told.get("env", {}), told.get("workdir", ".")
-    if not (isinstance(command, list) and command and all(map(_is_text, command)) and command[0]):
-        problems.append("command must be a list of strings that begins with a program")
-    if not isinstance(env, dict) or not all(
-        _VARIABLE.fullmatch(name) and _is_text(value) for name, value in env.items()
-    ):
-        problems.append("env must be an object of strings, by name of a variable")
-    if not _is_text(workdir) or workdir.startswith("/") or ".." in workdir.split("/"):
-        problems.append("workdir must be a path inside the archive")
-    return problems
-
-
-def _is_text(value: object) -> bool:
-    """What a process can be given."""
-    return isinstance(value, str) and not _UNUSABLE.search(value)
+        program = server_json(content)
+    except BadManifest as error:
+        raise BuildUnusable(str(error)) from None
+    return Build(root, program.command, program.env, root.joinpath(*_words(program.workdir)))
 
 
 def _words(path: str) -> Sequence[str]:

@@ -8,16 +8,28 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from pyservice.observability.logging import get_logger
+from pyservice.runtime.contained import Contained, owner
+from pyservice.runtime.containers import (
+    PATH,
+    RUNTIMES,
+    SCRATCHES,
+    Containers,
+    failure,
+    place_beside,
+)
 from pyservice.runtime.keeper import Folder, Isolation, KeeperFailed, Spec
+from pyservice.runtime.removal import remove_tree
 
 Wanted = Literal["auto", "user", "namespace", "landlock", "none"]
 
 _TRIAL_UID: Final = 1_999_999
+_TRIAL: Final = Contained((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
+_PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.002
 
@@ -42,6 +54,55 @@ async def choose(
     return None
 
 
+async def choose_containers(
+    wanted: Path | None, keeper: Path, folder: Path
+) -> tuple[Containers | None, str]:
+    """The first OCI runtime that works, with what it can keep on the disk of `folder`; None: none does, and why.
+    `wanted`: the one that has to; None: any that is there. Raises OSError.
+    """
+    there = [wanted] if wanted is not None else _runtimes()
+    problem = "neither crun nor runc is installed"
+    for runtime in there:
+        place = place_beside(folder, runtime)
+        if place is None:
+            return None, "there is no folder to mount over that has neither it nor the data"
+        for scratch in SCRATCHES:
+            containers = Containers(runtime, scratch, place)
+            trial = Folder(folder / f".trial-{runtime.name}-{scratch}")
+            found = await asyncio.to_thread(_problem_of, trial, containers, keeper)
+            if found is None:
+                return containers, ""
+            problem = f"{runtime}: {found}"
+            _log.warning("OCI runtime does not work", scratch=scratch, problem=problem)
+    return None, problem
+
+
+def _runtimes() -> list[Path]:
+    found = (shutil.which(name, path=PATH) for name in RUNTIMES)
+    return [Path(path) for path in found if path is not None]
+
+
+def _problem_of(trial: Folder, containers: Containers, keeper: Path) -> str | None:
+    """Runs a program of this machine over a root that is empty."""
+    shutil.rmtree(trial.path, ignore_errors=True)
+    root = trial.path / "root"
+    spec = Spec(
+        "trial",
+        containers.command(root, trial.path, trial.scratch),
+        Path("/"),
+        {"PATH": PATH},
+        "processes",
+    )
+    trial.prepare(spec)
+    root.mkdir(mode=0o755)
+    of_root = owner()
+    if of_root is not None:
+        os.chown(root, of_root, of_root)
+    shared = [path for path in _PROGRAMS if os.path.isdir(path)]
+    containers.write_bundle(trial.path, _TRIAL, ["/bin/true"], {}, shared)
+    return _run(trial, keeper, lambda: failure(trial))
+
+
 def _problem(
     trial: Folder, isolation: Isolation, keeper: Path, shared_paths: Sequence[Path]
 ) -> str | None:
@@ -59,16 +120,23 @@ def _problem(
             write=(trial.scratch,),
         )
     )
+    return _run(trial, keeper, lambda: None)
+
+
+def _run(trial: Folder, keeper: Path, more: Callable[[], str | None]) -> str | None:
+    """Why it did not end well; `more`: what else may be known of that."""
     try:
         trial.start(keeper)
         until_s = time.monotonic() + _PATIENCE_S
         while trial.is_kept() and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
         state = trial.state()
-        if state is None or state.status != "ended" or state.exit_code != 0:
-            return "the trial did not end well" if state is None else state.message or state.reason
+        if state is None or state.status != "ended":
+            return "the trial did not end"
+        if state.exit_code != 0:
+            return more() or state.message or f"the trial ended with {state.exit_code}"
     except (KeeperFailed, OSError) as error:
         return str(error)
     finally:
-        shutil.rmtree(trial.path, ignore_errors=True)
+        remove_tree(trial.path)
     return None

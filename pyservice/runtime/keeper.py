@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from pyservice.durable import sync_folder, write_file
-
-Isolation = Literal["none", "user", "namespace", "landlock"]
+Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
+"""`processes` keeps nothing apart: for what makes containers, all of which end with it."""
 Status = Literal["starting", "running", "stopping", "ended"]
 Stream = Literal["std_out", "std_err"]
 
@@ -121,11 +120,12 @@ class Folder:
         return self.path / "scratch"
 
     def prepare(self, spec: Spec) -> None:
-        """The folder with its spec, durable. Raises OSError, FileExistsError for one that was prepared before."""
+        """The folder with its spec. Raises OSError, FileExistsError for one that was prepared before."""
         self.path.mkdir(mode=0o755, parents=True)
         self.scratch.mkdir(mode=0o700)
-        write_file(self.path / "spec", spec.content())
-        sync_folder(self.path.parent)
+        spec_file = os.open(self.path / "spec", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(spec_file, "wb") as file:
+            file.write(spec.content())
 
     def start(self, keeper: Path) -> bool:
         """Starts what is in the folder; blocks until its program runs or could not. False: it was started before.

@@ -1,4 +1,4 @@
-"""Game servers as processes of this node, each under a keeper (decisions 6.6).
+"""Game servers as processes of this node, each under a keeper (decisions 6.6); those in containers, too.
 
 Owns how a run is laid out: its folder, the ports that it binds, whom it runs as, what it may see, and all of its
 environment. When it is started and stopped is the supervisor's.
@@ -10,17 +10,19 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyservice.durable import write_file
-from pyservice.runtime import process_ports
+from pyservice.runtime import containers, process_ports
 from pyservice.runtime.builds import Build
+from pyservice.runtime.contained import Contained, program_in
+from pyservice.runtime.containers import Containers
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.environment import ProcessPort, environment, port_variables, replaced
 from pyservice.runtime.keeper import Folder, Isolation, Spec
 from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
+from pyservice.runtime.removal import remove_tree
 
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -49,6 +51,8 @@ class Node:
     """Names under which a variable of ours is given as well (decisions 10)."""
     groups: ControlGroups
     """What the kernel keeps of the limits; keepers do the rest."""
+    containers: Containers | None = None
+    """What runs images and bundles; None: nothing does."""
 
     @property
     def has_users(self) -> bool:
@@ -71,17 +75,29 @@ class ProcessRun:
             return None
 
     def lay_out(self, order: Order, build: Build, placed: Placed, node: Node) -> None:
-        """Durable when it returns. What an interrupted try left is replaced: nothing was started in it. Raises
-        CannotRun, OSError.
+        """What an interrupted try left is replaced: nothing was started in it. It outlives us and not the machine, as
+        what it is for: nothing is synced. Raises CannotRun, OSError.
         """
         path = self.folder.path
         shutil.rmtree(path, ignore_errors=True)
+        spec, inside = _spec(order, build, placed, node, self.folder), build.contained
         try:
-            self.folder.prepare(_spec(order, build, placed, node, self.folder))
+            spec.content()
         except ValueError as error:
             raise CannotRun(str(error)) from None
+        if inside is None:
+            self.folder.prepare(spec)
+        else:
+            if node.containers is None:
+                raise CannotRun("no OCI runtime works on this node")
+            command = _program_inside(spec, inside, build.root)
+            around = node.containers.command(build.root, path, self.folder.scratch)
+            self.folder.prepare(_around(spec, around))
+            node.containers.write_bundle(path, inside, command, spec.env)
         # The last: with it the run is laid out.
-        write_file(path / _PLACED, json.dumps(placed.told()).encode())
+        fresh = path / f"{_PLACED}.new"
+        fresh.write_text(json.dumps(placed.told()))
+        fresh.rename(path / _PLACED)
 
     @property
     def is_told(self) -> bool:
@@ -91,9 +107,13 @@ class ProcessRun:
     def note_told(self, groups: ControlGroups) -> None:
         """Its end is known; of the folder the log is kept, for as long as logs are."""
         groups.remove(self.id)
-        write_file(self.folder.path / _TOLD, b"")
-        for name in ("scratch", "root"):
-            shutil.rmtree(self.folder.path / name, ignore_errors=True)
+        (self.folder.path / _TOLD).touch()
+        for name in ("scratch", "root", containers.BUNDLE):
+            remove_tree(self.folder.path / name)
+
+    def failure(self) -> str | None:
+        """Why what should have run it could not; None: it could, or keeps that to itself."""
+        return containers.failure(self.folder)
 
     @property
     def told_s(self) -> float:
@@ -141,18 +161,20 @@ def _free_uid(taken: set[int]) -> int:
 
 
 def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder) -> Spec:
-    scratch = str(folder.scratch)
-    usual = {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8"}
+    inside = build.contained
     variables = environment(
-        usual,
+        _usual(folder) if inside is None else {"PATH": containers.PATH, "HOME": inside.home},
         build.env,
         order.env,
         {**order.own_env, **port_variables(placed.ports)},
         aliases=node.aliases,
     )
+    if inside is None:
+        command = replaced([*build.command, *order.args], variables)
+        command[0] = _program(command[0], build, variables.get("PATH", PATH))
+    else:
+        command = replaced([*build.command, *(order.args or build.args)], variables)
     membership = node.groups.make(order.id, order.resources)
-    command = replaced([*build.command, *order.args], variables)
-    command[0] = _program(command[0], build, variables.get("PATH", PATH))
     return Spec(
         order.id,
         command,
@@ -171,6 +193,38 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         nice=0 if node.groups.cpu else _nice(order.resources.cpu_millicores),
         notify=node.notify,
     )
+
+
+def _usual(folder: Folder) -> dict[str, str]:
+    scratch = str(folder.scratch)
+    return {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8"}
+
+
+def _around(spec: Spec, command: Sequence[str]) -> Spec:
+    """What makes the container is the keeper's program; kept apart it is by the container."""
+    return replace(
+        spec,
+        command=command,
+        workdir=Path("/"),
+        env={"PATH": containers.PATH},
+        isolation="processes",
+        uid=0,
+        gid=0,
+        read=(),
+        write=(),
+    )
+
+
+def _program_inside(spec: Spec, inside: Contained, root: Path) -> list[str]:
+    """The command, its program as it is found in the container. Raises CannotRun."""
+    if not spec.command:
+        raise CannotRun("the image has no ENTRYPOINT and no CMD, and there are no arguments")
+    program, *args = spec.command
+    path = spec.env.get("PATH", containers.PATH)
+    found = program_in(root, program, inside.workdir, path)
+    if found is None:
+        raise CannotRun(f"{program} is no program of the build, and there is none in {path}")
+    return [found, *args]
 
 
 def _program(name: str, build: Build, path: str) -> str:

@@ -246,17 +246,20 @@ class Run:
     async def _stopping(self) -> Step:
         """The keeper has the deadline; past it, it is the one that does not do what it has to."""
         loop = asyncio.get_running_loop()
-        told_ms, until_s = None, 0.0
+        wanted_ms: int | None = None
+        is_told, until_s = False, 0.0
         while not self._is_over():
-            if told_ms != self._stop_ms:
-                told_ms = self._stop_ms
-                assert told_ms is not None
-                self._folder.stop(told_ms)
-                until_s = loop.time() + told_ms / 1000 + DEAF_S
+            if wanted_ms != self._stop_ms and self._stop_ms is not None:
+                wanted_ms, is_told = self._stop_ms, False
+                until_s = loop.time() + wanted_ms / 1000 + DEAF_S
+            if not is_told and wanted_ms is not None:
+                # One that has just begun may not have its pipe yet.
+                is_told = self._folder.stop(wanted_ms)
             if loop.time() >= until_s:
                 self._end_keeper()
                 until_s = loop.time() + DEAF_S
-            await self._next_change(min(_LOOK_S, until_s - loop.time()))
+            look_s = _LOOK_S if is_told else _PAUSES_S[0]
+            await self._next_change(min(look_s, until_s - loop.time()))
         return self._ended
 
     async def _ended(self) -> None:
@@ -291,7 +294,12 @@ class Run:
         if state is None or state.status != "ended":
             return End("lost", message="its keeper is gone and told no end")
         started_ms = state.started_us // 1000 if state.pid else None
-        return End(state.reason, state.exit_code, state.message, started_ms)
+        message = self._home.builds.without_paths(state.message)
+        if state.reason == "exited" and state.exit_code:
+            refused = self._found.failure()
+            if refused is not None:
+                return End("exec_failed", message=self._home.builds.without_paths(refused))
+        return End(state.reason, state.exit_code, message, started_ms)
 
     def _end_keeper(self) -> None:
         state = self._folder.state()

@@ -68,6 +68,7 @@ class Supervisor:
         self._notices = Notices(node.notify, self._noticed)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._is_ending = False
         self._told: dict[str, None] = {}
         """The last that ended, oldest first."""
 
@@ -90,7 +91,7 @@ class Supervisor:
 
     def want(self, order: Order) -> None:
         """It ought to run. Again and again is the same as once."""
-        if order.id in self._told:
+        if self._is_ending or order.id in self._told:
             return  # who wants it has not heard yet that it knows the end
         run = self.runs.get(order.id)
         if run is None:
@@ -128,7 +129,8 @@ class Supervisor:
                 run.stop(None)
 
     async def end_all(self) -> None:
-        """Stops everything and waits until it is over and told."""
+        """Stops everything and waits until it is over and told. What is wanted from now on is not begun."""
+        self._is_ending = True
         for run in self.runs.values():
             run.stop(None)
         await self._idle.wait()

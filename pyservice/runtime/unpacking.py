@@ -1,8 +1,9 @@
-"""Unpacks the archive of a build: `python -m pyservice.runtime.unpacking <folder> <compression> <reserve bytes>`, the
-archive on standard input. A process of its own, because it may take minutes and what it reads may be hostile.
+"""Unpacks a build: `python -m pyservice.runtime.unpacking <folder> <kind> <compression> <reserve bytes> [<image tag>]`,
+the build on standard input. A process of its own, because it may take minutes and what it reads may be hostile.
 
-Every byte goes through the rules of `archives` before anything of it is written, nothing is written through a link, and
-files lose whatever bits they had but "may be run". Ends with 0 and the SHA-256 of what it read, with 1 and a sentence,
+In the folder comes to be `root`, and of an image or a bundle `program.json`: what is run in it. Every byte goes through
+the rules of `archive_rules` before anything of it is written, nothing is written through a link that leads out, and
+files lose whatever bits they had that give rights. Ends with 0 and the SHA-256 of what it read, with 1 and a sentence,
 or with 28 (ENOSPC) when the disk came down to its reserve.
 """
 
@@ -11,18 +12,28 @@ from __future__ import annotations
 import collections
 import errno
 import hashlib
+import json
 import os
+import shutil
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from pyservice.runtime.archive_rules import BadArchive
-from pyservice.runtime.archives import Archive
+from pyservice.durable import write_file
+from pyservice.runtime.archive_rules import BadArchive, RootRules, Rules
+from pyservice.runtime.archives import UNPACKED_MAX_BYTES, Archive, SmallFiles, tidy
+from pyservice.runtime.contained import PROGRAM_JSON, contained, owner
 from pyservice.runtime.decompression import BadCompression, unpacker
+from pyservice.runtime.layers import RootFolder
+from pyservice.runtime.manifests import CONFIG_JSON, BadManifest, Program, bundle_config, image
+from pyservice.runtime.manifests import MAX_BYTES as MANIFEST_MAX_BYTES
 
 NO_SPACE_STATUS: Final = errno.ENOSPC
 NICE: Final = 10
+_ROOTFS: Final = "rootfs"
+_MAGICS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PIECE_BYTES: Final = 1 << 20
 _LOOK_EVERY_BYTES: Final = 16 << 20
 
@@ -30,11 +41,20 @@ _LOOK_EVERY_BYTES: Final = 16 << 20
 class _Checked:
     """A tar, as it is behind its compression, for who reads it from front to back."""
 
-    def __init__(self, source: IO[bytes], compression: str) -> None:
+    def __init__(
+        self,
+        source: IO[bytes],
+        compression: str,
+        *,
+        rules: Rules | None = None,
+        small: SmallFiles | None = None,
+        max_bytes: int = UNPACKED_MAX_BYTES,
+    ) -> None:
         self.digest = hashlib.sha256()
+        self.total_bytes = 0
         self._source = source
         self._unpack = unpacker(compression) if compression != "none" else None
-        self._archive = Archive("none")
+        self._archive = Archive("none", max_bytes, rules=rules, small=small)
         self._pieces = self._read()
         self._left = b""
 
@@ -57,20 +77,42 @@ class _Checked:
             self.digest.update(content)
             for piece in (content,) if self._unpack is None else self._unpack.pieces(content):
                 collections.deque(self._archive.feed(piece), maxlen=0)
+                self.total_bytes += len(piece)
                 yield piece
         if self._unpack is not None:
             self._unpack.finish()
         collections.deque(self._archive.finish(), maxlen=0)
 
 
+class Room:
+    """What is left on a disk, of which some stays for others."""
+
+    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+        self._folder = folder
+        self._reserve_bytes = reserve_bytes
+        self._unlooked = 0
+
+    def written(self, more: int) -> None:
+        """Raises OSError."""
+        self._unlooked += more
+        if self._unlooked >= _LOOK_EVERY_BYTES:
+            self._unlooked = 0
+            self.refuse_without()
+
+    def refuse_without(self) -> None:
+        """Raises OSError."""
+        found = os.statvfs(self._folder)
+        if found.f_bavail * found.f_frsize < self._reserve_bytes:
+            raise OSError(errno.ENOSPC, "the disk came down to its reserve", self._folder)
+
+
 class _Folder:
     """Where it is unpacked into."""
 
-    def __init__(self, root: Path, reserve_bytes: int) -> None:
+    def __init__(self, root: Path, room: Room) -> None:
         self._root = str(root)
-        self._reserve_bytes = reserve_bytes
+        self._room = room
         self._folders = {self._root}
-        self._unlooked = 0
 
     def add(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
         """One entry. Raises BadArchive, OSError."""
@@ -128,49 +170,135 @@ class _Folder:
             os.fchmod(file.fileno(), mode)
             while piece := content.read(_PIECE_BYTES):
                 file.write(piece)
-                self._look(len(piece))
-
-    def _look(self, more: int) -> None:
-        self._unlooked += more
-        if self._unlooked >= _LOOK_EVERY_BYTES:
-            self._unlooked = 0
-            self.refuse_without_room()
-
-    def refuse_without_room(self) -> None:
-        """Raises OSError."""
-        found = os.statvfs(self._root)
-        if found.f_bavail * found.f_frsize < self._reserve_bytes:
-            raise OSError(errno.ENOSPC, "the disk came down to its reserve", self._root)
+                self._room.written(len(piece))
 
 
-def unpack(source: IO[bytes], root: Path, compression: str, reserve_bytes: int = 0) -> str:
-    """Into an empty folder; the SHA-256 of the source in hex. Raises BadArchive, OSError."""
-    checked = _Checked(source, compression)
-    folder = _Folder(root, reserve_bytes)
-    folder.refuse_without_room()
+def _unpack_archive(checked: _Checked, root: Path, room: Room) -> str:
+    folder = _Folder(root, room)
+    for archive, entry in _entries(checked):
+        folder.add(archive, entry)
+    return checked.digest.hexdigest()
+
+
+def _entries(checked: _Checked) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """One after the other, to its end."""
+    source: Any = checked
+    with tarfile.open(fileobj=source, mode="r|", bufsize=_PIECE_BYTES) as archive:
+        for entry in archive:
+            yield archive, entry
+            archive.members = []  # type: ignore[attr-defined]  # or it keeps them all
+    checked.finish()
+
+
+def _unpack_bundle(source: IO[bytes], compression: str, root: RootFolder) -> tuple[str, Program]:
+    """`rootfs` of a bundle, and what its configuration says is run in it."""
+    small = SmallFiles(CONFIG_JSON, MANIFEST_MAX_BYTES)
+    checked = _Checked(source, compression, rules=RootRules(), small=small)
+    for archive, entry in _entries(checked):
+        inside = _inside(entry.name)
+        if inside is None:
+            continue
+        entry.name = inside
+        if entry.islnk():
+            linked = _inside(entry.linkname)
+            if linked is None:
+                raise BadArchive(
+                    inside, "not-allowed", f"is another name of what is not in {_ROOTFS}"
+                )
+            entry.linkname = linked
+        root.add(archive, entry, whiteouts=False)
+    content = small.files.get(CONFIG_JSON)
+    return checked.digest.hexdigest(), bundle_config(None if content is None else bytes(content))
+
+
+def _inside(name: str) -> str | None:
+    """The path in the bundle's root; None: it is not in there."""
+    first, _, rest = tidy(name).partition("/")
+    return rest if first == _ROOTFS else None
+
+
+def _unpack_image(
+    source: IO[bytes],
+    folder: Path,
+    compression: str,
+    tag: str | None,
+    root: RootFolder,
+    room: Room,
+) -> tuple[str, Program]:
+    """The archive beside, then one layer over the other."""
+    parts = folder / "parts"
+    parts.mkdir()
+    small = SmallFiles(None, MANIFEST_MAX_BYTES)
+    checked = _Checked(source, compression, small=small)
+    digest = _unpack_archive(checked, parts, room)
+    found = image(lambda path: bytes(small.files[path]), small.names, tag)
+    left_bytes = UNPACKED_MAX_BYTES
+    for layer in found.layers:
+        root.next_layer()
+        # Links stay inside: these are the rules of the archive.
+        with (parts / layer).open("rb") as file:
+            below = _Checked(file, _compression(file), rules=RootRules(), max_bytes=left_bytes)
+            for archive, entry in _entries(below):
+                root.add(archive, entry)
+        left_bytes -= below.total_bytes
+    shutil.rmtree(parts)
+    return digest, found.program
+
+
+def _compression(file: IO[bytes]) -> str:
+    begin = file.read(4)
+    file.seek(0)
+    return next((name for magic, name in _MAGICS.items() if begin.startswith(magic)), "none")
+
+
+def unpack(
+    source: IO[bytes],
+    folder: Path,
+    kind: str,
+    compression: str,
+    reserve_bytes: int = 0,
+    image_tag: str | None = None,
+) -> str:
+    """Into `root` of the folder, which is there and empty; the SHA-256 of the source in hex. Raises BadArchive,
+    BadManifest, OSError.
+    """
+    room = Room(folder, reserve_bytes)
+    room.refuse_without()
     try:
-        with tarfile.open(fileobj=checked, mode="r|", bufsize=_PIECE_BYTES) as archive:  # type: ignore[call-overload]
-            for entry in archive:
-                folder.add(archive, entry)
-                archive.members = []  # or it keeps them all
-        checked.finish()
+        return _unpack(source, folder, kind, compression, room, image_tag)
     except (BadCompression, tarfile.TarError, UnicodeError) as error:
         raise BadArchive("", "invalid", str(error)) from None
-    return checked.digest.hexdigest()
+
+
+def _unpack(
+    source: IO[bytes], folder: Path, kind: str, compression: str, room: Room, image_tag: str | None
+) -> str:
+    if kind == "archive":
+        return _unpack_archive(_Checked(source, compression), folder / "root", room)
+    root = RootFolder(folder / "root", owner(), room.written)
+    if kind == "oci_bundle":
+        digest, program = _unpack_bundle(source, compression, root)
+    else:
+        digest, program = _unpack_image(source, folder, compression, image_tag, root, room)
+    write_file(folder / PROGRAM_JSON, json.dumps(contained(program, root).told()).encode())
+    return digest
 
 
 def main() -> int:
     """The process."""
-    root, compression, reserve_bytes = sys.argv[1:]
+    folder, kind, compression, reserve_bytes, *tag = sys.argv[1:]
     os.nice(NICE)
     try:
-        print(unpack(sys.stdin.buffer, Path(root), compression, int(reserve_bytes)))
+        stdin = sys.stdin.buffer
+        print(unpack(stdin, Path(folder), kind, compression, int(reserve_bytes), *tag))
+    except BadManifest as error:
+        print(error, file=sys.stderr)
+        return 1
     except BadArchive as error:
         print(f"{error.entry!r} {error.reason}" if error.entry else error.reason, file=sys.stderr)
         return 1
     except OSError as error:
-        # Without the place: paths of this machine are nobody's business.
-        print(error.strerror, file=sys.stderr)
+        print(error, file=sys.stderr)
         return NO_SPACE_STATUS if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     return 0
 

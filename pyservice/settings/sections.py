@@ -297,6 +297,8 @@ class RuntimeSettings(_Section):
     """Kinds of builds that are taken."""
     isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"
     """How game servers are kept apart. `auto`: another user when we are root, else a user namespace, else Landlock."""
+    oci_runtime: Path | None = None
+    """What runs images and bundles; None: crun, else runc."""
     shared_paths: Annotated[tuple[Path, ...], BeforeValidator(from_text)] = ()
     """What every game server may read and run, besides its build and what comes with the system: `/usr`, libraries,
     names and certificates of `/etc`.

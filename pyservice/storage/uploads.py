@@ -52,7 +52,7 @@ _LEFT_BEHIND = (
     .order_by(uploads.c.upload_id)
     .limit(bindparam("limit"))
 )
-_FORM = select(builds.c.kind, builds.c.compression).where(
+_FORM = select(builds.c.kind, builds.c.compression, builds.c.image_tag).where(
     builds.c.upload_id == bindparam("upload_id")
 )
 
@@ -160,10 +160,10 @@ async def left_behind(tx: Transaction, before_ms: int, after: str, limit: int) -
     return [row.upload_id for row in await tx.all(_LEFT_BEHIND, values)]
 
 
-async def build_form(tx: Transaction, upload_id: str) -> tuple[str, str] | None:
-    """Kind and compression of the build that is made of an upload."""
+async def build_form(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:
+    """Kind, compression and image tag of the build that is made of an upload."""
     row = await tx.first(_FORM, {"upload_id": upload_id})
-    return None if row is None else (row.kind, row.compression)
+    return None if row is None else (row.kind, row.compression, row.image_tag)
 
 
 async def remove(tx: Transaction, upload_id: str) -> None:

@@ -298,6 +298,12 @@ _PLATFORM = (
         _given(lambda world: {"game_id": world.game_id, "lobby_id": world.hosted.lobby_id,
                               "stream": "std_out"}),
         shows=lambda _: "begins"),
+    Row("export_lobby_logs", Scope.GAME,
+        _given(lambda world: {"game_id": world.game_id, "lobby_id": world.hosted.lobby_id,
+                              "stream": "std_out"}),
+        changes=frozenset({"exports"})),
+    Row("export_lobby_history", Scope.GAME, _of_game(query_start=0, query_end=1),
+        changes=frozenset({"exports"})),
     Row("get_ray_perf", Scope.ANY_CLOUD, _given(lambda world: {"ray_id": world.ray_id}),
         shows=lambda world: world.ray_id),
 )  # fmt: skip

@@ -14,12 +14,15 @@ import httpx
 import lz4.frame
 import zstandard
 
+MANIFEST = {"server.json": b'{"command": ["./run"]}'}
+"""What an archive has to have at its root."""
+
 
 def tar(files: Mapping[str, bytes] | None = None, entries: Iterable[tarfile.TarInfo] = ()) -> bytes:
-    """A tar of files and of entries without content."""
+    """A tar of files and of entries without content; with neither, an archive that a build can be."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in ({"server.json": b"{}"} if files is None else files).items():
+        for name, content in (MANIFEST if files is None else files).items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))

@@ -1,24 +1,32 @@
-"""Builds of the kinds that an operator takes beside archives (setting `runtime.kinds`; decisions 6.5): what is in them
-is not gone through, their digest is.
+"""Builds of the kinds that an operator takes beside archives (setting `runtime.kinds`; decisions 6.5): they are gone
+through when they are completed, as archives are, and so is what they say of themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import tarfile
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 
-from tests.control.files import put, tar
+from tests.control.files import packed, put, tar
 from tests.control.test_builds import Back
 from tests.databases import KINDS, Databases
-from tests.household import ARENA_MODES, Developer, House
+from tests.household import ARENA_MODES, Developer, House, eventually, running
+from tests.programs.images import file, layer, link, needs_oci_runtime, saved
 
 pytestmark = pytest.mark.anyio
 
-LAYERS: Final = b"layers of an image, and no tar " * 1_000
-CONTENTS: Final = {"archive": tar(), "docker_image": LAYERS}
+NO_TAR: Final = b"layers of an image, and no tar " * 1_000
+CONFIG: Final = b'{"process": {"args": ["/run"]}, "root": {"path": "rootfs"}}'
+IMAGE: Final = saved(layer(file("run", b"x", 0o755)))
+BUNDLE: Final = tar({"config.json": CONFIG, "rootfs/run": b"x"})
+CONTENTS: Final = {"archive": tar(), "docker_image": IMAGE}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -38,7 +46,12 @@ def house(
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Back]:
-    door = house.door(request.param)
+    async for made in back_of(house, request.param):
+        yield made
+
+
+async def back_of(house: House, door_name: str = "http") -> AsyncIterator[Back]:
+    door = house.door(door_name)
     try:
         developer = Developer(house, door)
         game_id = await developer.game()
@@ -51,6 +64,7 @@ def digest(content: bytes) -> dict[str, Any]:
     return {"sha256": hashlib.sha256(content).hexdigest()}
 
 
+@needs_oci_runtime
 @pytest.mark.parametrize("kind", CONTENTS)
 async def test_a_build_of_a_kind_that_is_run_here_is_completed_named_by_a_version_and_stays(
     back: Back, kind: str
@@ -69,6 +83,7 @@ async def test_a_build_of_a_kind_that_is_run_here_is_completed_named_by_a_versio
     assert await back.listed() == [build_id]
 
 
+@needs_oci_runtime
 @pytest.mark.parametrize("kind", CONTENTS)
 async def test_another_digest_than_announced_is_refused_when_it_is_completed(
     back: Back, kind: str
@@ -85,25 +100,170 @@ async def test_another_digest_than_announced_is_refused_when_it_is_completed(
     assert (await back.call("complete_build", build_id=build_id)).code == "UPLOAD_INCOMPLETE"
 
 
-async def test_only_an_archive_has_to_be_one(back: Back) -> None:
-    refused = await back.refused(LAYERS, kind="archive")
-    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "invalid"),))
-    # Left out, it is an archive, whatever else is taken.
-    refused = await back.refused(LAYERS)
-    assert refused.errors == (("image_file", "invalid"),)
+async def test_left_out_a_build_is_an_archive_whatever_else_is_taken(back: Back) -> None:
+    for kind in ({}, {"kind": "archive"}):
+        refused = await back.refused(IMAGE, **kind)
+        assert refused.code == "VALIDATION_FAILED"
+        assert refused.errors == (("image_file", "invalid"),)
+        assert "server.json" in problem(refused)
 
 
-async def test_a_game_build_has_a_kind_too_and_one_that_is_not_run_here_is_refused(
+@needs_oci_runtime
+async def test_a_game_build_has_a_kind_too_and_one_that_is_not_taken_is_refused(
     back: Back,
 ) -> None:
     developer = back.developer
-    image = {"path": "server.img", "content_length": len(LAYERS), **digest(LAYERS)}
+    image = {"path": "server.img", "content_length": len(IMAGE), **digest(IMAGE)}
     fields: dict[str, Any] = {"game_id": back.game_id, "display_name": "x", "image_file": image}
     refused = await developer.call("create_game_build", **fields, kind="oci_bundle")
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("kind", "not-allowed"),))
     made = await developer.good("create_game_build", **fields, kind="docker_image")
-    assert (await put(made["image_presigned_request"], LAYERS)).status_code == 200
+    assert (await put(made["image_presigned_request"], IMAGE)).status_code == 200
     await developer.good("complete_upload", upload_id=made["upload_id"])
     named = {"game_id": back.game_id, "build_id": made["build_id"]}
     await developer.good("delete_build", **named)
     assert await back.listed() == []
+
+
+# What is wrong with one ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Its operator takes all kinds."""
+    kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
+    with running(House(tmp_path_factory.mktemp("open"), runtime=kinds)) as made:
+        yield made
+
+
+@pytest.fixture
+async def guest(open_house: House) -> AsyncIterator[Back]:
+    async for made in back_of(open_house):
+        yield made
+
+
+def problem(refused: Any) -> str:
+    """The sentence of the only field problem that the HTTP door told, or the text of the other's."""
+    return str(refused.body["errors"][0]["message"]) if refused.body else "server.json"
+
+
+SEVERAL: Final = json.dumps(
+    [{"Config": "c.json", "RepoTags": [name], "Layers": []} for name in ("game:1", "game:2")]
+).encode()
+BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
+    "an archive without its manifest": ("archive", tar({"run": b"x"}), "invalid", "server.json"),
+    "one that is a link": (
+        "archive",
+        tar({"a": b"{}"}, [link("server.json", "a")[0]]),
+        "invalid",
+        "has no server.json",
+    ),
+    "one that says nothing": ("archive", tar({"server.json": b"{}"}), "invalid", "command must"),
+    "one that is no JSON": ("archive", tar({"server.json": b"{"}), "invalid", "no JSON"),
+    "one that is too long": (
+        "archive",
+        tar({"server.json": b" " * (1 << 20)}),
+        "invalid",
+        "longer than",
+    ),
+    "one with what is not known": (
+        "archive",
+        tar({"server.json": b'{"command": ["x"], "port": 1}'}),
+        "invalid",
+        "'port' is not known",
+    ),
+    "an image that is none": ("docker_image", NO_TAR, "invalid", "not a tar"),
+    "an image without a manifest": ("docker_image", tar({"a": b"x"}), "invalid", "manifest.json"),
+    "an image of several": (
+        "docker_image",
+        tar({"manifest.json": SEVERAL, "c.json": b"{}"}),
+        "invalid",
+        "several images",
+    ),
+    "an image that leaves its archive": (
+        "docker_image",
+        tar({"../x": b"x"}),
+        "not-allowed",
+        "..",
+    ),
+    "an image for another machine": (
+        "docker_image",
+        saved(layer(file("a")), architecture="z80"),
+        "invalid",
+        "linux/z80",
+    ),
+    "a bundle without a configuration": (
+        "oci_bundle",
+        tar({"rootfs/a": b"x"}),
+        "invalid",
+        "config.json",
+    ),
+    "a bundle that runs nothing": (
+        "oci_bundle",
+        tar({"config.json": b'{"process": {}, "root": {}}'}),
+        "invalid",
+        "process.args",
+    ),
+    "a bundle that leaves its root": (
+        "oci_bundle",
+        tar({"config.json": CONFIG, "rootfs/../../x": b"x"}),
+        "not-allowed",
+        "..",
+    ),
+    "a bundle that is cut off": ("oci_bundle", BUNDLE[:1_200], "invalid", "cut off"),
+}
+
+
+@needs_oci_runtime
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+async def test_what_is_wrong_with_a_build_is_told_when_it_is_completed(
+    guest: Back, name: str, compression: str
+) -> None:
+    kind, content, word, words = BAD[name]
+    content = content if compression == "none" else packed(content, compression)
+    refused = await guest.refused(content, kind=kind, compression=compression)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
+    assert words in problem(refused), problem(refused)
+
+
+@needs_oci_runtime
+async def test_a_root_may_have_links_and_devices_that_no_archive_may(guest: Back) -> None:
+    entries = [link("rootfs/sh", "/bin/busybox"), file("rootfs/dev/null", type=tarfile.CHRTYPE)]
+    content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])
+    build_id = await guest.build(content, kind="oci_bundle")
+    assert (await guest.good("get_build", build_id=build_id))["build"]["complete"]
+    refused = await guest.refused(content, kind="archive")
+    assert refused.errors == (("image_file", "not-allowed"),)
+
+
+@needs_oci_runtime
+async def test_the_tag_of_an_image_is_looked_for(guest: Back) -> None:
+    content = tar({"manifest.json": SEVERAL, "c.json": b"{}"})
+    await guest.build(content, kind="docker_image", image_tag="game:2")
+    refused = await guest.refused(content, kind="docker_image", image_tag="game:3")
+    assert "no image 'game:3', it has game:1, game:2" in problem(refused)
+
+
+async def test_where_nothing_runs_a_kind_its_builds_are_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    missing = tmp_path / "no-runtime"
+    settings = {"kinds": ["archive", "oci_bundle"], "oci_runtime": str(missing)}
+    with running(House(tmp_path / "house", runtime=settings)) as house:
+        async for back in back_of(house):
+            image = {"path": "x.tar", "content_length": 10}
+            refused = await back.call(
+                "prepare_build", name="x", image_file=image, kind="oci_bundle"
+            )
+            assert refused.errors == (("kind", "not-allowed"),)
+            assert "(archive)" in problem(refused)
+            assert str(missing.name) in problem(refused)
+            await back.build()
+        async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}") as client:
+
+            async def is_told() -> bool:
+                verbose = await client.get("/readyz?verbose")
+                return "oci_bundle is not run: no OCI runtime works here" in verbose.text
+
+            await eventually(is_told)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.files import entry, packed, put, tar
+from tests.control.files import MANIFEST, entry, packed, put, tar
 from tests.household import ARENA_MODES, Answer, Developer
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,7 @@ async def back(developer: Developer) -> Back:
 
 
 async def test_a_build_is_prepared_uploaded_completed_and_listed(back: Back) -> None:
-    content = tar({"server.json": b'{"command": ["./run"]}', "bin/run": b"\x7fELF" * 500})
+    content = tar({**MANIFEST, "bin/run": b"\x7fELF" * 500})
     made = await back.prepare(content)
     build, request = made["build"], made["image_presigned_request"]
     assert build == {
@@ -198,7 +198,7 @@ async def test_a_build_has_at_most_8_gib(back: Back) -> None:
 
 
 async def test_parts_are_of_64_mib_and_all_have_to_be_there(back: Back) -> None:
-    content = tar({"level": bytes(120 << 20)})
+    content = tar({**MANIFEST, "level": bytes(120 << 20)})
     made = await back.prepare(content, multipart_upload=True)
     parts = made["image_presigned_requests"]
     assert "image_presigned_request" not in made

@@ -105,6 +105,9 @@ async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
         await asyncio.to_thread(house.start)
         works = (
             "answers",
+            "exports",
+            "lobbies",
+            "servers",
             "counts",
             "database",
             "devices",

@@ -16,7 +16,7 @@ from pyservice.control.uploading import LEFT_AFTER_MS
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.s3_objects import Bucket, BucketSettings
-from tests.control.files import jpeg, png, put, put_all, tar
+from tests.control.files import MANIFEST, jpeg, png, put, put_all, tar
 from tests.control.test_sites import of
 from tests.control.test_uploads import Desk
 from tests.databases import KINDS, Databases
@@ -129,7 +129,7 @@ async def test_an_archive_that_is_none_or_has_another_digest_leaves_nothing(
 
 
 async def test_parts_go_up_one_by_one_and_are_all_asked_for(s3: S3Server, owner: Developer) -> None:
-    content = tar({"level": bytes(101 << 20)})
+    content = tar({**MANIFEST, "level": bytes(101 << 20)})
     digest = hashlib.sha256(content).hexdigest()
     made = await prepared(owner, content, image={"sha256": digest}, multipart_upload=True)
     parts = made["image_presigned_requests"]

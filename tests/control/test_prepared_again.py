@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from pyservice.storage.tables import idempotent_answers
 from tests.commands import said
-from tests.control.files import png, put, tar, without_addresses
+from tests.control.files import MANIFEST, png, put, tar, without_addresses
 from tests.control.world import Records
 from tests.databases import KINDS, Databases
 from tests.faults.control.struck import StruckHouse
@@ -136,7 +136,7 @@ async def test_of_an_environment_too(moved: StruckHouse, mover: Developer) -> No
 async def test_parts_that_came_before_are_there_and_the_others_go_on(
     moved: StruckHouse, mover: Developer
 ) -> None:
-    content = tar({"level": bytes(101 << 20)})
+    content = tar({**MANIFEST, "level": bytes(101 << 20)})
     image = {"path": "a.tar", "content_length": len(content)}
     fields: dict[str, Any] = {"game_id": await mover.game(), "display_name": "x"}
     fields |= {"image_file": image, "multipart_upload": True}

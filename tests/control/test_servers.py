@@ -163,7 +163,7 @@ async def test_the_process_is_told_what_it_needs_and_nothing_else(back: Servers)
         runtime={
             "build": build_id,
             "arguments": ["--map", "$(MAP)"],
-            "environment": {"MAP": "sea", "HOSTING_SERVER_ID": "mine"},
+            "environment": {"MAP": "sea"},
         }
     )
     over = await back.until(made["id"], "destroyed")
@@ -175,7 +175,7 @@ async def test_the_process_is_told_what_it_needs_and_nothing_else(back: Servers)
     assert 12_000 <= int(number) < 20_000
     assert values["PORT"] == number
     assert values["MAP"] == "sea"
-    assert values["HOSTING_SERVER_ID"] == made["id"], "ours go before others"
+    assert values["HOSTING_SERVER_ID"] == made["id"]
     assert values["HOSTING_GAME_ID"] == back.game_id
     assert values["HOSTING_REGION_ID"] == "local"
     assert (values["HOSTING_CPU"], values["HOSTING_MEMORY"]) == ("100", "128")
@@ -278,10 +278,12 @@ async def test_what_cannot_be_is_refused_with_all_that_is_wrong(back: Servers) -
         "web": {"protocol": "http", "routing": {"host": {}}},
         "low": {"protocol": "udp", "internal_port": 80, "routing": {"host": {}}},
     }
-    refused = await back.try_create(runtime={"build": incomplete}, network={"ports": ports})
+    runtime = {"build": incomplete, "environment": {"MAP": "sea", "HOSTING_SERVER_ID": "mine"}}
+    refused = await back.try_create(runtime=runtime, network={"ports": ports})
     assert refused.code == "VALIDATION_FAILED"
     assert {path[-2:] for path in refused.errors} == {
         ("build", "incomplete"),
+        ("HOSTING_SERVER_ID", "not-allowed"),
         ("host", "not-allowed"),
         ("protocol", "not-allowed"),
         ("internal_port", "required"),
@@ -338,7 +340,9 @@ async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
     await back.until(record["id"], "destroyed")
     third = await back.try_create(network=network)
     assert third.code == "OK"
-    back.made.append(third.body["server"]["id"])
+    third_id = third.body["server"]["id"]
+    await back.good("destroy_server", server_id=third_id, override_kill_timeout=0)
+    await back.until(third_id, "destroyed")
 
 
 async def test_a_build_that_runs_is_not_deleted(back: Servers) -> None:

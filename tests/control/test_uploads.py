@@ -46,6 +46,19 @@ IDS = RecordIds()
 NOW_MS = 1_800_000_000_000
 
 
+class Taken:
+    """An operator's choice of kinds, all of which run."""
+
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds
+
+    def kinds(self) -> tuple[str, ...]:
+        return self._kinds
+
+    def why_not(self, kind: str) -> str | None:
+        return None if kind in self._kinds else "it is not taken"
+
+
 class Desk:
     """Builds of one game, without doors."""
 
@@ -63,7 +76,7 @@ class Desk:
         self.uploading = Uploading(
             self.database, self.changes, Topics(), self.objects, lambda: self.now_ms
         )
-        self.builds = Builds(self.database, self.changes, IDS, self.uploading, ("archive",))
+        self.builds = Builds(self.database, self.changes, IDS, self.uploading, Taken("archive"))
         self.uploads = Uploads(self.uploading)
 
     async def restart(self) -> None:
@@ -134,7 +147,7 @@ async def test_a_repeated_preparation_is_not_judged_by_settings_that_came_later(
     """An operator who takes no such builds any more does not change what was answered."""
     desk.caller = desk.calling("key")
     first = await desk.prepare()
-    desk.builds = Builds(desk.database, desk.changes, IDS, desk.uploading, ("oci_bundle",))
+    desk.builds = Builds(desk.database, desk.changes, IDS, desk.uploading, Taken("oci_bundle"))
     assert (await desk.prepare()).upload_id == first.upload_id
     desk.caller = desk.calling("another")
     with pytest.raises(ServiceError) as refused:

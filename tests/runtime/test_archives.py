@@ -8,6 +8,7 @@ import os
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from tests.control.files import entry, gzipped, packed, tar
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 
 
-def judge(content: bytes, compression: str = "none", step: int = 1 << 16, **limits: int) -> None:
+def judge(content: bytes, compression: str = "none", step: int = 1 << 16, **limits: Any) -> None:
     archive = Archive(compression, **limits)
     for start in range(0, len(content), step):
         collections.deque(archive.feed(content[start : start + step]), maxlen=0)

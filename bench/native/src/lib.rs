@@ -1,9 +1,9 @@
-//! Measurements of engine, journal and doors. One run measures one thing in a process of its own and prints one JSON
-//! object; who runs it how often, beside which baseline, and what must be reached is `bench/run.py`'s matter.
+//! Measurements of engine, journal, doors and edge-guard. One run measures one thing in a process of its own and prints
+//! one JSON object; who runs it how often, beside which baseline, and what must be reached is `bench/run.py`'s matter.
 //!
 //! Read in this order: [`hall`] (lobbies to measure with), one module per measurement ([`cycles`], [`finds`],
-//! [`growth`], [`transitions`], [`recovery`], [`doors`]), their baselines ([`naive`], [`raw_log`]), and what all of them
-//! use ([`chance`], [`figures`], [`host`], [`flags`], [`latency`]).
+//! [`growth`], [`transitions`], [`recovery`], [`doors`], [`passing`]), their baselines ([`naive`], [`raw_log`]), and what
+//! all of them use ([`chance`], [`figures`], [`host`], [`flags`], [`latency`]).
 
 pub mod chance;
 pub mod cycles;
@@ -16,6 +16,7 @@ pub mod hall;
 pub mod host;
 pub mod latency;
 pub mod naive;
+pub mod passing;
 pub mod raw_log;
 pub mod recovery;
 pub mod shard;

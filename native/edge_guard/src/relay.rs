@@ -178,7 +178,7 @@ impl Flow {
             }
             Stage::Open => BUFFER.with_borrow_mut(|buffer| {
                 let mut buffer = ReadBuf::new(buffer);
-                ready!(Pin::new(from).poll_read(cx, &mut buffer))?;
+                ready!(Pin::new(from).poll_read(cx, &mut buffer)).or_else(ended_without_a_word)?;
                 if buffer.filled().is_empty() {
                     self.stage = Stage::Closing;
                     return Poll::Ready(Ok(()));
@@ -204,6 +204,11 @@ impl Flow {
         self.carried += sent as u64;
         Ok(())
     }
+}
+
+/// Many who speak TLS hang up without saying so. What they said before has to arrive, which it may not after a reset.
+fn ended_without_a_word(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) }
 }
 
 /// Closing what the other side has closed already is no fault.

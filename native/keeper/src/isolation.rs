@@ -8,6 +8,9 @@
 //! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. It is
 //!   the weakest: modes, owners and resource limits of what has the program's user are its to change, wherever that
 //!   is. So it is for machines where the others cannot be had.
+//!
+//! And one that keeps nobody apart but makes an end of all that was started: `Processes`, for a program that makes
+//! containers. It sees the whole file system, may mount, and is root of its namespaces.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -84,7 +87,7 @@ impl Cage {
     /// Whom the program is, where that is somebody else than the keeper.
     pub fn owner(&self) -> Option<(u32, u32)> {
         let is_other = match self.isolation {
-            Isolation::None | Isolation::Namespace => false,
+            Isolation::None | Isolation::Namespace | Isolation::Processes => false,
             Isolation::User => true,
             Isolation::Landlock => self.outside.0 == 0 && self.uid != 0,
         };
@@ -112,21 +115,33 @@ impl Cage {
                 self.become_user()?;
             }
             Isolation::Namespace => {
-                be_nobody(self.outside)?;
+                // One that finds itself root would try what it cannot do.
+                be(NOBODY, self.outside)?;
                 self.change_root()?;
             }
             Isolation::Landlock => {
                 self.restrict()?;
                 self.be_powerless()?;
             }
+            Isolation::Processes => self.own_processes()?,
         }
         if self.isolation != Isolation::None {
             forget_keys();
         }
-        if matches!(self.isolation, Isolation::User | Isolation::Namespace) {
+        if self.isolation.has_own_processes() {
             leave_abstract_sockets()?;
         }
         set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))
+    }
+
+    fn own_processes(&self) -> Result<(), Failure> {
+        if self.outside.0 != 0 {
+            be(0, self.outside)?;
+        }
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
+            .map_err(|error| failure("making mounts private", error))?;
+        let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("proc", "/proc", "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
     }
 
     fn change_root(&self) -> Result<(), Failure> {
@@ -271,11 +286,11 @@ pub fn drop_capabilities() -> rustix::io::Result<()> {
 
 const NOBODY: u32 = 65_534;
 
-/// In the user namespace that the child was made in. A program that finds itself root would try what it cannot do.
-fn be_nobody((uid, gid): (u32, u32)) -> Result<(), Failure> {
+/// In the user namespace that the child was made in.
+fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), Failure> {
     put("/proc/self/setgroups", "deny")?;
-    put("/proc/self/uid_map", &format!("{NOBODY} {uid} 1"))?;
-    put("/proc/self/gid_map", &format!("{NOBODY} {gid} 1"))
+    put("/proc/self/uid_map", &format!("{inside} {uid} 1"))?;
+    put("/proc/self/gid_map", &format!("{inside} {gid} 1"))
 }
 
 const SAFE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, kill_process, kill_process_group, nice,
-    set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid, wait,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, kill_process, kill_process_group,
+    nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid, wait,
 };
 
 use crate::isolation::{Cage, Failure, drop_capabilities};
@@ -167,11 +167,12 @@ impl Plan {
             cgroups: spec.cgroups.clone(),
             nice: spec.nice,
             cage,
-            is_init: matches!(spec.isolation, Isolation::User | Isolation::Namespace),
+            is_init: spec.isolation.has_own_processes(),
             namespaces: match spec.isolation {
                 Isolation::None | Isolation::Landlock => 0,
                 Isolation::User => OWN_PROCESSES,
-                Isolation::Namespace => OWN_PROCESSES | libc::CLONE_NEWUSER,
+                Isolation::Processes if geteuid().is_root() => OWN_PROCESSES,
+                Isolation::Namespace | Isolation::Processes => OWN_PROCESSES | libc::CLONE_NEWUSER,
             },
         })
     }

@@ -29,6 +29,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const LAST_PIECES_MAX: usize = 64;
 const COMMAND_PIECES_MAX: usize = 16;
 const SUSPENDED_MOST: usize = 100;
+/// As shells tell of a program that was ended by SIGKILL.
+const END_BY_KILL: i32 = 128 + 9;
 
 /// All that is known of it.
 pub struct Run {
@@ -95,6 +97,8 @@ impl Run {
         self.state.reason = match self.state.reason {
             _ if self.is_out_of_memory => Some(Reason::OutOfMemory),
             Some(Reason::Killed) if was_oom => Some(Reason::OutOfMemory),
+            // Who runs the program for us, such as a shell, says so of it.
+            Some(Reason::Exited) if was_oom && self.main_status == Some(END_BY_KILL) => Some(Reason::OutOfMemory),
             Some(Reason::Exited | Reason::Killed) if self.is_told_to_stop => Some(Reason::Stopped),
             other => other,
         };

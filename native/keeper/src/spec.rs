@@ -19,6 +19,15 @@ pub enum Isolation {
     Landlock,
     /// A user namespace with a root and process ids of its own.
     Namespace,
+    /// Not at all, but with process ids and mounts of its own: for what makes containers, so that nothing is left.
+    Processes,
+}
+
+impl Isolation {
+    /// Whether all end with the first of them.
+    pub fn has_own_processes(self) -> bool {
+        matches!(self, Self::User | Self::Namespace | Self::Processes)
+    }
 }
 
 /// What to run, and within which limits.
@@ -159,7 +168,8 @@ fn isolation(value: &OsStr) -> Result<Isolation, String> {
         b"user" => Ok(Isolation::User),
         b"landlock" => Ok(Isolation::Landlock),
         b"namespace" => Ok(Isolation::Namespace),
-        _ => Err(format!("spec: isolation {value:?} is none, user, landlock or namespace")),
+        b"processes" => Ok(Isolation::Processes),
+        _ => Err(format!("spec: isolation {value:?} is none, user, landlock, namespace or processes")),
     }
 }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import httpx
+
 from tests.app.household import until
+from tests.contract.provocations import provokes
 from tests.contract.scene import Scene, place
 from tests.service import GAME
 
@@ -51,3 +54,9 @@ def _(scene: Scene) -> str:
         return ray_id
 
     return scene.world.once("ray", made)
+
+
+@provokes("export_lobby_history", "VALIDATION_FAILED")
+def _(scene: Scene) -> httpx.Response:
+    """Its end is before its begin."""
+    return scene.call("export_lobby_history", fields={"query_start": 2, "query_end": 1})

@@ -267,6 +267,22 @@ OF_SERVERS: Final = (
     _asked("destroy_server", _the_server, prepare=Scene.new_server),
 )
 
+# Exports ------------------------------------------------------------------------------------------
+
+
+def _the_lobby(scene: Scene, _: Fields) -> Fields:
+    return {**scene.game, "lobby_id": scene.lobby_id, "stream": "std_out"}
+
+
+def _all_time(scene: Scene, _: Fields) -> Fields:
+    return {**scene.game, "query_start": 0, "query_end": 1}
+
+
+OF_EXPORTS: Final = (
+    _asked("export_lobby_logs", _the_lobby, prepare=Scene.recorded_lobby, is_repeatable=False),
+    _asked("export_lobby_history", _all_time, is_repeatable=False),
+)
+
 # People and what they hold ------------------------------------------------------------------------
 
 
@@ -344,5 +360,14 @@ COMMANDS: Final = (
     _commanded("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
     *_token_commands(),
 )
-CHANGES: Final = (*OF_GAMES, SET_CDN_AUTH, *OF_SITES, *OF_FILES, *OF_SERVERS, *OF_PEOPLE, *COMMANDS)
+CHANGES: Final = (
+    *OF_GAMES,
+    SET_CDN_AUTH,
+    *OF_SITES,
+    *OF_FILES,
+    *OF_SERVERS,
+    *OF_EXPORTS,
+    *OF_PEOPLE,
+    *COMMANDS,
+)
 BY_NAME: Final = {str(change): change for change in CHANGES}

@@ -60,7 +60,7 @@ class Scene:
         """By upload."""
         self.wanted_game = ""
         """name_id of a game that is about to be made."""
-        self.link_token = ""
+        self.link_token = self.lobby_id = ""
         self.begin()
 
     def begin(self) -> None:
@@ -208,6 +208,19 @@ class Scene:
     async def new_server(self) -> None:
         """That runs."""
         self.server_id = await self.servers.add()
+
+    async def recorded_lobby(self) -> None:
+        """A lobby that the control plane has heard of."""
+        if self.lobby_id:
+            return
+        token = await self.developer.service_token(self.game_id)
+        self.lobby_id = (await self.developer.lobby(self.game_id, token))["lobby_id"]
+
+        async def is_recorded() -> bool:
+            fields = {**self.place, "lobby_id": self.lobby_id}
+            return (await self.developer.call("get_lobby_record", **fields)).code == "OK"
+
+        await eventually(is_recorded)
 
     # What is told ---------------------------------------------------------------------------------
 

@@ -222,7 +222,7 @@ FEW: Final = {
         ("set_domain_public_auth", FED[4]),
         ("remove_domain", FED[3]),
         ("complete_build", KEPT[1]),
-        ("create_server", MOMENTS[2]),
+        ("create_server", MOMENTS[7]),
     ),
 }
 

@@ -52,20 +52,30 @@ fn a_host_without_a_listener_and_a_host_that_is_taken_are_refused() {
 
 /// Reads the header of the PROXY protocol and then answers with what it said.
 fn api() -> std::net::SocketAddr {
-    tcp(|mut stream: TcpStream| {
-        let mut header = [0; 28];
-        if stream.read_exact(&mut header).is_err() {
-            return;
-        }
-        assert_eq!(&header[..16], b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c");
-        let client = format!("{}.{}.{}.{}", header[16], header[17], header[18], header[19]);
-        let port = u16::from_be_bytes([header[24], header[25]]);
-        while let Some(request) = read(&mut stream) {
-            let text = format!("{client}:{port} {}", request.header("x-forwarded-for"));
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-            stream.write_all(head.as_bytes()).unwrap();
-        }
-    })
+    tcp(say_client)
+}
+
+pub fn say_client(mut stream: impl Read + Write) {
+    let mut header = [0; 28];
+    if stream.read_exact(&mut header).is_err() {
+        return;
+    }
+    assert_eq!(&header[..16], b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c");
+    let (client, server) = (ip(&header[16..20]), ip(&header[20..24]));
+    let (port, own) = (number(&header[24..26]), number(&header[26..28]));
+    while let Some(request) = read(&mut stream) {
+        let text = format!("{client}:{port} {} at {server}:{own}", request.header("x-forwarded-for"));
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+        stream.write_all(head.as_bytes()).unwrap();
+    }
+}
+
+fn ip(bytes: &[u8]) -> std::net::Ipv4Addr {
+    <[u8; 4]>::try_from(bytes).unwrap().into()
+}
+
+fn number(bytes: &[u8]) -> u16 {
+    u16::from_be_bytes(bytes.try_into().unwrap())
 }
 
 #[test]
@@ -77,7 +87,7 @@ fn our_own_back_ends_are_told_the_player_of_each_connection() {
         let mut player = connect(port);
         let own = player.local_addr().unwrap();
         for host in ["api.example", "game.cdn.example"] {
-            assert_eq!(get(&mut player, host, "/").text(), format!("{own} 127.0.0.1"));
+            assert_eq!(get(&mut player, host, "/").text(), format!("{own} 127.0.0.1 at 127.0.0.1:{port}"));
         }
     }
     let from_elsewhere = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -96,14 +106,14 @@ fn a_proxy_that_counts_says_who_the_player_is_and_others_do_not() {
     let mut proxy = connect(port);
     let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\x00\x71\x09\x7f\x00\x00\x01\x13\x88\x00\x50";
     proxy.write_all(header).unwrap();
-    assert_eq!(get(&mut proxy, "api.example", "/").text(), "203.0.113.9:5000 203.0.113.9");
+    assert_eq!(get(&mut proxy, "api.example", "/").text(), "203.0.113.9:5000 203.0.113.9 at 127.0.0.1:80");
     // A client that a proxy named by the header cannot name another one.
     let mut proxy = connect(port);
     proxy.write_all(header).unwrap();
     proxy.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\nx-forwarded-for: 1.1.1.1\r\n\r\n").unwrap();
-    assert_eq!(read(&mut proxy).unwrap().text(), "203.0.113.9:5000 203.0.113.9");
+    assert_eq!(read(&mut proxy).unwrap().text(), "203.0.113.9:5000 203.0.113.9 at 127.0.0.1:80");
     // Without the header the proxy's word in the head counts.
     let mut proxy = connect(port);
     proxy.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\nx-forwarded-for: 1.1.1.1, 198.51.100.4\r\n\r\n").unwrap();
-    assert!(read(&mut proxy).unwrap().text().ends_with(" 198.51.100.4"));
+    assert!(read(&mut proxy).unwrap().text().contains(" 198.51.100.4 at "));
 }

@@ -13,6 +13,7 @@ mod patience;
 mod plain_http;
 mod routes;
 mod servers;
+mod sockets;
 mod source;
 mod streams;
 mod tls;

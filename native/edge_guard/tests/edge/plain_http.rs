@@ -112,19 +112,22 @@ pub fn mirror() -> SocketAddr {
 
 /// A server that upgrades to bytes and answers each byte with itself.
 pub fn websocket() -> SocketAddr {
-    tcp(|mut stream: TcpStream| {
-        let Some(request) = read(&mut stream) else { return };
-        assert_eq!(request.header("upgrade"), "websocket");
-        assert_eq!(request.header("connection").to_ascii_lowercase(), "upgrade");
-        let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\nhello";
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut buffer = [0; 4_096];
-        while let Ok(count @ 1..) = stream.read(&mut buffer) {
-            if stream.write_all(&buffer[..count]).is_err() {
-                return;
-            }
+    tcp(upgraded_echo)
+}
+
+/// One connection of such a server.
+pub fn upgraded_echo(mut stream: impl Read + Write) {
+    let Some(request) = read(&mut stream) else { return };
+    assert_eq!(request.header("upgrade"), "websocket");
+    assert_eq!(request.header("connection").to_ascii_lowercase(), "upgrade");
+    let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\nhello";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut buffer = [0; 4_096];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..count]).is_err() {
+            return;
         }
-    })
+    }
 }
 
 /// Upgrades a connection; what the server says first is read, too.

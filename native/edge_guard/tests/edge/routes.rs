@@ -292,6 +292,22 @@ fn a_certificate_that_cannot_be_read_is_a_wrong_setting_and_looking_starts_nothi
 }
 
 #[test]
+fn a_listener_that_cannot_be_bound_is_named_in_the_last_word() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("config.json");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let settings =
+        json!({"folder": home.path().join("edge"), "source": home.path().join("source.sock"), "http": address});
+    std::fs::write(&config, settings.to_string()).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(&config).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).unwrap();
+    let last = told.lines().last().unwrap();
+    assert!(last.contains(&format!("cannot listen on {address}: Address already in use")), "{told}");
+}
+
+#[test]
 fn one_address_of_both_families_serves_both() {
     let guard = Guard::start_with(json!({"bind": "::"}));
     let (stream, datagram) = (free_port(), free_port());

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +41,21 @@ pub fn tcp(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
         }
     });
     address
+}
+
+/// A server at a unix socket that does what it is told with each connection.
+pub fn at_socket(path: &Path, act: impl Fn(UnixStream) + Clone + Send + 'static) {
+    serve(UnixListener::bind(path).unwrap(), act);
+}
+
+/// The same with a listener that is there.
+pub fn serve(listener: UnixListener, act: impl Fn(UnixStream) + Clone + Send + 'static) {
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, act) = (stream.unwrap(), act.clone());
+            thread::spawn(move || act(stream));
+        }
+    });
 }
 
 /// A UDP server that answers each datagram with itself.

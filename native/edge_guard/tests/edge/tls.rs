@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::guard::{Guard, free_port, route};
 use crate::patience::until;
 use crate::plain_http::{get, mirror, upgrade, websocket};
-use crate::servers::{connect, echo, tcp_echo};
+use crate::servers::{connect, echo, tcp, tcp_echo};
 use crate::wire::{OutcomeKind, Route};
 
 /// Makes an authority and a certificate with the program itself.
@@ -86,6 +86,28 @@ fn bytes_over_tls_end_here_and_a_half_close_is_passed_on() {
         player.sock.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(player.read(&mut [0; 1]).unwrap(), 0, "the other half did not end in order");
     }
+}
+
+#[test]
+fn who_hangs_up_without_a_word_of_tls_has_said_what_was_said() {
+    let (guard, keys) = started();
+    let port = free_port();
+    let (tell, told) = std::sync::mpsc::channel();
+    let server = tcp(move |mut stream: TcpStream| {
+        let mut all = Vec::new();
+        stream.write_all(b"hello").unwrap();
+        let ended = stream.read_to_end(&mut all);
+        tell.send(ended.map(|length| (length, all.ends_with(b"goodbye")))).unwrap();
+    });
+    guard.source.serve_route(&secure_route("a", "tcp_tls", port, server));
+    let mut player = secure(&trusting(keys.path(), &[]), "localhost", port).unwrap();
+    // What came unread would make the end of the connection a reset.
+    player.read_exact(&mut [0; 5]).unwrap();
+    player.write_all(&vec![5; 1_000_000]).unwrap();
+    player.write_all(b"goodbye").unwrap();
+    player.flush().unwrap();
+    drop(player);
+    assert_eq!(told.recv_timeout(crate::patience::LONG).unwrap().unwrap(), (1_000_007, true));
 }
 
 #[test]

@@ -27,13 +27,13 @@ pub const NONE: Way = Way { isolation: "none", is_ordinary: false };
 impl Way {
     /// Whether ending the first process ends all others.
     pub fn has_own_processes(self) -> bool {
-        ["user", "namespace"].contains(&self.isolation)
+        ["user", "namespace", "processes"].contains(&self.isolation)
     }
 }
 
 /// All that this machine can do, each as root and as an ordinary user; what it cannot is told.
 pub fn possible() -> Vec<Way> {
-    let all = ["none", "user", "namespace", "landlock"];
+    let all = ["none", "user", "namespace", "landlock", "processes"];
     let ways = all.into_iter().flat_map(|isolation| [false, true].map(|is_ordinary| Way { isolation, is_ordinary }));
     ways.filter(|&way| match (way.isolation, way.is_ordinary) {
         ("user", true) => false,
@@ -46,7 +46,7 @@ pub fn possible() -> Vec<Way> {
 
 /// The same but for those that keep nothing apart.
 pub fn apart() -> Vec<Way> {
-    possible().into_iter().filter(|way| way.isolation != "none").collect()
+    possible().into_iter().filter(|way| !["none", "processes"].contains(&way.isolation)).collect()
 }
 
 fn skips(way: Way, why: &str) -> bool {

@@ -1,0 +1,104 @@
+//! Waiting for many sockets, exact to microseconds.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::{Failure, wrong};
+
+const AT_ONCE: usize = 256;
+
+/// Sockets to read from, each with a number.
+pub struct Poll {
+    epoll: OwnedFd,
+    ready: Vec<libc::epoll_event>,
+}
+
+impl Poll {
+    /// Without sockets.
+    pub fn new() -> Result<Self, Failure> {
+        // SAFETY: no pointers; a descriptor that is not negative is ours.
+        let epoll = unsafe {
+            // Sleeps end when they should, and not up to 50 µs later.
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+            let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if epoll < 0 {
+                return Err(io::Error::last_os_error().into());
+            }
+            OwnedFd::from_raw_fd(epoll)
+        };
+        Ok(Self { epoll, ready: vec![libc::epoll_event { events: 0, u64: 0 }; AT_ONCE] })
+    }
+
+    /// Tells of a socket from here on, by its number.
+    pub fn add(&self, socket: &impl AsRawFd, number: usize) -> Result<(), Failure> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number as u64 };
+        // SAFETY: both descriptors are open; `event` lives through the call.
+        let done =
+            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &raw mut event) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error().into()) }
+    }
+
+    /// Numbers of sockets that can be read, as soon as there are any, or none when it is time for something else.
+    pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<usize>, Failure> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let time = left.map(|left: Duration| libc::timespec {
+            tv_sec: left.as_secs() as libc::time_t,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: `ready` has room for AT_ONCE events; `time` is null or lives through the call; no signal mask.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                self.ready.as_mut_ptr(),
+                AT_ONCE,
+                time,
+                std::ptr::null::<libc::sigset_t>(),
+                0_usize,
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => Ok(self.ready[..count].iter().map(|event| event.u64 as usize).collect()),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Err(wrong("a signal came")),
+                error => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Moments at which something is due, so many a second; several of them fall on one tick.
+pub struct Ticks {
+    began: Instant,
+    tick: Duration,
+    per_s: f64,
+    ticks: u32,
+    given: u64,
+}
+
+impl Ticks {
+    /// From now on.
+    pub fn new(per_s: f64, tick_us: u64) -> Self {
+        Self { began: Instant::now(), tick: Duration::from_micros(tick_us), per_s, ticks: 0, given: 0 }
+    }
+
+    /// When the next ones are due.
+    pub fn next(&self) -> Instant {
+        self.began + self.tick * (self.ticks + 1)
+    }
+
+    /// Numbers that are due by now, with the moment from which they count; late ticks come one by one.
+    pub fn due(&mut self) -> Option<(Instant, std::ops::Range<u64>)> {
+        let next = self.next();
+        if next > Instant::now() {
+            return None;
+        }
+        self.ticks += 1;
+        let most = (next.duration_since(self.began).as_secs_f64() * self.per_s) as u64;
+        let due = self.given..most.max(self.given);
+        self.given = due.end;
+        Some((next, due))
+    }
+}

@@ -1,0 +1,144 @@
+//! Back ends of our own at unix sockets: reached by host as those at ports are, with their limits and their patience.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use serde_json::{Value, json};
+
+use crate::guard::Guard;
+use crate::hosts::say_client;
+use crate::patience::until;
+use crate::plain_http::{get, read, upgrade, upgraded_echo};
+use crate::servers::{at_socket, connect, echo, is_closed, serve};
+
+fn backend(host: &str, path: &Path, is_told: bool) -> Value {
+    json!({"hosts": [host], "address": format!("unix:{}", path.display()), "proxy_protocol": is_told})
+}
+
+fn guard(backends: Value) -> Guard {
+    Guard::start_with(json!({"http": "127.0.0.1:0", "workers": 1, "backends": backends}))
+}
+
+/// Answers each request with how many connections there have been.
+fn count_connections(path: &Path) {
+    let count = Arc::new(AtomicUsize::new(0));
+    at_socket(path, move |mut stream| {
+        let number = count.fetch_add(1, SeqCst) + 1;
+        while read(&mut stream).is_some() {
+            if write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{number}").is_err() {
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn one_that_is_told_hears_the_address_of_the_player_and_of_the_listener() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    at_socket(&path, say_client);
+    let guard = guard(json!([backend("api.example", &path, true)]));
+    let port = guard.listener("http").port();
+    for _ in 0..3 {
+        let mut player = connect(port);
+        let own = player.local_addr().unwrap();
+        for _ in 0..2 {
+            let told = get(&mut player, "api.example", "/").text();
+            assert_eq!(told, format!("{own} 127.0.0.1 at 127.0.0.1:{port}"));
+        }
+    }
+}
+
+#[test]
+fn connections_are_shared_by_players_of_whom_nobody_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("cdn.sock");
+    count_connections(&path);
+    let guard = guard(json!([backend("cdn.example", &path, false)]));
+    for _ in 0..3 {
+        let mut player = connect(guard.listener("http").port());
+        assert_eq!(get(&mut player, "cdn.example", "/").text(), "1", "the first one's connection");
+    }
+}
+
+#[test]
+fn what_is_upgraded_goes_on_as_bytes_both_ways() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    at_socket(&path, upgraded_echo);
+    let guard = guard(json!([backend("api.example", &path, false)]));
+    let mut player = connect(guard.listener("http").port());
+    upgrade(&mut player, "api.example");
+    echo(&mut player, "one");
+    echo(&mut player, &"much".repeat(50_000));
+    guard.wait_for_figure("connections{kind=\"websocket\"}", |open| open == 1);
+    player.shutdown(Shutdown::Write).unwrap();
+    assert!(is_closed(&mut player), "the server's end is passed on");
+}
+
+#[test]
+fn one_that_is_not_there_is_a_problem_for_the_player_and_not_for_the_next_one() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    let guard = guard(json!([backend("api.example", &path, false)]));
+    let mut player = connect(guard.listener("http").port());
+    let answer = get(&mut player, "api.example", "/");
+    assert_eq!(answer.status(), 502);
+    assert!(answer.text().contains("SERVER_UNREACHABLE"), "{}", answer.text());
+    count_connections(&path);
+    assert_eq!(get(&mut player, "api.example", "/").text(), "1");
+}
+
+#[test]
+fn one_whose_queue_is_full_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    socket.listen(0).unwrap();
+    let listener = UnixListener::from(std::os::fd::OwnedFd::from(socket));
+    // Fills the queue: from here on the system refuses at once.
+    let _waiting = UnixStream::connect(&path).unwrap();
+    let guard = Guard::start_with(json!({
+        "http": "127.0.0.1:0",
+        "backends": [backend("api.example", &path, false)],
+        "timeouts": {"connect_ms": 300},
+    }));
+    let mut player = connect(guard.listener("http").port());
+    let answer = get(&mut player, "api.example", "/");
+    assert_eq!(answer.status(), 504, "it was waited for: {}", answer.text());
+    serve(listener, |mut stream| {
+        while read(&mut stream).is_some() {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nin").unwrap();
+        }
+    });
+    assert_eq!(get(&mut player, "api.example", "/").text(), "in");
+}
+
+#[test]
+fn the_limit_of_an_address_holds_before_it() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    at_socket(&path, say_client);
+    let guard = Guard::start_with(json!({
+        "http": "127.0.0.1:0",
+        "backends": [backend("api.example", &path, true)],
+        "limits": {"connections_per_address": 2},
+    }));
+    let port = guard.listener("http").port();
+    let mut players: Vec<TcpStream> = (0..2).map(|_| connect(port)).collect();
+    for player in &mut players {
+        assert_eq!(get(player, "api.example", "/").status(), 200);
+    }
+    assert!(is_closed(&mut connect(port)), "the third of one address");
+    players.pop();
+    until("a place", || {
+        let mut player = connect(port);
+        player.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\n\r\n").ok()?;
+        (read(&mut player)?.status() == 200).then_some(())
+    });
+}

@@ -1,0 +1,235 @@
+"""Game servers in containers: images and bundles, run by an OCI runtime under a keeper (decisions 6.6).
+
+The keeper's program is the OCI runtime in namespaces that are the keeper's: of process ids, which end with its first
+process, and of mounts, where root, scratch and the runtime's own notes are. Whoever is killed, of the keeper, the
+runtime or the container, the kernel ends the others and takes all of it away. The container has no process ids of its
+own beside: the first of them would not hear of signals that it does not handle, as no program expects.
+
+What a container may do is said here, whatever its build says: no capabilities, a user namespace whose root is nobody on
+this machine, no new privileges, its build as a root that only it changes, and nothing else of this machine but its
+network: a server binds the ports that it is told.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pyservice.durable import write_file
+from pyservice.runtime.contained import OWNER, Contained
+from pyservice.runtime.keeper import Folder
+from pyservice.runtime.manifests import IDS_MAX
+
+KINDS: Final = ("docker_image", "oci_bundle")
+RUNTIMES: Final = ("crun", "runc")
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TMP_BYTES: Final = 64 << 20
+"""Of `/tmp` and of `/dev/shm`, each, which count as memory."""
+
+Scratch = Literal["disk", "memory"]
+SCRATCHES: Final[tuple[Scratch, ...]] = ("disk", "memory")
+"""The better first: not every file system can be what is over another one."""
+
+BUNDLE: Final = "bundle"
+"""A folder in that of a run."""
+_LOG: Final = "runtime.log"
+_NO_EXEC: Final = '{"msg":"exec container process'
+_PLACES: Final = ("/mnt", "/media", "/srv", "/opt", "/run")
+"""Folders of every machine, where anybody may go."""
+_SHARED_FILES: Final = ("/etc/hosts", "/etc/resolv.conf")
+_MASKED: Final = (
+    *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/scsi"),
+    *("/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"),
+)
+_READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_REFUSED_CALLS: Final = (
+    *("add_key", "bpf", "delete_module", "finit_module", "fsconfig", "fsmount", "fsopen"),
+    *("fspick", "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup"),
+    *("kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr"),
+    *("move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open"),
+    *("pivot_root", "quotactl", "reboot", "request_key", "setns", "swapoff", "swapon"),
+    *("umount", "umount2", "unshare", "userfaultfd"),
+)
+"""What no game server calls, and what attacks on kernels begin with."""
+_NAMESPACES_OF_CLONE: Final = 0x7E020000
+_EPERM, _ENOSYS = 1, 38
+
+_SCRIPT: Final = """
+set -eu
+place=$1 runtime=$2 manager=$3 lower=$4 scratch=$5 kept=$6 bundle=$7 log=$8
+exec 3>&2 2>"$log"
+mount -t tmpfs -o mode=0755,size=16m,nosuid,nodev none "$place"
+cd "$place"
+mkdir lower own root proc state
+mount --bind "$lower" lower
+case $kept in
+  disk) mount --bind "$scratch" own ;;
+  *) mount -t tmpfs -o mode=0755,nosuid,nodev none own ;;
+esac
+mkdir own/upper own/work
+chown --reference=lower own/upper
+chmod --reference=lower own/upper
+mount -t overlay -o lowerdir=lower,upperdir=own/upper,workdir=own/work,nosuid,nodev none root
+mount -t proc -o nosuid,nodev,noexec,hidepid=2 none proc
+# A runtime that makes no control groups need not see any: it would judge how this machine has them.
+if [ -n "$manager" ] && [ -d /sys/fs/cgroup ]; then mount -t tmpfs -o ro none /sys/fs/cgroup; fi
+exec 2>&3 3>&-
+: >"$log"
+exec "$runtime" --root "$place/state" --log "$log" --log-format json $manager run --bundle "$bundle" container
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """How this machine runs them."""
+
+    runtime: Path
+    scratch: Scratch
+    """Where what a container changes is kept while it runs."""
+    place: str
+    """A folder over which each has its own mounts: nothing in it is seen from there."""
+
+    @property
+    def _manager(self) -> str:
+        return "" if self.runtime.name.startswith("runc") else "--cgroup-manager=disabled"
+
+    def command(self, lower: Path, folder: Path, scratch: Path) -> list[str]:
+        """What a keeper runs, for the bundle that is laid out in a run's folder."""
+        words = ["/bin/sh", "-c", _SCRIPT, "container"]
+        words += [self.place, str(self.runtime), self._manager, str(lower), str(scratch)]
+        return [*words, self.scratch, str(folder / BUNDLE), str(folder / _LOG)]
+
+    def write_bundle(
+        self,
+        folder: Path,
+        inside: Contained,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        shared: Sequence[str] = (),
+    ) -> None:
+        """Of a run. `shared`: folders of this machine that it sees. Raises OSError."""
+        bundle = folder / BUNDLE
+        bundle.mkdir(mode=0o700)
+        told = _config(self.place, inside, command, variables, shared)
+        write_file(bundle / "config.json", json.dumps(told).encode())
+
+
+def place_beside(*paths: Path) -> str | None:
+    """One that none of these is in."""
+    free = (
+        place
+        for place in _PLACES
+        if os.path.isdir(place) and not any(path.is_relative_to(place) for path in paths)
+    )
+    return next(free, None)
+
+
+def failure(folder: Folder) -> str | None:
+    """Why the runtime could not run what it should have; None: it could, or is none of this folder."""
+    if not (folder.path / BUNDLE).exists():
+        return None
+    lines: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        lines += (folder.path / _LOG).read_text(errors="replace").splitlines()
+    told = [_message(line) for line in lines]
+    # What becomes the program has no other way to say that it cannot.
+    last = collections.deque(folder.lines(folder.segments()[-1][0]), 1) if folder.segments() else ()
+    told += [_message(line.text) for line in last if line.text.startswith(_NO_EXEC)]
+    return next((message for message in reversed(told) if message), None)
+
+
+def _message(line: str) -> str | None:
+    try:
+        told = json.loads(line)
+        return str(told["msg"]) if told["level"] == "error" else None
+    except (ValueError, KeyError, TypeError):
+        return line.strip() or None
+
+
+def _config(
+    place: str,
+    inside: Contained,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    shared: Sequence[str],
+) -> dict[str, Any]:
+    """The `config.json` of a run."""
+    sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
+    no_rights: dict[str, list[str]] = {name: [] for name in sets}
+    user: dict[str, Any] = {"uid": 0, "gid": 0}
+    namespaces = ["mount", "ipc", "uts"]
+    linux: dict[str, Any] = {
+        "maskedPaths": list(_MASKED),
+        "readonlyPaths": list(_READ_ONLY),
+        "seccomp": _seccomp(),
+    }
+    if os.geteuid() == 0:
+        user = {"uid": inside.uid, "gid": inside.gid, "additionalGids": list(inside.groups)}
+        namespaces.append("user")
+        mapping = [{"containerID": 0, "hostID": OWNER, "size": IDS_MAX}]
+        linux |= {"uidMappings": mapping, "gidMappings": mapping}
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": "server",
+        "root": {"path": f"{place}/root", "readonly": inside.is_readonly},
+        "process": {
+            "user": user,
+            "args": list(command),
+            "env": [f"{name}={value}" for name, value in variables.items()],
+            "cwd": inside.workdir,
+            "noNewPrivileges": True,
+            "capabilities": no_rights,
+        },
+        "mounts": _mounts(place, shared),
+        "linux": {**linux, "namespaces": [{"type": one} for one in namespaces]},
+    }
+
+
+def _mounts(place: str, shared: Sequence[str]) -> list[dict[str, Any]]:
+    usual = ["nosuid", "nodev"]
+    in_memory = [*usual, "mode=1777", f"size={TMP_BYTES}"]
+    mounts = [
+        _mount("/proc", "bind", f"{place}/proc", "rbind", "noexec", *usual),
+        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "noexec", "mode=755", "size=64k"),
+        _mount("/dev/shm", "tmpfs", "shm", "noexec", *in_memory),
+        _mount("/tmp", "tmpfs", "tmpfs", *in_memory),
+    ]
+    files = (path for path in (*_SHARED_FILES, *shared) if os.path.exists(path))
+    return mounts + [_mount(path, "bind", path, "rbind", "ro", *usual) for path in files]
+
+
+def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": source, "options": list(options)}
+
+
+def _seccomp() -> dict[str, Any]:
+    """What comes with a namespace of one's own is refused, too: rights in it are ways into the kernel."""
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [
+            {"names": list(_REFUSED_CALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
+            # Whether it asks for namespaces cannot be seen: programs then take the older call.
+            {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
+            *(
+                {
+                    "names": ["clone"],
+                    "action": "SCMP_ACT_ERRNO",
+                    "errnoRet": _EPERM,
+                    "args": [
+                        {"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
+                    ],
+                }
+                for bit in _bits(_NAMESPACES_OF_CLONE)
+            ),
+        ],
+    }
+
+
+def _bits(number: int) -> list[int]:
+    return [1 << at for at in range(number.bit_length()) if number >> at & 1]

@@ -1,0 +1,218 @@
+"""A root file system, made of layers one over the other, as images have them (decisions 6.5).
+
+Whoever made a layer meant it for its own root: a folder may be a link to another one, as `/lib` is to `/usr/lib`, and a
+link may be absolute. Links are followed as if the root were `/`, so none leads out. What a layer takes away of those
+below it stands in it as a whiteout. Devices and pipes are left out, and no file keeps a bit that gives rights.
+
+Files keep their owners, as far above those of the machine as `owner` is: in a container they are what they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from pyservice.runtime.archive_rules import DEPTH_MAX, STEPS_MAX, BadArchive
+from pyservice.runtime.manifests import IDS_MAX
+
+_WHITEOUT: Final = ".wh."
+_OPAQUE: Final = ".wh..wh..opq"
+_OF_WHITEOUTS: Final = ".wh..wh."
+_LINKS_MAX: Final = 40
+_KEPT_BITS: Final = 0o1777
+_FOLDER_MODE: Final = 0o755
+_PIECE_BYTES: Final = 1 << 20
+
+
+class RootFolder:
+    """A root that is being made, by one who is alone with it."""
+
+    def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
+        """`owner`: user and group of the machine that the image's root is; None: all is ours, as we may not give it
+        away. `written` hears how many bytes were.
+        """
+        self._root = str(root)
+        self._owner = owner
+        self._written = written
+        self._of_layer = {self._root}
+        """What this layer brought, and all folders above."""
+        self._steps = 0
+        self._own(self._root, 0, 0)
+
+    def next_layer(self) -> None:
+        """What comes now is over what was there."""
+        self._of_layer = {self._root}
+
+    def add(
+        self, archive: tarfile.TarFile, entry: tarfile.TarInfo, *, whiteouts: bool = True
+    ) -> None:
+        """One entry, by its path from the root. Raises BadArchive, OSError."""
+        words = _words(entry.name)
+        if not words:
+            if entry.isdir():
+                self._dress(self._root, entry)
+            return
+        *above, name = words
+        if whiteouts and name.startswith(_WHITEOUT):
+            self._take_away(above, name)
+            return
+        place = self._place(entry, above, name)
+        if entry.isdir():
+            self._make_folder(place)
+        elif entry.issym():
+            self._clear(place)
+            os.symlink(entry.linkname, place)
+        elif entry.islnk():
+            self._link(entry, place)
+        elif entry.isreg():
+            self._clear(place)
+            self._write(archive, entry, place)
+        else:
+            return  # a device: the container has its own
+        if not entry.islnk():
+            self._dress(place, entry)
+        while place not in self._of_layer:
+            self._of_layer.add(place)
+            place = os.path.dirname(place)
+
+    def open(self, path: str) -> IO[bytes]:
+        """A file, as it is found from inside. Raises OSError, BadArchive."""
+        place = self.find(path)
+        return open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+
+    def find(self, path: str) -> str:
+        """Where a path leads to that is followed from inside, to its end. What is not there is where it would be.
+        Raises BadArchive.
+        """
+        return self._follow(path.split("/"), path)
+
+    def make(self, path: str) -> None:
+        """A folder, unless it is there. Raises BadArchive, OSError."""
+        self._make_above(self.find(path))
+
+    # Inside
+
+    def _place(self, entry: tarfile.TarInfo, above: Sequence[str], name: str) -> str:
+        folder = self._follow(above, entry.name)
+        self._make_above(folder)
+        return f"{folder}/{name}"
+
+    def _follow(self, words: Sequence[str], told: str) -> str:
+        at: list[str] = []
+        left, links = [*reversed(words)], 0
+        while left:
+            word = left.pop()
+            if word in ("", "."):
+                continue
+            if word == "..":
+                del at[-1:]
+                continue
+            place = "/".join([self._root, *at, word])
+            try:
+                target = os.readlink(place)
+            except OSError:
+                at.append(word)
+                continue
+            links += 1
+            words = target.split("/")
+            self._steps += len(words)
+            if links > _LINKS_MAX or self._steps > STEPS_MAX:
+                raise BadArchive(told, "not-allowed", "is behind too many links")
+            if target.startswith("/"):
+                at = []
+            left += reversed(words)
+        if len(at) >= DEPTH_MAX:
+            raise BadArchive(told, "not-allowed", "is too deep in folders")
+        return "/".join([self._root, *at])
+
+    def _make_above(self, folder: str) -> None:
+        """No word of it is a link. What is no folder gives way to one, as it does in an image."""
+        words = folder[len(self._root) :].split("/")[1:]
+        place = self._root
+        for word in words:
+            place = f"{place}/{word}"
+            if not os.path.isdir(place):
+                self._clear(place)
+                os.mkdir(place, _FOLDER_MODE)
+                self._own(place, 0, 0)
+
+    def _make_folder(self, place: str) -> None:
+        if os.path.islink(place) or not os.path.isdir(place):
+            self._clear(place)
+            os.mkdir(place, _FOLDER_MODE)
+
+    def _link(self, entry: tarfile.TarInfo, place: str) -> None:
+        *above, name = _words(entry.linkname) or [""]
+        target = f"{self._follow(above, entry.name)}/{name}"
+        if not name or not os.path.lexists(target) or stat.S_ISDIR(os.lstat(target).st_mode):
+            raise BadArchive(entry.name, "invalid", "is another name of a file that there is not")
+        if os.path.lexists(place) and os.path.samestat(os.lstat(target), os.lstat(place)):
+            return
+        self._clear(place)
+        os.link(target, place, follow_symlinks=False)
+
+    def _write(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, place: str) -> None:
+        content = archive.extractfile(entry)
+        assert content is not None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(place, flags, 0o600), "wb", buffering=0) as file:
+            while piece := content.read(_PIECE_BYTES):
+                file.write(piece)
+                self._written(len(piece))
+
+    def _take_away(self, above: Sequence[str], name: str) -> None:
+        """Of layers below. What this layer brought itself stays."""
+        folder = self._follow(above, name)
+        if name == _OPAQUE:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                for inside in os.listdir(folder):
+                    self._take_below(f"{folder}/{inside}")
+        elif not name.startswith(_OF_WHITEOUTS):
+            gone = name.removeprefix(_WHITEOUT)
+            if gone in ("", ".", ".."):
+                raise BadArchive(name, "invalid", "takes away nothing that has a name")
+            self._take_below(f"{folder}/{gone}")
+
+    def _take_below(self, place: str) -> None:
+        if place not in self._of_layer:
+            self._clear(place)
+        elif os.path.isdir(place) and not os.path.islink(place):
+            for inside in os.listdir(place):
+                self._take_below(f"{place}/{inside}")
+
+    def _clear(self, place: str) -> None:
+        try:
+            if stat.S_ISDIR(os.lstat(place).st_mode):
+                shutil.rmtree(place)
+            else:
+                os.unlink(place)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+
+    def _dress(self, place: str, entry: tarfile.TarInfo) -> None:
+        self._own(place, entry.uid, entry.gid)
+        if entry.issym():
+            return
+        mode = entry.mode & _KEPT_BITS
+        if self._owner is None:
+            mode |= 0o700 if entry.isdir() else 0o400  # or we could not read it ourselves
+        os.chmod(place, mode)
+
+    def _own(self, place: str, uid: int, gid: int) -> None:
+        if self._owner is not None:
+            owners = (one if 0 <= one < IDS_MAX else 0 for one in (uid, gid))
+            os.chown(place, *(self._owner + one for one in owners), follow_symlinks=False)
+
+
+def _words(name: str) -> list[str]:
+    """Of a path from the root. Raises BadArchive."""
+    words = [word for word in name.split("/") if word not in ("", ".")]
+    if ".." in words:
+        raise BadArchive(name, "not-allowed", "has .. in its path")
+    return words

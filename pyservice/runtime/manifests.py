@@ -1,0 +1,287 @@
+"""What a build says of itself: `server.json` of an archive, `config.json` of an OCI bundle, the manifest and the
+configuration of an image (decisions 6.5). Pure: the same rules when an upload is completed and when it is unpacked.
+
+An image is as `docker save` writes it (`manifest.json`), or an OCI image layout (`index.json`).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+SERVER_JSON: Final = "server.json"
+CONFIG_JSON: Final = "config.json"
+MANIFEST_JSON: Final = "manifest.json"
+INDEX_JSON: Final = "index.json"
+SERVER_JSON_MAX_BYTES: Final = 64 << 10
+MAX_BYTES: Final = 1 << 20
+"""Of a file that says what is in an image or a bundle."""
+LAYERS_MAX: Final = 512
+IDS_MAX: Final = 65_536
+"""Users and groups of an image are less than this."""
+
+_UNUSABLE: Final = re.compile("[\\0\\ud800-\\udfff]")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DIGEST: Final = re.compile(r"[a-z0-9]+:[0-9a-f]{32,128}")
+_NESTED_MAX: Final = 8
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
+
+Read = Callable[[str], bytes]
+"""A file of an image by its path, one byte more than MAX_BYTES of it at most. Raises KeyError."""
+
+
+class BadManifest(Exception):
+    """Why it cannot be run; a sentence for its developer, without its subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run, as it stands in a build."""
+
+    command: Sequence[str]
+    args: Sequence[str] = ()
+    """Those that a run's own take the place of."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    user: str = ""
+    """As an image names it; empty: root's of the image."""
+    is_readonly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One of an archive of images."""
+
+    program: Program
+    layers: Sequence[str]
+    """Paths in the archive, the lowest first."""
+
+
+def server_json(content: bytes | None) -> Program:
+    """Raises BadManifest. None: there is none."""
+    told = _object(SERVER_JSON, content, SERVER_JSON_MAX_BYTES)
+    problems = list(_problems(told))
+    if problems:
+        raise BadManifest(f"{SERVER_JSON}: {'; '.join(problems)}")
+    return Program(
+        tuple(told["command"]), env=dict(told.get("env", {})), workdir=told.get("workdir", ".")
+    )
+
+
+def _problems(told: Mapping[str, Any]) -> Iterator[str]:
+    for name in told:
+        if name not in ("command", "env", "workdir"):
+            yield f"{name!r} is not known: it may have command, env and workdir"
+    command, env, workdir = told.get("command"), told.get("env", {}), told.get("workdir", ".")
+    if not (_are_texts(command) and command and command[0]):
+        yield "command must be a list of strings that begins with a program"
+    if not isinstance(env, dict) or not all(
+        _VARIABLE.fullmatch(name) and _is_text(value) for name, value in env.items()
+    ):
+        yield "env must be an object of strings, by name of a variable"
+    if not _is_text(workdir) or workdir.startswith("/") or ".." in workdir.split("/"):
+        yield "workdir must be a path inside the archive"
+
+
+def bundle_config(content: bytes | None) -> Program:
+    """What of a bundle's `config.json` is taken; the rest of it is ours to say. Raises BadManifest."""
+    told = _object(CONFIG_JSON, content)
+    process, root = _part(told, "process", CONFIG_JSON), _part(told, "root", CONFIG_JSON)
+    if root.get("path", "rootfs") not in ("rootfs", "./rootfs", "rootfs/"):
+        raise BadManifest(f"{CONFIG_JSON}: root.path must be rootfs")
+    args = process.get("args")
+    if not (_are_texts(args) and args and args[0]):
+        raise BadManifest(
+            f"{CONFIG_JSON}: process.args must be a list of strings that begins with a program"
+        )
+    user = process.get("user") or {}
+    ids = [user.get(name) or 0 for name in ("uid", "gid")] if isinstance(user, dict) else [-1]
+    if not all(isinstance(one, int) and 0 <= one < IDS_MAX for one in ids):
+        raise BadManifest(f"{CONFIG_JSON}: process.user must have a uid and gid below {IDS_MAX}")
+    return Program(
+        tuple(args),
+        env=_variables(process.get("env"), f"{CONFIG_JSON}: process.env"),
+        workdir=_workdir(process.get("cwd"), f"{CONFIG_JSON}: process.cwd"),
+        user=f"{ids[0]}:{ids[1]}",
+        is_readonly=root.get("readonly") is True,
+    )
+
+
+def image(read: Read, names: Collection[str], tag: str | None) -> Image:
+    """The one image of an archive, or the one of that name. Raises BadManifest."""
+    if MANIFEST_JSON in names:
+        config, layers = _of_docker(read, tag)
+    elif INDEX_JSON in names:
+        config, layers = _of_layout(read, tag)
+    else:
+        raise BadManifest(
+            f"has neither {MANIFEST_JSON}, as docker save writes it, nor {INDEX_JSON} of an OCI image layout"
+        )
+    if len(layers) > LAYERS_MAX:
+        raise BadManifest(f"must have at most {LAYERS_MAX} layers")
+    for layer in layers:
+        if layer not in names:
+            raise BadManifest(f"lacks the layer {layer!r} that it names")
+    return Image(_of_config(_object(config, _content(read, config)), config), layers)
+
+
+def _of_docker(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
+    """Paths of the configuration and the layers."""
+    told = _json(MANIFEST_JSON, _content(read, MANIFEST_JSON))
+    if not isinstance(told, list) or not told or not all(isinstance(one, dict) for one in told):
+        raise BadManifest(f"{MANIFEST_JSON} must be a list of images")
+    named = [(one.get("RepoTags") or [], one) for one in told]
+    found = _chosen(named, tag, MANIFEST_JSON)
+    config, layers = found.get("Config"), found.get("Layers")
+    if not _is_text(config) or not _are_texts(layers):
+        raise BadManifest(f"{MANIFEST_JSON}: an image must have Config and Layers")
+    return _path(config), [_path(layer) for layer in layers]
+
+
+def _of_layout(read: Read, tag: str | None) -> tuple[str, Sequence[str]]:
+    path, told = INDEX_JSON, _object(INDEX_JSON, _content(read, INDEX_JSON))
+    for _ in range(_NESTED_MAX):
+        manifests = told.get("manifests")
+        if manifests is None:
+            break
+        if not isinstance(manifests, list) or not all(isinstance(one, dict) for one in manifests):
+            raise BadManifest(f"{path}: manifests must be a list of objects")
+        named = [(_names_of(one), one) for one in manifests if _is_ours(one.get("platform"))]
+        path = _blob(_chosen(named, tag, path), path)
+        told = _object(path, _content(read, path))
+        tag = None  # what is below has no names
+    config, layers = told.get("config"), told.get("layers")
+    if not isinstance(layers, list):
+        raise BadManifest(f"{path}: an image must have config and layers")
+    return _blob(config, path), [_blob(layer, path) for layer in layers]
+
+
+def _names_of(descriptor: Mapping[str, Any]) -> Sequence[str]:
+    told = descriptor.get("annotations")
+    labels = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+    return [told[label] for label in labels if label in told] if isinstance(told, dict) else []
+
+
+def _is_ours(told: object) -> bool:
+    if not isinstance(told, dict):
+        return True
+    return (told.get("os", "linux"), told.get("architecture", _ours())) == ("linux", _ours())
+
+
+def _ours() -> str:
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def _chosen(named: Sequence[tuple[Any, Any]], tag: str | None, path: str) -> Any:
+    """One of several. Whoever saved an image by its id gave it no name."""
+    known = sorted({str(name) for names, _ in named if isinstance(names, list) for name in names})
+    fitting = [one for names, one in named if tag is None or _has(names, tag)]
+    if not fitting and len(named) == 1 and not known:
+        fitting = [named[0][1]]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not named:
+        raise BadManifest(f"{path} has no image for linux/{_ours()}")
+    told = ", ".join(known[:8]) or "no names"
+    if fitting:
+        raise BadManifest(f"{path} has several images: image_tag has to name one ({told})")
+    raise BadManifest(f"{path} has no image {tag!r}, it has {told}")
+
+
+def _has(names: object, tag: str) -> bool:
+    texts = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return any(name == tag or name.endswith((f"/{tag}", f":{tag}")) for name in texts)
+
+
+def _blob(descriptor: Any, path: str) -> str:
+    digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise BadManifest(f"{path}: a descriptor has no digest")
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _of_config(told: Mapping[str, Any], path: str) -> Program:
+    """The configuration of an image."""
+    system = told.get("os", "linux"), told.get("architecture", _ours())
+    if system != ("linux", _ours()):
+        raise BadManifest(f"is for {'/'.join(map(str, system))}, servers run on linux/{_ours()}")
+    config = told.get("config") or {}
+    if not isinstance(config, dict):
+        raise BadManifest(f"{path}: config must be an object")
+    command, args = config.get("Entrypoint") or [], config.get("Cmd") or []
+    if not _are_texts(command) or not _are_texts(args):
+        raise BadManifest(f"{path}: Entrypoint and Cmd must be lists of strings")
+    user = config.get("User") or ""
+    if not _is_text(user):
+        raise BadManifest(f"{path}: User must be a string")
+    return Program(
+        tuple(command),
+        tuple(args),
+        _variables(config.get("Env"), f"{path}: Env"),
+        _workdir(config.get("WorkingDir"), f"{path}: WorkingDir"),
+        user,
+    )
+
+
+def _variables(told: Any, label: str) -> dict[str, str]:
+    if not _are_texts(told or []):
+        raise BadManifest(f"{label} must be a list of strings")
+    pairs = [one.partition("=") for one in told or []]
+    if not all(name and separator for name, separator, _ in pairs):
+        raise BadManifest(f"{label} must be of the form NAME=value")
+    return {name: value for name, _, value in pairs}
+
+
+def _workdir(told: Any, label: str) -> str:
+    if not _is_text(told or "") or (told and not told.startswith("/")):
+        raise BadManifest(f"{label} must be an absolute path")
+    return told or "/"
+
+
+def _path(text: str) -> str:
+    return "/".join(word for word in text.split("/") if word not in ("", "."))
+
+
+def _part(told: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
+    part = told.get(name)
+    if not isinstance(part, dict):
+        raise BadManifest(f"{path} must have an object {name}")
+    return part
+
+
+def _content(read: Read, path: str) -> bytes | None:
+    try:
+        return read(path)
+    except KeyError:
+        return None
+
+
+def _object(path: str, content: bytes | None, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    told = _json(path, content, max_bytes)
+    if not isinstance(told, dict):
+        raise BadManifest(f"{path}: must be an object")
+    return told
+
+
+def _json(path: str, content: bytes | None, max_bytes: int = MAX_BYTES) -> Any:
+    if content is None:
+        raise BadManifest(f"has no {path}" + (" at its root" if "/" not in path else ""))
+    if len(content) > max_bytes:
+        raise BadManifest(f"{path} is longer than {max_bytes} bytes")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadManifest(f"{path} is no JSON: {error}") from None
+
+
+def _is_text(value: object) -> bool:
+    """What a process can be given."""
+    return isinstance(value, str) and not _UNUSABLE.search(value)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))

@@ -1,0 +1,210 @@
+"""The whole service under a domain: API, sites and game servers behind one address, told apart by name, over TLS
+(decisions 5.9, 8.9, 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from tests import programs
+from tests.app.domain import (
+    API,
+    CDN,
+    DEVELOPER,
+    FILES,
+    JOB,
+    LINKS,
+    WEB,
+    Domain,
+    Game,
+    at_api,
+    echoed_datagram,
+    played,
+    served_certificate,
+    somebody,
+    talks,
+    web_socket,
+)
+from tests.control.test_builds import Back
+from tests.household import Developer, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Domain]:
+    with running(Domain(tmp_path_factory.mktemp("d"))) as made:
+        yield made
+
+
+@pytest.fixture
+async def developer(domain: Domain) -> AsyncIterator[Developer]:
+    async with at_api(domain, DEVELOPER) as door:
+        yield Developer(domain, door)
+
+
+@pytest.fixture
+async def game(domain: Domain, developer: Developer) -> Game:
+    return Game(domain, developer, await developer.game())
+
+
+async def test_each_port_of_a_lobby_is_reached_just_where_the_answer_says(
+    domain: Domain, game: Game
+) -> None:
+    await game.deploy()
+    found = await game.found()
+    lobby_id, ports = found["lobby"]["lobby_id"], found["ports"]
+    for name, number, is_tls in (("web", 80, False), ("page", 443, True)):
+        port = ports[name]
+        assert port["hostname"] == f"{lobby_id}-{name}.lobby.local.{JOB}"
+        assert (port["port"], port["is_tls"]) == (number, is_tls)
+        assert port["host"] == f"{port['hostname']}:{number}"
+        async with somebody(domain, "127.0.0.7") as player:
+            scheme = "https" if is_tls else "http"
+            forged = {"x-forwarded-for": "203.0.113.9"}
+            answer = await player.get(f"{scheme}://{port['hostname']}/room?a=1", headers=forged)
+        said = answer.raise_for_status().json()
+        assert (said["path"], said["host"]) == ("/room?a=1", port["hostname"])
+        assert (said["x-forwarded-for"], said["x-forwarded-proto"]) == ("127.0.0.7", scheme)
+        async with web_socket(domain, port) as connection:
+            assert await talks(connection, "hello")
+    for name in ("raw", "sealed", "quick"):
+        port = ports[name]
+        assert port["hostname"] == f"local.{JOB}"
+        assert 26_000 <= port["port"] < 32_000
+        assert port["is_tls"] is (name == "sealed")
+        if name == "quick":
+            assert await asyncio.to_thread(echoed_datagram, port) == b"hello"
+        else:
+            assert await asyncio.to_thread(played, domain, port) == b"hello"
+
+
+async def test_a_lobby_that_is_gone_has_its_name_no_more(domain: Domain, game: Game) -> None:
+    await game.deploy()
+    found = await game.found()
+    url = f"https://{found['ports']['page']['hostname']}/"
+    async with somebody(domain, DEVELOPER) as player:
+        assert (await player.get(url)).status_code == 200
+        await game.developer.good(
+            "detach", game_id=game.game_id, lobby_id=found["lobby"]["lobby_id"]
+        )
+
+        async def is_unknown() -> bool:
+            return (await player.get(url)).status_code == 404
+
+        await eventually(is_unknown)
+
+
+async def test_a_site_is_shown_at_its_own_name(domain: Domain, game: Game) -> None:
+    page = b"<h1>The domain's own</h1>"
+    await game.deploy(page)
+    record = await game.developer.good("get_game", game_id=game.game_id)
+    name_id = record["game"]["name_id"]
+    async with somebody(domain, DEVELOPER) as browser:
+
+        async def shown() -> bool:
+            answer = await browser.get(f"https://{name_id}.{CDN}/")
+            return answer.status_code == 200 and answer.content == page
+
+        await eventually(shown)
+        beside = await browser.get(f"https://{name_id}--prod.{CDN}/")
+        assert beside.content == page
+        assert (await browser.get(f"https://nobody.{CDN}/")).status_code == 404
+
+
+async def test_a_dynamic_server_is_reached_at_the_names_of_its_record(
+    domain: Domain, game: Game
+) -> None:
+    archive = programs.server_archive("python3", "web.py", **{"web.py": WEB})
+    token = await game.developer.service_token(game.game_id)
+    made = await Back(game.developer, game.game_id, token).good(
+        "create_server",
+        datacenter="local",
+        network={"ports": {"page": {"protocol": "https"}, "raw": {"protocol": "tcp"}}},
+        resources={"cpu": 100, "memory": 128},
+        runtime={"build": await game.build(archive)},
+        tags={},
+    )
+    ports = made["server"]["network"]["ports"]
+    name = f"{made['server']['id']}-page.server.local.{JOB}"
+    assert (ports["page"]["public_hostname"], ports["page"]["public_port"]) == (name, 443)
+    assert ports["raw"]["public_hostname"] == f"local.{JOB}"
+
+    raw = {"port": ports["raw"]["public_port"], "is_tls": False}
+    async with somebody(domain, DEVELOPER) as player:
+
+        async def is_there() -> bool:
+            return (await player.get(f"https://{name}/")).status_code == 200
+
+        async def is_heard() -> bool:
+            with contextlib.suppress(OSError):
+                return await asyncio.to_thread(played, domain, raw) == b"hello"
+            return False
+
+        # Nobody says of a server that it is ready: players come when it listens.
+        await eventually(is_there)
+        await eventually(is_heard)
+
+
+async def test_the_api_counts_each_client_by_its_own_address(domain: Domain) -> None:
+    async with at_api(domain, "127.0.0.20") as busy, at_api(domain, "127.0.0.21") as other:
+        codes = [(await busy.call("prepare_device_link", {})).code for _ in range(LINKS + 1)]
+        assert codes == ["OK"] * LINKS + ["RATE_LIMITED"]
+        assert (await other.call("prepare_device_link", {})).code == "OK"
+    async with at_api(domain, "127.0.0.20") as again:
+        lied = {"x-forwarded-for": "198.51.100.1"}
+        answer = await again.request("POST", "/cloud/devices/links", b"{}", headers=lied)
+        assert answer.status_code == 429, "another address is not had by saying so"
+
+
+async def test_players_are_counted_by_their_own_address(domain: Domain, game: Game) -> None:
+    await game.deploy()
+    place = {"game_id": game.game_id, "namespace_id": "prod"}
+    await game.developer.good("set_mm_config", **place, lobby_count_max=4, max_players=2)
+    token = await game.developer.public_token(game.game_id)
+    async with at_api(domain, "127.0.0.30") as home, at_api(domain, "127.0.0.31") as elsewhere:
+        wish = {"game_modes": ["duel"]}
+        codes = [(await home.call("find", wish, token=token)).code for _ in range(3)]
+        assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
+        assert (await elsewhere.call("find", wish, token=token)).code == "OK"
+
+
+async def test_names_that_nobody_has_lead_nowhere(domain: Domain) -> None:
+    async with somebody(domain, DEVELOPER) as client:
+        assert (await client.get(f"https://nobody-web.lobby.local.{JOB}/")).status_code == 404
+        assert (await client.get("http://elsewhere.example/")).status_code == 404
+        # There is no certificate for it, so nobody gets as far as asking.
+        with pytest.raises(httpx.ConnectError):
+            await client.get("https://elsewhere.example/")
+
+
+async def test_sighup_takes_a_new_certificate_and_cuts_nobody(domain: Domain, game: Game) -> None:
+    await game.deploy()
+    ports = (await game.found())["ports"]
+    async with web_socket(domain, ports["page"]) as player:
+        assert await talks(player, "before")
+        before = await asyncio.to_thread(served_certificate, domain)
+        domain.make_certificate()
+        assert await asyncio.to_thread(served_certificate, domain) == before, "nobody asked for it"
+        assert domain.process is not None
+        domain.process.send_signal(signal.SIGHUP)
+
+        async def is_new() -> bool:
+            return await asyncio.to_thread(served_certificate, domain) != before
+
+        await eventually(is_new)
+        assert await talks(player, "after")
+        assert await asyncio.to_thread(played, domain, ports["sealed"]) == b"hello"
+
+
+def test_the_settings_that_edge_guard_was_given_are_those_of_the_domain(domain: Domain) -> None:
+    config = json.loads((domain.data_dir / "edge" / "config.json").read_text())
+    hosts = [backend["hosts"] for backend in config["backends"]]
+    assert hosts == [[API], [CDN, f"*.{CDN}", FILES]]

@@ -1,0 +1,369 @@
+"""Images and bundles as servers, through the whole service with a real OCI runtime (decisions 6.5, 6.6)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests import programs
+from tests.control.files import packed
+from tests.control.test_servers import Servers, echoed, process_of, reached
+from tests.household import Developer, House, eventually, running
+from tests.programs import images
+from tests.programs.images import file
+
+pytestmark = [pytest.mark.anyio, images.needs_oci_runtime]
+
+OWNER: Final = 2_100_000
+"""Who is root in containers."""
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    settings = {**programs.SETTINGS, "kinds": images.KINDS}
+    with running(House(tmp_path_factory.mktemp("containers"), runtime=settings)) as made:
+        yield made
+
+
+@pytest.fixture
+async def back(house: House) -> AsyncIterator[Hosts]:
+    door = house.door("http")
+    developer = Developer(house, door)
+    game_id = await developer.game()
+    made = Hosts(developer, game_id, await developer.service_token(game_id))
+    made.made, made.build_id = [], ""
+    yield made
+    for server_id in made.made:
+        await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+    await door.close()
+
+
+class Hosts(Servers):
+    """A back end whose servers are of builds of every kind."""
+
+    async def image(self, content: bytes, **form: Any) -> str:
+        return await self.build(content, kind="docker_image", **form)
+
+    async def bundle(self, content: bytes, **form: Any) -> str:
+        return await self.build(content, kind="oci_bundle", **form)
+
+    async def of(self, build_id: str, play: str = "", **more: Any) -> Any:
+        """A new server of a build."""
+        runtime = {"build": build_id, "environment": {"PLAY": play}, **more.pop("runtime", {})}
+        return await self.create(runtime=runtime, **more)
+
+    async def said_until(self, server_id: str, line: str) -> list[str]:
+        """What it wrote, once that is among it."""
+        lines: list[str] = (await self.lines(server_id))["lines"]
+        return lines if line in lines else []
+
+    async def said(self, build_id: str, play: str, **more: Any) -> list[str]:
+        """What one wrote that ends by itself."""
+        made = await self.of(build_id, f"{play} exit:0", **more)
+        over = await self.until(made["id"], "destroyed", "failed")
+        errors = (await self.lines(made["id"], "std_err"))["lines"]
+        assert (over["status"], over.get("exit_code")) == ("destroyed", 0), (over, errors)
+        return list((await self.lines(made["id"]))["lines"])
+
+
+@pytest.fixture(scope="module", params=["none", "gzip", "zstd", "lz4"])
+def compression(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def in_(compression: str, content: bytes) -> bytes:
+    return content if compression == "none" else packed(content, compression)
+
+
+@pytest.mark.parametrize("kind", ["docker_image", "oci_bundle"])
+async def test_a_server_of_every_compression_is_reached_and_ends_in_order(
+    back: Hosts, kind: str, compression: str
+) -> None:
+    content = images.bundle() if kind == "oci_bundle" else images.saved(images.server_layer())
+    build_id = await back.build(in_(compression, content), kind=kind, compression=compression)
+    made = await back.of(build_id)
+    record = await back.until(made["id"], "running")
+    await eventually(lambda: reached(record))
+    await back.good("destroy_server", server_id=made["id"])
+    over = await back.until(made["id"], "destroyed")
+    assert over["exit_code"] == 128 + 15, "SIGTERM reached it, though it has no handler"
+    assert "failure" not in over
+    first = (await back.lines(made["id"]))["lines"][0]
+    assert first == ("begins --usual" if kind == "docker_image" else "begins ")
+
+
+async def test_an_image_layout_runs_as_well_with_and_without_the_manifest_of_docker(
+    back: Hosts,
+) -> None:
+    for with_manifest in (True, False):
+        content = images.laid_out(images.server_layer(), with_manifest=with_manifest)
+        build_id = await back.image(content, image_tag="server:latest")
+        assert await back.said(build_id, "") == ["begins --usual"]
+
+
+async def test_arguments_take_the_place_of_an_images_cmd_and_follow_a_bundles(back: Hosts) -> None:
+    image = await back.image(images.saved(images.server_layer()))
+    given = {"arguments": ["--map", "$(MAP)"], "environment": {"PLAY": "exit:0", "MAP": "sea"}}
+    assert await back.said(image, "", runtime={"build": image, **given}) == ["begins --map sea"]
+    bundle = await back.bundle(images.bundle(args=[images.PROGRAM, "--usual"]))
+    said = await back.said(bundle, "", runtime={"build": bundle, **given})
+    assert said == ["begins --usual --map sea"]
+    bare = {"Cmd": ["server", "--port", "$(PORT)"], "WorkingDir": "/home/game/new"}
+    found = await back.image(images.saved(images.server_layer(), config=bare))
+    (first, second) = await back.said(found, "at")
+    assert first.startswith("begins --port 1")
+    assert second == "at /home/game/new"
+
+
+async def test_a_container_is_told_what_it_needs_and_nothing_else(back: Hosts) -> None:
+    config = {
+        "Entrypoint": [images.PROGRAM],
+        "Env": ["OF_IMAGE=1", "OF_BOTH=image", "HOSTING_SERVER_ID=mine", "PATH=/bin:/own"],
+        "User": "game",
+    }
+    build_id = await back.image(images.saved(images.server_layer(), config=config))
+    environment = {"PLAY": "env exit:0", "OF_BOTH": "configuration"}
+    made = await back.of(build_id, runtime={"environment": environment})
+    await back.until(made["id"], "destroyed")
+    lines = (await back.lines(made["id"]))["lines"][1:]
+    values = dict(line.split("=", 1) for line in lines)
+    assert values["OF_IMAGE"] == "1"
+    assert values["OF_BOTH"] == "configuration"
+    assert values["HOSTING_SERVER_ID"] == made["id"]
+    assert values["HOME"] == "/home/game"
+    assert values["PATH"] == "/bin:/own"
+    known = {"OF_IMAGE", "OF_BOTH", "HOME", "PATH", "PLAY", "PORT", "PORT_GAME"}
+    assert {name for name in values if not name.startswith("HOSTING_")} == known
+
+
+async def test_one_that_ends_by_itself_has_its_own_code_and_one_that_crashes_the_signals(
+    back: Hosts,
+) -> None:
+    build_id = await back.bundle(images.bundle())
+    made = await back.of(build_id, "exit:7")
+    over = await back.until(made["id"], "destroyed", "failed")
+    assert (over["status"], over["exit_code"]) == ("destroyed", 7)
+    crashing = await back.of(build_id, "crash")
+    over = await back.until(crashing["id"], "destroyed", "failed")
+    assert (over["status"], over["exit_code"]) == ("destroyed", 128 + signal.SIGABRT)
+
+
+async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leaves_nothing(
+    back: Hosts, house: House
+) -> None:
+    made = await back.of(await back.bundle(images.bundle()), "deaf")
+    record = await back.until(made["id"], "running")
+    await eventually(lambda: reached(record))
+    inside = container_of(house, made["id"])
+    await back.good("destroy_server", server_id=made["id"])
+    assert (await back.get(made["id"]))["status"] == "stopping"
+    assert is_there(inside)
+    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=100)
+    over = await back.until(made["id"], "destroyed")
+    assert over["exit_code"] == 128 + signal.SIGKILL
+    assert not is_there(inside)
+    left = house.data_dir / "servers" / made["id"]
+
+    async def is_tidy() -> bool:
+        return not (left / "scratch").exists() and not (left / "bundle").exists()
+
+    await eventually(is_tidy)
+
+
+async def test_a_stop_right_after_the_start_is_heard(back: Hosts) -> None:
+    build_id = await back.bundle(images.bundle())
+    for _ in range(5):
+        made = await back.of(build_id)
+        await back.until(made["id"], "running")
+        await back.good("destroy_server", server_id=made["id"])
+        over = await back.until(made["id"], "destroyed")
+        assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
+
+
+async def test_nothing_of_this_machine_is_seen_from_inside(back: Hosts, house: House) -> None:
+    keys = house.data_dir / "keys.json"
+    assert keys.exists()
+    build_id = await back.image(images.saved(images.server_layer()))
+    play = (
+        f"who see:/ see:/proc see:/home see:/root see:/dev read:{keys} see:{house.data_dir}"
+        " read:/proc/1/cmdline read:/etc/shadow read:/proc/self/uid_map rights"
+        " write:/proc/sys/kernel/hostname write:/bin/own write:/tmp/x read:/proc/self/mountinfo"
+    )
+    made = await back.of(build_id, f"{play} exit:0")
+    await back.until(made["id"], "destroyed")
+    lines = (await back.lines(made["id"]))["lines"]
+    told = {tuple(line.split()[:2]): line.split()[2:] for line in lines if len(line.split()) > 1}
+    assert told["see", "/"] == ["bin", "dev", "etc", "home", "proc", "root", "tmp"]
+    assert told["see", "/home"] == ["game"]
+    assert told["see", "/root"] == []
+    processes = [name for name in told["see", "/proc"] if name.isdigit()]
+    assert len(processes) == 1, "itself, not even what keeps it"
+    assert told["read", str(keys)] == ["NotFound"]
+    assert told["see", str(house.data_dir)] == ["NotFound"]
+    assert told["read", "/proc/1/cmdline"] == ["NotFound"]
+    assert told["read", "/etc/shadow"] == ["NotFound"]
+    assert told["read", "/proc/self/uid_map"] == ["0", str(OWNER), "65536"]
+    assert told["rights", "-1"] == []
+    assert told["write", "/proc/sys/kernel/hostname"] in (
+        ["ReadOnlyFilesystem"],
+        ["PermissionDenied"],
+    )
+    assert told["write", "/bin/own"] == told["write", "/tmp/x"] == ["written"]
+    assert told["CapEff:", "0000000000000000"] == told["CapBnd:", "0000000000000000"] == []
+    assert told["NoNewPrivs:", "1"] == []
+    assert told["SigBlk:", "0000000000000000"] == []
+    assert str(house.data_dir) not in "".join(lines).replace(f"read {keys}", "").replace(
+        f"see {house.data_dir}", ""
+    ), "not even where we are"
+    unchanged = await back.said(build_id, "see:/bin")
+    assert unchanged[-1] == "see /bin server", "what one writes is its own"
+
+
+async def test_it_runs_as_whom_the_image_names(back: Hosts, house: House) -> None:
+    config = {"Entrypoint": [images.PROGRAM], "User": "game"}
+    more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
+    layers = images.server_layer(*more, file("root/secret", b"of root", 0o600))
+    build_id = await back.image(images.saved(layers, config=config))
+    made = await back.of(build_id, "who read:/home/game/secret read:/root/secret")
+    lines = await eventually(lambda: back.said_until(made["id"], "listens"))
+    assert "Uid: 1000 1000 1000 1000" in lines
+    assert "Gid: 1001 1001 1001 1001" in lines
+    assert "Groups: 1002" in lines
+    assert "read /home/game/secret saved" in lines
+    assert "read /root/secret PermissionDenied" in lines
+    inside = container_of(house, made["id"])
+    assert Path(f"/proc/{inside}").stat().st_uid == OWNER + 1000
+
+
+async def test_a_bundle_has_no_right_that_it_asks_for(
+    back: Hosts, house: House, tmp_path: Path
+) -> None:
+    hook = tmp_path / "hooked"
+    every = ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
+    config = {
+        "mounts": [
+            {"destination": "/host", "type": "bind", "source": "/", "options": ["rbind", "rw"]}
+        ],
+        "hooks": {
+            name: [{"path": "/bin/touch", "args": ["touch", str(hook)]}]
+            for name in ("prestart", "createRuntime", "poststart", "poststop")
+        },
+        "linux": {
+            "namespaces": [],
+            "devices": [{"path": "/dev/sda", "type": "b", "major": 8, "minor": 0}],
+            "cgroupsPath": "/elsewhere",
+            "sysctl": {"kernel.hostname": "mine"},
+        },
+        "root": {"path": "rootfs", "readonly": True},
+    }
+    process = {
+        "capabilities": dict.fromkeys(("effective", "bounding", "permitted"), every),
+        "noNewPrivileges": False,
+        "user": {"uid": 0, "gid": 0},
+        "env": ["OF_BUNDLE=1"],
+    }
+    build_id = await back.bundle(images.bundle(config=config, **process))
+    lines = await back.said(build_id, "who see:/host see:/dev write:/own write:/tmp/own env")
+    assert "see /host NotFound" in lines
+    assert "CapEff: 0000000000000000" in lines
+    assert "NoNewPrivs: 1" in lines
+    assert "OF_BUNDLE=1" in lines
+    assert "write /own ReadOnlyFilesystem" in lines
+    assert "write /tmp/own written" in lines
+    (devices,) = [line for line in lines if line.startswith("see /dev")]
+    assert "sda" not in devices
+    assert not hook.exists()
+
+
+async def test_one_that_takes_more_memory_than_it_has_is_ended_for_it(back: Hosts) -> None:
+    build_id = await back.bundle(images.bundle())
+    made = await back.of(build_id, "eat", resources={"cpu": 100, "memory": 64})
+    over = await back.until(made["id"], "destroyed", "failed")
+    assert (over["status"], over["failure"]["reason"]) == ("failed", "OUT_OF_MEMORY")
+
+
+async def test_what_cannot_be_run_says_why(back: Hosts) -> None:
+    absent = await back.bundle(images.bundle(args=["/bin/nothing-here"]))
+    foreign = file("./rootfs/bin/foreign", b"no program", 0o755)
+    broken = await back.bundle(images.bundle(foreign, args=["/bin/foreign"]))
+    nothing = await back.image(images.saved(images.server_layer(), config={}))
+    for build_id, words in (
+        (absent, "nothing-here"),
+        (broken, "exec"),
+        (nothing, "ENTRYPOINT"),
+    ):
+        made = await back.of(build_id)
+        over = await back.until(made["id"], "failed")
+        assert over["failure"]["reason"] == "EXEC_FAILED"
+        assert words in over["failure"]["message"].replace("Exec", "exec")
+        assert "exit_code" not in over
+
+
+async def test_a_container_goes_on_while_everything_of_ours_is_killed(
+    back: Hosts, house: House
+) -> None:
+    made = await back.of(await back.image(images.saved(images.server_layer())))
+    record = await back.until(made["id"], "running")
+    await eventually(lambda: reached(record))
+    inside = container_of(house, made["id"])
+    for name in ("LOCK", "control/LOCK"):
+        os.kill(int((house.data_dir / name).read_text().split()[0]), signal.SIGKILL)
+    assert await echoed(record) == b"hello", "nothing of ours is needed"
+
+    async def back_again() -> bool:
+        try:
+            return (await back.call("get_server", server_id=record["id"])).code == "OK"
+        except httpx.TransportError:
+            return False
+
+    await eventually(back_again)
+    assert await back.get(record["id"]) == record
+    assert container_of(house, made["id"]) == inside
+    await back.good("destroy_server", server_id=record["id"])
+    over = await back.until(record["id"], "destroyed")
+    assert over["exit_code"] == 128 + signal.SIGTERM
+    assert not is_there(inside)
+
+
+@pytest.mark.parametrize("victim", ["keeper", "runtime"])
+async def test_whatever_of_it_is_killed_takes_the_container_with_it(
+    back: Hosts, house: House, victim: str
+) -> None:
+    made = await back.of(await back.bundle(images.bundle()))
+    record = await back.until(made["id"], "running")
+    await eventually(lambda: reached(record))
+    inside = container_of(house, made["id"])
+    state = house.data_dir / "servers" / made["id"] / "state"
+    told = dict(line.split("=", 1) for line in state.read_text().splitlines())
+    pid = int(told["keeper_pid"]) if victim == "keeper" else parent_of(inside)
+    os.kill(pid, signal.SIGKILL)
+    over = await back.until(made["id"], "destroyed", "failed")
+    expected = "LOST" if victim == "keeper" else None
+    assert over.get("failure", {}).get("reason") == expected
+
+    async def is_gone() -> bool:
+        return not is_there(inside)
+
+    await eventually(is_gone)
+
+
+def container_of(house: House, server_id: str) -> int:
+    """The game server: the last of those below what the keeper runs."""
+    pid = process_of(house, server_id)
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        (pid,) = map(int, children)
+    return pid
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

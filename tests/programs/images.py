@@ -1,0 +1,185 @@
+"""Images and bundles that tests make without a network: tars in tars, as `docker save` and OCI tools write them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.control.files import gzipped, tar
+
+FOLDER: Final = Path(__file__).parent
+PROGRAM: Final = "/bin/server"
+ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+KINDS: Final = ("archive", "docker_image", "oci_bundle")
+
+needs_oci_runtime: Final = pytest.mark.skipif(
+    not (shutil.which("crun") or shutil.which("runc")),
+    reason="no OCI runtime: apt-get install crun",
+)
+
+
+@functools.cache
+def server_program() -> bytes:
+    """`contained.rs`, linked with nothing of the system."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "server"
+        words = [
+            "--edition=2024",
+            "-Copt-level=1",
+            "-Ctarget-feature=+crt-static",
+            "-Cstrip=symbols",
+        ]
+        subprocess.run(
+            ["rustc", *words, "-o", made, FOLDER / "contained.rs"], check=True, cwd=folder
+        )
+        return made.read_bytes()
+
+
+def file(
+    name: str, content: bytes = b"", mode: int = 0o644, **more: Any
+) -> tuple[tarfile.TarInfo, bytes]:
+    """An entry with what is in it."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), mode
+    for label, value in more.items():
+        setattr(info, label, value)
+    return info, content
+
+
+def folder(name: str, mode: int = 0o755, **more: Any) -> tuple[tarfile.TarInfo, bytes]:
+    return file(name, mode=mode, type=tarfile.DIRTYPE, **more)
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile.TarInfo, bytes]:
+    return file(name, type=kind, linkname=target)
+
+
+def layer(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """A tar of entries, in their order."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for info, content in entries:
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def server_layer(*more: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """A root with the server and nothing else."""
+    passwd = b"root:x:0:0::/root:/bin/sh\ngame:x:1000:1001::/home/game:/bin/sh\n"
+    group = b"root:x:0:\ngame:x:1001:\nplayers:x:1002:game\n"
+    return layer(
+        folder("bin"),
+        folder("etc"),
+        folder("root", 0o700),
+        folder("home"),
+        folder("home/game", 0o700, uid=1000, gid=1001),
+        file("etc/passwd", passwd),
+        file("etc/group", group),
+        file(PROGRAM[1:], server_program(), 0o755),
+        *more,
+    )
+
+
+def saved(
+    *layers: bytes,
+    config: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = ("server:latest",),
+    **more: Any,
+) -> bytes:
+    """As `docker save` of before 25 writes an image."""
+    told = _told(config, layers, **more)
+    name = hashlib.sha256(told).hexdigest()
+    paths = [f"{number:064x}/layer.tar" for number in range(len(layers))]
+    manifest = [{"Config": f"{name}.json", "RepoTags": tags, "Layers": paths}]
+    files = dict(zip(paths, layers, strict=True))
+    return tar({f"{name}.json": told, **files, "manifest.json": json.dumps(manifest).encode()})
+
+
+def laid_out(
+    *layers: bytes,
+    config: Mapping[str, Any] | None = None,
+    tag: str = "server:latest",
+    with_manifest: bool = False,
+    others: Iterable[Mapping[str, Any]] = (),
+) -> bytes:
+    """As an OCI image layout has it, its layers compressed; with the manifest that `docker save` of today adds."""
+    packed = [gzipped(one) for one in layers]
+    told = _told(config, layers)
+    blobs = {_blob(one): one for one in (told, *packed)}
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "config": _descriptor(told),
+            "layers": [_descriptor(one) for one in packed],
+        }
+    ).encode()
+    blobs[_blob(manifest)] = manifest
+    platform_ = {"os": "linux", "architecture": ARCHITECTURE}
+    inner = json.dumps(
+        {"manifests": [*others, {**_descriptor(manifest), "platform": platform_}]}
+    ).encode()
+    blobs[_blob(inner)] = inner
+    named = {"io.containerd.image.name": f"docker.io/library/{tag}"}
+    index = {"manifests": [{**_descriptor(inner), "annotations": named}]}
+    files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', **blobs}
+    files["index.json"] = json.dumps(index).encode()
+    if with_manifest:
+        paths = [_blob(one) for one in packed]
+        files["manifest.json"] = json.dumps(
+            [{"Config": _blob(told), "RepoTags": [tag], "Layers": paths}]
+        ).encode()
+    return tar(files)
+
+
+def bundle(
+    *more: tuple[tarfile.TarInfo, bytes], config: Mapping[str, Any] | None = None, **process: Any
+) -> bytes:
+    """A bundle with the server in its root."""
+    told = {
+        "ociVersion": "1.0.2",
+        "process": {"args": [PROGRAM], "cwd": "/", **process},
+        "root": {"path": "rootfs"},
+        **(config or {}),
+    }
+    return layer(
+        file("./config.json", json.dumps(told).encode()),
+        folder("./rootfs"),
+        folder("./rootfs/bin"),
+        file(f"./rootfs{PROGRAM}", server_program(), 0o755),
+        *more,
+    )
+
+
+def _told(config: Mapping[str, Any] | None, layers: Sequence[bytes], **more: Any) -> bytes:
+    usual = {"Entrypoint": [PROGRAM], "Cmd": ["--usual"]}
+    digests = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in layers]
+    return json.dumps(
+        {
+            "architecture": ARCHITECTURE,
+            "os": "linux",
+            "config": usual if config is None else config,
+            "rootfs": {"type": "layers", "diff_ids": digests},
+            **more,
+        }
+    ).encode()
+
+
+def _blob(content: bytes) -> str:
+    return f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+
+
+def _descriptor(content: bytes) -> dict[str, Any]:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return {"digest": digest, "size": len(content)}

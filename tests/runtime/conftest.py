@@ -1,0 +1,21 @@
+"""A node per test; all of them share what was unpacked once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.node import Place, open_place
+
+
+@pytest.fixture(scope="session")
+def unpacked_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("unpacked") / "builds"
+
+
+@pytest.fixture
+async def place(tmp_path: Path, unpacked_builds: Path) -> AsyncIterator[Place]:
+    async with open_place(tmp_path, unpacked_builds) as made:
+        yield made

@@ -1,0 +1,212 @@
+"""A node without a service: folders, real keepers, and whoever wants things run. Its supervisor may be dropped, as by a
+service that dies, and another one takes its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice.app.runtime import KEEPER
+from pyservice.runtime.builds import Builds
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.keeper import Folder
+from pyservice.runtime.orders import Backend, End, Order, Resources, Unheard
+from pyservice.runtime.process import Node
+from pyservice.runtime.supervisor import Supervisor
+from tests.control.files import tar
+from tests.leftovers import end_leftovers
+from tests.patience import eventually
+from tests.runtime.store import Store
+
+SHELL: Final = "0192f000-0000-7000-8000-0000000000e0"
+"""A build that runs its argument as a script."""
+CAPACITY: Final = Resources(4_000, 4_000)
+
+
+def build_of(*command: str) -> bytes:
+    """An archive that runs a command."""
+    return tar({"server.json": json.dumps({"command": command}).encode()})
+
+
+class Ear:
+    """Whoever wants things run: what it heard, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, Any]] = []
+        self.tries: list[str] = []
+        self.deaf: set[str] = set()
+        """What it is not there to hear."""
+        self.stuck: set[str] = set()
+        """What it never answers."""
+
+    async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
+        await self._hear("placed", run_id, dict(backends))
+
+    async def running(self, run_id: str) -> None:
+        await self._hear("running", run_id, None)
+
+    async def over(self, run_id: str, end: End, tier: str) -> None:
+        await self._hear("over", run_id, end)
+
+    async def _hear(self, what: str, run_id: str, about: Any) -> None:
+        self.tries.append(what)
+        if what in self.deaf:
+            raise Unheard("nobody is there")
+        if what in self.stuck:
+            await asyncio.Event().wait()
+        self.heard.append((what, run_id, about))
+
+    def of(self, run_id: str) -> list[str]:
+        """What was told of a run."""
+        return [what for what, one, _ in self.heard if one == run_id]
+
+    async def told(self, run_id: str, what: str) -> Any:
+        """What was said with it last, as soon as it is."""
+
+        async def found() -> Any:
+            abouts = [about for one, of, about in self.heard if (one, of) == (what, run_id)]
+            return [abouts[-1]] if abouts else None
+
+        return (await eventually(found))[0]
+
+    async def end(self, run_id: str) -> End:
+        end = await self.told(run_id, "over")
+        assert isinstance(end, End)
+        return end
+
+
+class Place:
+    """The node."""
+
+    def __init__(self, folder: Path, builds: Path, ear: Ear) -> None:
+        self.folder = folder
+        self.ear = ear
+        self.store = Store()
+        self.store.archives[SHELL] = build_of("sh", "-c")
+        self.noticed: list[str] = []
+        self.capacity = CAPACITY
+        self.node = Node(
+            KEEPER, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
+        )
+        self._builds = builds
+        self._count = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> Supervisor:
+        """Another supervisor, as of a service that starts."""
+        self.supervisor = Supervisor(
+            self.folder / "servers",
+            Builds(self._builds, self.store, 0),
+            self.node,
+            self.capacity,
+            {"server": self.ear, "lobby": self.ear},
+            is_disk_full=lambda: False,
+            noticed=self.noticed.append,
+        )
+        self.supervisor.recover()
+        self._task = asyncio.create_task(self.supervisor.run())
+        return self.supervisor
+
+    async def drop(self) -> None:
+        """Whatever it was doing, it does not go on."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+            await self.supervisor.close()
+
+    async def anew(self) -> Supervisor:
+        await self.drop()
+        self.ear.deaf.clear()
+        self.ear.stuck.clear()
+        return self.start()
+
+    def order(self, script: str = "exec sleep 3600", **more: Any) -> Order:
+        """A new one."""
+        self._count += 1
+        run_id = f"0192f000-0000-7000-8000-{self._count:012d}"
+        usual: dict[str, Any] = {
+            "owner": "server",
+            "game_id": "game",
+            "build_id": SHELL,
+            "resources": Resources(10, 64),
+            "args": (script,),
+        }
+        return Order(run_id, **{**usual, **more})
+
+    def want(self, script: str = "exec sleep 3600", **more: Any) -> Order:
+        """It is wanted now."""
+        order = self.order(script, **more)
+        self.supervisor.want(order)
+        return order
+
+    async def running(self, script: str = "exec sleep 3600", **more: Any) -> Order:
+        order = self.want(script, **more)
+        await self.ear.told(order.id, "running")
+        return order
+
+    def of(self, order: Order) -> Folder:
+        return Folder(self.folder / "servers" / order.id)
+
+    def keeper_of(self, order: Order) -> int:
+        state = self.of(order).state()
+        assert state is not None
+        return state.keeper_pid
+
+    def pid_of(self, order: Order) -> int:
+        state = self.of(order).state()
+        assert state is not None
+        return state.pid
+
+    async def lines(self, order: Order, count: int) -> list[str]:
+        """What it wrote, as soon as there are so many lines."""
+
+        async def written() -> list[str] | None:
+            found = [line.text for line in self.of(order).lines()]
+            return found if len(found) >= count else None
+
+        found: list[str] = await eventually(written)
+        return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Returns as soon as it is true."""
+
+    async def is_true() -> object:
+        return condition()
+
+    await eventually(is_true)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs, and not only waits to be told of."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.asynccontextmanager
+async def open_place(folder: Path, builds: Path) -> AsyncIterator[Place]:
+    """With a supervisor; nothing of it runs afterwards."""
+    place = Place(folder, builds, Ear())
+    place.start()
+    try:
+        yield place
+    finally:
+        await place.drop()
+        left = [Folder(path) for path in (folder / "servers").iterdir()]
+        pids = [state.pid for one in left if (state := one.state()) and state.status != "ended"]
+        end_leftovers(folder)
+        for pid in filter(None, pids):
+            # Whose keeper was killed.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

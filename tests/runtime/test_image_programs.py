@@ -1,0 +1,198 @@
+"""What is run of an image or a bundle: what it says of itself, and what is wrong with that (decisions 6.5)."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime.archive_rules import BadArchive
+from pyservice.runtime.contained import program_in
+from pyservice.runtime.manifests import BadManifest
+from tests.control.files import tar
+from tests.programs.images import bundle, file, folder, laid_out, layer, link, saved
+from tests.runtime.unpacked import told, tree, unpacked
+
+HARD = tarfile.LNKTYPE
+
+
+def test_an_image_says_what_is_run_and_as_whom(tmp_path: Path) -> None:
+    passwd = b"root:x:0:0::/root:\ngame:x:1000:1001::/home/game:\n"
+    groups = b"game:x:1001:\nplayers:x:1002:x,game\nothers:x:1003:gamer\n"
+    base = layer(file("etc/passwd", passwd), file("etc/group", groups))
+    config = {
+        "Entrypoint": ["/run"],
+        "Cmd": ["--fast"],
+        "Env": ["A=b=c", "EMPTY="],
+        "WorkingDir": "/srv/game",
+    }
+    as_whom = {
+        "": (0, 0, [], "/root"),
+        "game": (1000, 1001, [1002], "/home/game"),
+        "1000": (1000, 1001, [1002], "/home/game"),
+        "game:players": (1000, 1002, [], "/home/game"),
+        "4711": (4711, 0, [], "/"),
+        "4711:4712": (4711, 4712, [], "/"),
+    }
+    for number, (user, expected) in enumerate(as_whom.items()):
+        place = tmp_path / str(number)
+        root = unpacked(place, saved(base, config={**config, "User": user}))
+        found = told(place)
+        assert (found["uid"], found["gid"], found["groups"], found["home"]) == expected, user
+        assert (found["command"], found["args"]) == (["/run"], ["--fast"])
+        assert found["env"] == {"A": "b=c", "EMPTY": ""}
+        assert (root / "srv/game").is_dir()
+    for number, user in enumerate(("nobody-here", "game:no-group", "70000", "-1", "\u0661")):
+        with pytest.raises(BadManifest):
+            unpacked(tmp_path / f"bad{number}", saved(base, config={**config, "User": user}))
+
+
+def test_users_are_not_read_from_outside(tmp_path: Path) -> None:
+    """A link where the file of users is leads to one of the root, or nowhere."""
+    place = tmp_path / "build"
+    base = layer(link("etc", "/../../../../etc"), link("passwd", "/etc/passwd"))
+    with pytest.raises(BadManifest, match="no user 'root'"):
+        unpacked(place, saved(base, config={"Cmd": ["x"], "User": "root"}))
+
+
+def test_programs_are_found_as_from_inside(tmp_path: Path) -> None:
+    root = unpacked(
+        tmp_path,
+        saved(
+            layer(
+                *(
+                    file("usr/bin/game", b"x", 0o755),
+                    link("bin", "usr/bin"),
+                    file("bin/text", b"x"),
+                ),
+                *(link("usr/bin/sh", "/bin/game"), link("usr/bin/out", "/../../usr/bin/env")),
+            )
+        ),
+    )
+    paths = "/nowhere:/bin"
+    assert program_in(root, "game", "/", paths) == "/bin/game"
+    assert program_in(root, "/usr/bin/sh", "/", paths) == "/usr/bin/sh"
+    assert program_in(root, "./game", "/usr/bin", paths) == "/usr/bin/./game"
+    for name in ("text", "out", "/usr/bin/out", "nothing", "/usr/bin"):
+        assert program_in(root, name, "/", paths) is None, name
+
+
+def test_of_several_images_the_tag_picks_one(tmp_path: Path) -> None:
+    one, two = layer(file("one", b"1")), layer(file("two", b"2"))
+    config = json.dumps({"config": {"Cmd": ["/x"]}}).encode()
+    manifest = [
+        {"Config": "c.json", "RepoTags": ["game:1", "game:latest"], "Layers": ["1/layer.tar"]},
+        {"Config": "c.json", "RepoTags": ["hub.example/game:2"], "Layers": ["2/layer.tar"]},
+    ]
+    content = tar(
+        {
+            "manifest.json": json.dumps(manifest).encode(),
+            "c.json": config,
+            "1/layer.tar": one,
+            "2/layer.tar": two,
+        }
+    )
+    for tag, name in (("game:1", "one"), ("latest", "one"), ("game:2", "two")):
+        root = unpacked(tmp_path / tag, content, image_tag=tag)
+        assert [path.name for path in root.iterdir()] == [name]
+    with pytest.raises(BadManifest, match="several images"):
+        unpacked(tmp_path / "none", content)
+    with pytest.raises(BadManifest, match="no image 'game:3'"):
+        unpacked(tmp_path / "another", content, image_tag="game:3")
+
+
+def test_an_image_layout_has_the_image_of_this_machine(tmp_path: Path) -> None:
+    other = {
+        "digest": "sha256:" + "0" * 64,
+        "platform": {"os": "unknown", "architecture": "unknown"},
+    }
+    content = laid_out(layer(file("a", b"1")), layer(file("b", b"2")), others=[other])
+    assert tree(unpacked(tmp_path / "1", content)) == {"a": "1", "b": "2"}
+    assert tree(unpacked(tmp_path / "2", content, image_tag="server:latest"))
+    with pytest.raises(BadManifest):
+        unpacked(tmp_path / "3", content, image_tag="another:latest")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tar({"layer.tar": b"x"}), "neither manifest.json"),
+        (tar({"manifest.json": b"{"}), "no JSON"),
+        (tar({"manifest.json": b"[]"}), "list of images"),
+        (tar({"manifest.json": b'[{"Config": "c", "Layers": []}]'}), "has no c"),
+        (tar({"manifest.json": b'[{"Config": 1, "Layers": []}]'}), "Config and Layers"),
+        (
+            tar({"manifest.json": b'[{"Config": "c", "Layers": ["l"]}]', "c": b"{}"}),
+            "lacks the layer",
+        ),
+        (tar({"manifest.json": b"[" + b" " * (2 << 20) + b"]"}), "longer than"),
+        (tar({"index.json": b'{"manifests": []}'}), "no image for linux"),
+        (tar({"index.json": b'{"manifests": [{"digest": "../x"}]}'}), "no digest"),
+        (saved(layer(file("a")), architecture="z80"), "is for linux/z80"),
+        (saved(layer(file("a")), config={"Env": ["A"]}), "NAME=value"),
+        (saved(layer(file("a")), config={"Cmd": "sh"}), "lists of strings"),
+        (saved(layer(file("a")), config={"WorkingDir": "x"}), "absolute path"),
+    ],
+)
+def test_an_image_that_is_none_is_refused_with_a_sentence(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    with pytest.raises(BadManifest, match=words):
+        unpacked(tmp_path, content)
+
+
+def test_a_bundle_is_its_root_and_what_is_run_in_it(tmp_path: Path) -> None:
+    content = bundle(
+        *(folder("./rootfs/etc"), link("./rootfs/etc/link", "/bin/server")),
+        *(
+            link("./rootfs/twin", "rootfs/bin/server", HARD),
+            file("./rootfs/dev/null", type=tarfile.CHRTYPE),
+        ),
+        *(file("./rootfs/.wh.kept", b"no whiteout"), file("./other/file", b"x")),
+        args=["/bin/server", "--fast"],
+        user={"uid": 7, "gid": 8},
+        env=["A=b"],
+        cwd="/etc",
+    )
+    root = unpacked(tmp_path, content, "oci_bundle")
+    assert sorted(path.name for path in root.iterdir()) == [".wh.kept", "bin", "dev", "etc", "twin"]
+    assert list((root / "dev").iterdir()) == []
+    assert (root / "twin").samefile(root / "bin/server")
+    found = told(tmp_path)
+    assert (found["command"], found["args"]) == (["/bin/server", "--fast"], [])
+    assert (found["uid"], found["gid"], found["env"], found["workdir"]) == (
+        7,
+        8,
+        {"A": "b"},
+        "/etc",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tar({"rootfs/x": b"x"}), "has no config.json"),
+        (tar({"config.json": b"[]"}), "must be an object"),
+        (tar({"config.json": b"{}"}), "object process"),
+        (tar({"config.json": b'{"process": {"args": ["x"]}, "root": {"path": "/"}}'}), "root.path"),
+        (tar({"config.json": b'{"process": {"args": []}, "root": {}}'}), "process.args"),
+        (
+            tar({"config.json": b'{"process": {"args": ["x"], "user": {"uid": -1}}, "root": {}}'}),
+            "process.user",
+        ),
+    ],
+)
+def test_a_bundle_that_is_none_is_refused_with_a_sentence(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    with pytest.raises(BadManifest, match=words):
+        unpacked(tmp_path, content, "oci_bundle")
+
+
+def test_a_hard_link_out_of_a_bundles_root_is_refused(tmp_path: Path) -> None:
+    for number, target in enumerate(("config.json", "rootfs/../config.json", "/etc/passwd")):
+        content = bundle(link("./rootfs/x", target, HARD))
+        with pytest.raises(BadArchive):
+            unpacked(tmp_path / str(number), content, "oci_bundle")

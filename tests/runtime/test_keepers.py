@@ -1,0 +1,193 @@
+"""What real keepers do for whoever runs game servers: logs in segments, hints of what happens, and keeping programs
+apart from what is ours (decisions 6.4, 6.6).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
+from pyservice.runtime import logs
+from pyservice.runtime.isolations import choose
+from pyservice.runtime.keeper import Line, Stream
+from pyservice.runtime.notices import Notices
+from tests.runtime.node import Place, until
+
+pytestmark = pytest.mark.anyio
+
+LINES: Final = 30_000
+COUNTS: Final = f"""
+n=0
+while [ $n -lt {LINES} ]; do
+  n=$((n+1)); echo "$n {"x" * 100}"
+  [ $((n % 10)) -eq 0 ] && echo "$n" >&2
+done
+"""
+"""Some megabytes of one stream, and a little of the other."""
+
+
+# Logs ---------------------------------------------------------------------------------------------
+
+
+def numbers(lines: list[Line]) -> list[int]:
+    return [int(line.text.split()[0]) for line in lines]
+
+
+def followed(path: Path, stream: Stream) -> list[Line]:
+    """All that whoever goes on from the beginning is told, in pages."""
+    found: list[Line] = []
+    position = 0
+    while (page := logs.after(path, stream, position)).lines:
+        assert len(page.lines) <= logs.LINES_MAX
+        assert page.position > position
+        found += page.lines
+        position = page.position
+    return found
+
+
+async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
+    place: Place,
+) -> None:
+    order = place.want(COUNTS)
+    await place.ear.end(order.id)
+    path = place.of(order).path
+    assert len(place.of(order).segments()) >= 3
+    newest = logs.newest(path, "std_out")
+    assert numbers(list(newest.lines)) == [*range(LINES - logs.LINES_MAX + 1, LINES + 1)]
+    assert logs.after(path, "std_out", newest.position) == ([], newest.position)
+    assert logs.is_within(path, newest.position)
+    assert not logs.is_within(path, newest.position + 1)
+    # Of the rare stream the newest thousand are in more than the last segment.
+    rare = logs.newest(path, "std_err").lines
+    assert numbers(list(rare)) == [*range(LINES - 10 * logs.LINES_MAX + 10, LINES + 1, 10)]
+    assert numbers(followed(path, "std_out")) == [*range(1, LINES + 1)]
+    assert numbers(followed(path, "std_err")) == [*range(10, LINES + 1, 10)]
+    times = [line.time_us for line in followed(path, "std_out")]
+    assert times == sorted(times)
+
+
+async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
+    place: Place,
+) -> None:
+    place.node = replace(place.node, log_bytes_max=2 << 20)
+    await place.anew()
+    order = place.want(COUNTS)
+    await place.ear.end(order.id)
+    path = place.of(order).path
+    sizes = [one.stat().st_size for _, one in place.of(order).segments()]
+    assert sum(sizes) <= 2 << 20
+    found = numbers(followed(path, "std_out"))
+    assert found == [*range(found[0], LINES + 1)]
+    assert found[0] > 1
+    # Who comes with a position that is gone is told what is there.
+    assert numbers(list(logs.after(path, "std_out", 1).lines))[0] == found[0]
+
+
+async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(place: Place) -> None:
+    script = "head -c 10000 /dev/zero | tr '\\0' y; echo; printf 'a\\377b\\n'; printf end"
+    order = place.want(script)
+    await place.ear.end(order.id)
+    lines = list(logs.newest(place.of(order).path, "std_out").lines)
+    assert [len(line.text) for line in lines] == [4096, 4096, 10_000 - 2 * 4096, 3, 3]
+    assert [line.goes_on for line in lines] == [False, True, True, False, False]
+    assert [line.text for line in lines[3:]] == ["a\ufffdb", "end"]
+
+
+async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    assert logs.newest(gone, "std_out") == ([], 0)
+    assert logs.after(gone, "std_err", 4711) == ([], 4711)
+
+
+# Hints --------------------------------------------------------------------------------------------
+
+
+async def test_who_follows_a_log_hears_that_it_grew_and_nobody_else_is_told(place: Place) -> None:
+    script = "while :; do [ -e $HOME/say ] && rm $HOME/say && echo said; sleep 0.02; done"
+    order, other = await place.running(script), await place.running(script)
+    for one in (order, other):
+        await until(lambda one=one: one.id in place.noticed)  # type: ignore[misc]
+    place.noticed.clear()
+    place.supervisor.follow(order.id, 60_000)
+    for one in (other, order):
+        (place.of(one).scratch / "say").touch()
+        assert await place.lines(one, 1) == ["said"]
+    await until(lambda: place.noticed)
+    assert set(place.noticed) == {order.id}
+    # To follow what is over, or never was, is no mistake.
+    place.supervisor.end(order.id, 0)
+    await place.ear.end(order.id)
+    place.supervisor.follow(order.id, 60_000)
+    place.supervisor.follow(place.order().id, 60_000)
+
+
+async def test_hints_are_lines_however_they_arrive_in_whatever_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "notices"
+    path.write_text("a file of somebody")
+    heard: list[str] = []
+    notices = Notices(path, heard.append)
+    notices.open()
+    try:
+        writer = os.open(path, os.O_WRONLY)
+        os.write(writer, b"one state\ntw")
+        await until(lambda: heard)
+        os.write(writer, b"o state\nthree log\n")
+        os.close(writer)
+        await until(lambda: len(heard) == 3)
+        assert heard == ["one", "two", "three"]
+    finally:
+        notices.close()
+        notices.close()
+
+
+# Apart --------------------------------------------------------------------------------------------
+
+LOOKS_AROUND: Final = """
+cat "$SECRET" && echo read a secret
+cat "$OTHERS" && echo read of others
+touch "$BUILD/new" && echo wrote into its build
+echo > "$BUILD/server.json" && echo changed its build
+touch "$HOME/mine" && echo wrote what is its own
+cat "$BUILD/server.json" > /dev/null && echo read its build
+env | grep -c OUTSIDE
+ls /proc/self/fd | wc -l
+"""
+
+
+async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
+    place: Place, unpacked_builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the way that this machine has."""
+    monkeypatch.setenv("OUTSIDE", "ours")
+    isolation = await choose("auto", KEEPER, place.folder, SYSTEM_PATHS)
+    if isolation is None:
+        pytest.skip("nothing keeps programs apart here: needs root, user namespaces or Landlock")
+    assert not [path.name for path in place.folder.iterdir() if path.name.startswith(".trial")]
+    place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
+    await place.anew()
+    other = await place.running("echo private > $HOME/private; exec sleep 3600")
+    secret = place.folder / "secret"
+    secret.write_text("of the service")
+    secret.chmod(0o600)
+    order = place.order(LOOKS_AROUND)
+    places = {
+        "SECRET": str(secret),
+        "OTHERS": str(place.of(other).scratch / "private"),
+        "BUILD": str(unpacked_builds / order.build_id / "root"),
+    }
+    place.supervisor.want(replace(order, env=places))
+    await place.ear.end(order.id)
+    said = [line.text for line in logs.newest(place.of(order).path, "std_out").lines]
+    # Of descriptors there are the three of every program, and the one that lists them.
+    assert said == ["wrote what is its own", "read its build", "0", "4"], isolation
+
+
+async def test_what_cannot_keep_programs_apart_is_not_chosen(tmp_path: Path) -> None:
+    assert await choose("auto", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) is None
+    assert await choose("none", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) == "none"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,133 @@
+"""Which OCI runtime works here, found by trying, and what it makes of a bundle: as root and as an ordinary user, over
+the disk and over memory (decisions 6.6).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.app.runtime import KEEPER
+from pyservice.runtime.contained import Contained, owner
+from pyservice.runtime.containers import PATH, SCRATCHES, Containers, Scratch, failure, place_beside
+from pyservice.runtime.isolations import choose_containers
+from pyservice.runtime.keeper import Folder, Spec
+from pyservice.runtime.layers import RootFolder
+from tests.patience import eventually
+from tests.programs.images import PROGRAM, needs_oci_runtime, server_program
+
+pytestmark = pytest.mark.anyio
+
+INSIDE: Final = Contained((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
+AS_NOBODY: Final = """
+import asyncio, concurrent.futures.thread, os, sys
+from pathlib import Path
+from pyservice.runtime.isolations import choose_containers
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+folder = Path(sys.argv[1])
+print(*asyncio.run(choose_containers(None, folder / "keeper", folder / "trials")))
+"""
+"""Python itself may be where only root is let in."""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Another user may go there."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@needs_oci_runtime
+async def test_the_runtime_of_this_machine_is_found(tmp_path: Path) -> None:
+    found, problem = await choose_containers(None, KEEPER, tmp_path)
+    assert found is not None, problem
+    assert shutil.which(found.runtime.name, path=PATH) == str(found.runtime)
+    assert list(tmp_path.iterdir()) == [], "nothing is left of trying"
+
+
+async def test_one_that_is_not_there_and_one_that_does_nothing_are_told(tmp_path: Path) -> None:
+    idle = tmp_path / "crun-that-does-nothing"
+    idle.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
+    idle.chmod(0o755)
+    for runtime, words in ((tmp_path / "nowhere", "nowhere"), (idle, "ended with 3")):
+        found, problem = await choose_containers(runtime, KEEPER, tmp_path / "trials")
+        assert found is None
+        assert str(runtime) in problem
+        assert words in problem
+
+
+@needs_oci_runtime
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user than root is tried by root")
+async def test_an_ordinary_user_runs_containers_as_well(open_folder: Path) -> None:
+    shutil.copy(KEEPER, open_folder / "keeper")
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(open_folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("Containers("), (done.stdout, done.stderr)
+
+
+@needs_oci_runtime
+@pytest.mark.parametrize("scratch", SCRATCHES)
+async def test_a_container_writes_over_its_root_and_the_root_stays_as_it_is(
+    tmp_path: Path, scratch: Scratch
+) -> None:
+    found, _ = await choose_containers(None, KEEPER, tmp_path)
+    assert found is not None
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / PROGRAM[1:]).write_bytes(server_program())
+    (root / PROGRAM[1:]).chmod(0o755)
+    RootFolder(root, owner(), lambda _: None)
+    run = Folder(tmp_path / "run")
+    containers = Containers(found.runtime, scratch, found.place)
+    command = containers.command(root, run.path, run.scratch)
+    run.prepare(Spec("run", command, Path("/"), {"PATH": PATH}, "processes"))
+    play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
+    containers.write_bundle(run.path, INSIDE, [PROGRAM], play)
+    run.start(KEEPER)
+
+    async def is_over() -> bool:
+        return not run.is_kept()
+
+    await eventually(is_over)
+    state = run.state()
+    assert state is not None
+    said = [line.text for line in run.lines()]
+    assert (state.status, state.exit_code, failure(run)) == ("ended", 3, None), said
+    assert said[1:] == [
+        "write /own written",
+        "write /tmp/own written",
+        "see / bin dev etc own proc tmp",
+    ]
+    assert sorted(path.name for path in root.iterdir()) == ["bin"]
+    is_on_disk = (run.scratch / "upper" / "own").exists()
+    assert is_on_disk == (scratch == "disk")
+
+
+@needs_oci_runtime
+@pytest.mark.skipif(os.geteuid() != 0, reason="a folder of the machine is written by root")
+async def test_data_may_be_where_containers_mount_elsewhere() -> None:
+    with tempfile.TemporaryDirectory(dir="/mnt") as name:
+        found, problem = await choose_containers(None, KEEPER, Path(name))
+        assert found is not None, problem
+        assert found.place != "/mnt"
+
+
+def test_containers_mount_over_nothing_that_is_needed() -> None:
+    assert place_beside(Path("/var/lib/data"), Path("/usr/bin/crun")) == "/mnt"
+    assert place_beside(Path("/mnt/data"), Path("/usr/bin/crun")) not in ("/mnt", None)
+    assert place_beside(*map(Path, ("/mnt/a", "/media/a", "/srv/a", "/opt/a", "/run/a"))) is None

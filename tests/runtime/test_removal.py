@@ -1,0 +1,40 @@
+"""What foreign programs leave is removed, whatever it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime.removal import remove_tree
+
+
+def test_folders_deeper_than_anybody_can_name_are_removed(tmp_path: Path) -> None:
+    root = tmp_path / "scratch"
+    root.mkdir()
+    at = os.open(root, os.O_RDONLY)
+    for _ in range(3_000):
+        os.mkdir("deep", dir_fd=at)
+        below = os.open("deep", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    with pytest.raises(RecursionError):
+        shutil.rmtree(root)
+    remove_tree(root)
+    assert not root.exists()
+    remove_tree(root)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("x")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "link").symlink_to(kept)
+    remove_tree(scratch)
+    assert not scratch.exists()
+    assert (kept / "file").exists()

@@ -1,0 +1,336 @@
+"""What is wanted is run once, what is not is stopped, what ended is told: with real keepers, over every state and over
+services that die in it (docs/servers.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from pyservice.runtime import runs
+from pyservice.runtime.orders import End, PortOrder, Resources
+from tests.runtime.node import CAPACITY, Place, build_of, is_alive, until
+
+pytestmark = pytest.mark.anyio
+
+GAME: Final = {"game": PortOrder(is_datagram=False)}
+DEAF: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
+
+
+# From being wanted to being over ------------------------------------------------------------------
+
+
+async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Place) -> None:
+    place.ear.stuck.add("placed")
+    order = place.want("echo $PORT_GAME; touch $HOME/here; exec sleep 3600", ports=GAME)
+    await until(lambda: "placed" in place.ear.tries)
+    assert not place.of(order).was_started(), "nothing runs before it is known where"
+    await place.anew()
+    place.supervisor.want(order)
+    await place.ear.told(order.id, "running")
+    [(address, number)] = (await place.ear.told(order.id, "placed")).values()
+    assert address == "127.0.0.1"
+    assert 12_000 <= number < 20_000
+    assert await place.lines(order, 1) == [str(number)]
+    pid = place.pid_of(order)
+    assert place.supervisor.end(order.id, 5_000)
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("stopped", 128 + 15)
+    assert not is_alive(pid)
+    assert place.ear.of(order.id) == ["placed", "running", "over"]
+    assert not (place.of(order).path / "scratch").exists()
+    assert [line.text for line in place.of(order).lines()] == [str(number)], "its log is kept"
+    assert place.supervisor.ids("server") == []
+    assert not place.supervisor.end(order.id)
+
+
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ("exit 0", ("exited", 0)),
+        ("echo no >&2; exit 7", ("exited", 7)),
+        ("kill -SEGV $$", ("killed", 128 + 11)),
+    ],
+)
+async def test_one_that_ends_by_itself_is_told_with_its_code(
+    place: Place, script: str, end: tuple[str, int]
+) -> None:
+    order = place.want(script)
+    told = await place.ear.end(order.id)
+    assert (told.reason, told.exit_code) == end
+    assert told.started_ms is not None
+
+
+async def test_what_can_never_run_is_told_with_a_sentence_and_leaves_no_process(
+    place: Place,
+) -> None:
+    place.store.archives |= {
+        UNUSABLE: b"no tar " * 100,
+        UNFINDABLE: build_of("nobody-has-this"),
+        BROKEN: build_of("./not-in-it"),
+    }
+    wanted = {
+        "is not a tar": place.want(build_id=UNUSABLE),
+        "nobody-has-this is not in any of": place.want(build_id=UNFINDABLE),
+        "not-in-it": place.want(build_id=BROKEN),
+        "there is no such build": place.want(build_id="0192f000-0000-7000-8000-0000000000ff"),
+        "a NUL": place.want("echo \0"),
+    }
+    ends = {sentence: await place.ear.end(order.id) for sentence, order in wanted.items()}
+    assert [end.reason for end in ends.values()] == [
+        *("build_unusable", "exec_failed", "exec_failed", "build_unusable", "exec_failed")
+    ]
+    for sentence, end in ends.items():
+        assert sentence in end.message
+        assert (end.exit_code, end.started_ms) == (None, None)
+    await until(lambda: not place.supervisor.runs)
+    begun = [order for order in wanted.values() if place.of(order).path.exists()]
+    assert begun == [wanted["not-in-it"]], "what no keeper began has no folder"
+    assert place.supervisor.free() == CAPACITY
+
+
+async def test_a_wish_repeated_is_one_process(place: Place) -> None:
+    order = place.want("echo $$; exec sleep 3600")
+    place.supervisor.want(order)
+    await place.ear.told(order.id, "running")
+    place.supervisor.want(order)
+    await place.anew()
+    place.supervisor.want(order)
+    place.supervisor.want(order)
+    place.supervisor.end(order.id, 5_000)
+    await place.ear.end(order.id)
+    place.supervisor.want(order)
+    await until(lambda: not place.supervisor.runs)
+    place.supervisor.want(order)
+    assert not place.supervisor.runs, "who wants it has not heard of its end yet"
+    assert len(await place.lines(order, 1)) == 1
+    assert place.ear.of(order.id).count("placed") == place.ear.of(order.id).count("over") == 1
+
+
+async def test_of_several_stops_the_soonest_wins(place: Place) -> None:
+    order = await place.running(DEAF)
+    await place.lines(order, 1)
+    for kill_timeout_ms in (3_600_000, 100, 60_000):
+        place.supervisor.end(order.id, kill_timeout_ms)
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
+
+
+async def test_without_a_deadline_the_one_that_it_was_ordered_with_counts(place: Place) -> None:
+    order = await place.running(DEAF, kill_timeout_ms=100)
+    await place.lines(order, 1)
+    place.supervisor.end(order.id)
+    assert (await place.ear.end(order.id)).exit_code == 128 + 9
+
+
+async def test_everything_can_be_ended_at_once(place: Place) -> None:
+    orders = [await place.running() for _ in range(3)]
+    waiting = place.want(resources=CAPACITY)
+    await place.supervisor.end_all()
+    ends = [await place.ear.end(order.id) for order in (*orders, waiting)]
+    assert {end.reason for end in ends} == {"stopped"}
+    assert place.ear.of(waiting.id) == ["over"]
+
+
+# Room on the node ---------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_room_gets_it_in_order(place: Place) -> None:
+    first = await place.running(resources=CAPACITY)
+    waiting = [place.want(resources=CAPACITY) for _ in range(3)]
+    await until(lambda: {place.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
+    assert place.supervisor.free() == Resources(0, 0)
+    for before, after in zip([first, *waiting], waiting, strict=False):
+        assert place.ear.of(after.id) == []
+        place.supervisor.end(before.id, 0)
+        await place.ear.told(after.id, "running")
+    started = [one for what, one, _ in place.ear.heard if what == "running"]
+    assert started == [first.id, *(one.id for one in waiting)]
+
+
+async def test_what_fits_is_not_kept_waiting_by_what_does_not(place: Place) -> None:
+    half = Resources(CAPACITY.cpu_millicores // 2, 64)
+    await place.running(resources=half)
+    large = place.want(resources=CAPACITY)
+    await place.running(resources=half)
+    assert place.ear.of(large.id) == []
+
+
+async def test_who_waits_too_long_for_room_is_told_how_much_there_was_not(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "WAITING_S", 0.05)
+    await place.running(resources=CAPACITY)
+    end = await place.ear.end(place.want(resources=Resources(20, 30)).id)
+    assert end == End("capacity", message="no room for 20 millicores and 30 MB on this node")
+
+
+# Whoever wants things run is away -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["placed", "running", "over"])
+async def test_what_is_not_heard_is_told_again_until_it_is_and_not_once_more(
+    place: Place, what: str
+) -> None:
+    place.ear.deaf.add(what)
+    order = place.want("trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done")
+    if what == "over":
+        await place.lines(order, 1)
+        place.supervisor.end(order.id)
+    await until(lambda: place.ear.tries.count(what) > 2)
+    assert what not in place.ear.of(order.id)
+    assert place.of(order).was_started() == (what != "placed")
+    place.ear.deaf.clear()
+    await place.ear.told(order.id, what)
+    await place.lines(order, 1)
+    place.supervisor.end(order.id)
+    assert (await place.ear.end(order.id)).exit_code == 3
+    assert place.ear.of(order.id) == ["placed", "running", "over"]
+
+
+async def test_one_whose_place_nobody_hears_is_not_started(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "STARTING_S", 0.05)
+    place.ear.deaf.add("placed")
+    order = place.want()
+    end = await place.ear.end(order.id)
+    assert end.reason == "lost"
+    assert "so it was not started" in end.message
+    await until(lambda: not place.of(order).path.exists())
+
+
+# Found again --------------------------------------------------------------------------------------
+
+
+async def _laid_out(place: Place) -> tuple[str, dict[str, tuple[str, int]]]:
+    """Id and place of one that a service left before it started it."""
+    place.ear.stuck.add("placed")
+    order = place.want(ports=GAME)
+    await until(lambda: "placed" in place.ear.tries)
+    placed = place.supervisor.runs[order.id].placed
+    assert placed is not None
+    await place.anew()
+    assert place.supervisor.ids("server") == [order.id]
+    return order.id, placed.backends
+
+
+async def test_one_that_was_laid_out_is_started_there_when_it_is_still_wanted(
+    place: Place,
+) -> None:
+    run_id, backends = await _laid_out(place)
+    assert place.ear.of(run_id) == []
+    place.supervisor.want(replace(place.order(ports=GAME), id=run_id))
+    await place.ear.told(run_id, "running")
+    assert await place.ear.told(run_id, "placed") == backends
+
+
+async def test_one_that_was_laid_out_and_is_not_wanted_any_more_is_never_started(
+    place: Place,
+) -> None:
+    run_id, _ = await _laid_out(place)
+    place.supervisor.only("lobby", [])
+    assert place.supervisor.ids("server") == [run_id], "it is no lobby"
+    place.supervisor.only("server", [])
+    assert (await place.ear.end(run_id)).reason == "stopped"
+    assert place.ear.of(run_id) == ["over"]
+    await until(lambda: not (place.folder / "servers" / run_id).exists())
+
+
+async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place) -> None:
+    order = await place.running(ports=GAME, resources=Resources(1_000, 500))
+    pid, backends = place.pid_of(order), await place.ear.told(order.id, "placed")
+    await place.anew()
+    assert place.supervisor.ids("server") == [order.id]
+    assert place.supervisor.free() == CAPACITY - order.resources
+    await until(lambda: place.ear.of(order.id).count("running") == 2)
+    place.supervisor.want(order)
+    assert (place.pid_of(order), is_alive(pid)) == (pid, True)
+    other = await place.running(ports=GAME)
+    assert await place.ear.told(other.id, "placed") != backends
+    place.supervisor.only("server", [other.id])
+    assert (await place.ear.end(order.id)).reason == "stopped"
+    assert not is_alive(pid)
+    assert place.supervisor.ids("server") == [other.id]
+
+
+async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: Place) -> None:
+    order = await place.running(DEAF)
+    await place.lines(order, 1)
+    place.supervisor.end(order.id, 300)
+    await until(lambda: _status(place, order.id) == "stopping")
+    pid = place.pid_of(order)
+    await place.anew()
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
+    assert not is_alive(pid)
+
+
+def _status(place: Place, run_id: str) -> str:
+    text = (place.folder / "servers" / run_id / "state").read_text()
+    return dict(line.split("=", 1) for line in text.splitlines())["status"]
+
+
+async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: Place) -> None:
+    order = await place.running("while [ ! -e $HOME/end ]; do sleep 0.02; done; exit 9")
+    await place.drop()
+    (place.of(order).scratch / "end").touch()
+    await until(lambda: _status(place, order.id) == "ended")
+    place.start()
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("exited", 9)
+    # And what was told is not told again by the next, unless it is asked for.
+    await until(lambda: not place.supervisor.runs)
+    await place.anew()
+    assert not place.supervisor.runs
+    place.supervisor.want(order)
+    await until(lambda: place.ear.of(order.id).count("over") == 2)
+    assert await place.ear.end(order.id) == end
+    assert place.ear.of(order.id).count("placed") == 1
+
+
+async def test_what_a_service_left_in_the_middle_of_laying_out_is_removed(place: Place) -> None:
+    await place.drop()
+    half = place.folder / "servers" / place.order().id
+    (half / "scratch").mkdir(parents=True)
+    (half / "spec").write_bytes(b"id=")
+    place.start()
+    assert not half.exists()
+    assert not place.supervisor.runs
+
+
+# Keepers that fail --------------------------------------------------------------------------------
+
+
+async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
+    order = await place.running()
+    pid = place.pid_of(order)
+    os.kill(place.keeper_of(order), signal.SIGKILL)
+    end = await place.ear.end(order.id)
+    assert end == End("lost", message="its keeper is gone and told no end")
+    await until(lambda: not is_alive(pid))
+    assert place.supervisor.free() == CAPACITY
+
+
+async def test_a_keeper_that_hears_nothing_is_ended_itself(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "DEAF_S", 0.1)
+    order = await place.running()
+    keeper = place.keeper_of(order)
+    os.kill(keeper, signal.SIGSTOP)
+    place.supervisor.end(order.id, 50)
+    assert (await place.ear.end(order.id)).reason == "lost"
+    await until(lambda: not is_alive(keeper))
+
+
+async def test_more_memory_than_it_may_have_ends_it(place: Place) -> None:
+    script = "x=$(head -c 80000000 /dev/zero | tr '\\0' x); sleep 3600"
+    order = place.want(script, resources=Resources(10, 16))
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("out_of_memory", 128 + 9)
