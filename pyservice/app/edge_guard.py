@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -22,8 +21,8 @@ from pyservice.settings import Settings
 
 BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 
+_LOCKS: Final = Path("/proc/locks")
 _LOOK_S: Final = 0.02
-_TAKEN: Final = 75
 _START_S: Final = 10.0
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
@@ -66,7 +65,7 @@ class EdgeGuard:
         while not stop.is_set():
             try:
                 await self._ensure()
-            except (OSError, EdgeGuardFailed) as error:
+            except (OSError, TimeoutError, EdgeGuardFailed) as error:
                 _log.error("edge-guard does not serve", error=str(error))
                 if is_first and self._is_vital:
                     failed()
@@ -113,7 +112,7 @@ class EdgeGuard:
         write_file(path, json.dumps(self._config, indent=1).encode())
         before = self._holder()
         self._process = await asyncio.to_thread(self._start, path)
-        await self._started(before)
+        await self._started()
         write_file(started, wanted.encode())
         self._pid = self._holder()
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
@@ -130,15 +129,32 @@ class EdgeGuard:
                 start_new_session=True,
             )
 
-    async def _started(self, before: int) -> None:
+    async def _started(self) -> None:
+        """Until it serves: the lock alone may be that of one that is about to fail."""
         assert self._process is not None
         async with asyncio.timeout(_START_S):
-            while self._holder() in (0, before):
+            while not await self._is_serving(self._process.pid):
                 if self._process.poll() is not None:
                     raise EdgeGuardFailed(
                         f"ended with {self._process.returncode}: {self._last_line()}"
                     )
                 await asyncio.sleep(_LOOK_S)
+
+    async def _is_serving(self, pid: int) -> bool:
+        if self._holder() != pid:
+            return False
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._folder / "admin.sock"))
+        except OSError:
+            return False
+        try:
+            writer.write(b"GET /readyz HTTP/1.0\r\nHost: edge-guard\r\n\r\n")
+            line = await reader.readline()
+        except OSError:
+            return False
+        finally:
+            writer.close()
+        return line.split(b" ")[1:2] == [b"200"]
 
     def _open_log(self) -> Any:
         path = self._folder / "log"
@@ -152,25 +168,25 @@ class EdgeGuard:
         return lines[-1] if lines else ""
 
     def _holder(self) -> int:
-        """Whoever has the lock; 0: nobody."""
+        """Whoever has the lock; 0: nobody. Trying to take it would be in the way of one that starts."""
+        path = self._folder / "LOCK"
         try:
-            descriptor = os.open(self._folder / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+            inode = path.stat().st_ino
+            text = path.read_text()
         except FileNotFoundError:
             return 0
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = os.read(descriptor, 32)
-            return int(text) if text.strip() else 0
-        finally:
-            os.close(descriptor)
-        return 0
+        is_held = any(
+            words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode)
+            for words in (line.split() for line in _LOCKS.read_text().splitlines())
+            if len(words) > 5 and words[1] != "->"
+        )
+        return int(text) if is_held and text.strip() else 0
 
     async def _until_it_ends(self, stop: asyncio.Event) -> None:
         try:
             descriptor = os.pidfd_open(self._pid)
-        except ProcessLookupError:
-            return
+        except OSError:
+            return  # it has ended already
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(descriptor, ended.set)
