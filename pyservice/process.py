@@ -130,7 +130,16 @@ class Parent:
 
     @property
     def is_alive(self) -> bool:
-        return os.getppid() == self.pid
+        return os.getppid() == self.pid and not self._is_dying
+
+    @property
+    def _is_dying(self) -> bool:
+        """Its main thread has ended; while others of its threads go on, for a moment, it is still our parent."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return True
+        return stat.rpartition(")")[2].split()[0] in "ZX"
 
     def share_its_end(self) -> bool:
         """From now on its death is a SIGTERM for us. False when it is dead already."""

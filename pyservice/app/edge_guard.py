@@ -111,7 +111,8 @@ class EdgeGuard:
         path = self._folder / "config.json"
         write_file(path, json.dumps(self._config, indent=1).encode())
         before = self._holder()
-        self._process = await asyncio.to_thread(self._start, path)
+        # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
+        self._process = self._start(path)
         await self._started()
         write_file(started, wanted.encode())
         self._pid = self._holder()
