@@ -27,13 +27,7 @@ class Processes:
         self.way_in = WayIn(
             job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
         )
-        tiers = {
-            tier.tier_name_id: (
-                1000 * tier.service_cores_numerator // tier.service_cores_denominator,
-                tier.memory,
-            )
-            for tier in settings.tiers
-        }
+        tiers = {tier.tier_name_id: (tier.millicores, tier.memory) for tier in settings.tiers}
         self.runners = Runners(engine, namespaces, self.way_in, tiers)
         self.making = Making(
             self.runners.can_start,

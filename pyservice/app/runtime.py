@@ -195,8 +195,7 @@ class Runtime:
 
     def _tier(self, name: str) -> TierSize:
         tier = self._tiers[name]
-        cores = 1000 * tier.service_cores_numerator // tier.service_cores_denominator
-        return TierSize(Resources(cores, tier.memory), tier.cpu)
+        return TierSize(Resources(tier.millicores, tier.memory), tier.cpu)
 
     def _api_url(self, http_address: str) -> str:
         url = self._settings.lobby_api_url or f"http://{reachable(http_address)}"

@@ -19,15 +19,7 @@ from pyservice.control.lobbies import FAILURES_OF_RUNS
 from pyservice.control.lobby_runs import Runs, api_variables
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.runtime.orders import (
-    KILL_TIMEOUT_MS,
-    Backend,
-    End,
-    Order,
-    PortOrder,
-    Resources,
-    Unheard,
-)
+from pyservice.runtime.orders import Backend, End, Order, PortOrder, Resources, Unheard
 from pyservice.storage import servers
 from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database, Record, Transaction
@@ -40,8 +32,6 @@ _MESSAGES: Final[Mapping[str, str]] = {
     "OUT_OF_MEMORY": "It used more memory than its resources allow, and was ended.",
     "LOST": "What kept it is gone, and nobody knows how it ended.",
 }
-
-__all__ = ["KILL_TIMEOUT_MS", "ServerRuns"]
 
 
 class ServerClient(Protocol):

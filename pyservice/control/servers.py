@@ -16,13 +16,13 @@ from pyservice.control.build_tags import read_filter
 from pyservice.control.changes import Changes, now_ms
 from pyservice.control.feeder import Away
 from pyservice.control.names import refuse
-from pyservice.control.server_runs import KILL_TIMEOUT_MS, ServerRuns
+from pyservice.control.server_runs import ServerRuns
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.reserved import HOST_PORTS, is_environment_name
-from pyservice.runtime.orders import Resources
+from pyservice.runtime.orders import KILL_TIMEOUT_MS, Resources
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Database, Record, Transaction
 

@@ -123,19 +123,16 @@ class ProcessRun:
 
 def place(order: Order, others: Iterable[Placed], node: Node) -> Placed:
     """Numbers and a user that no other run has. Raises process_ports.NoPorts."""
-    taken: dict[bool, set[int]] = {False: set(), True: set()}
+    # Whether it is a datagram port is not kept: a number is one run's in both families.
+    taken: set[int] = set()
     uids = set()
     for other in others:
         uids.add(other.uid)
-        for port in other.ports.values():
-            # Whether it is a datagram port is not kept: a number is one run's in both families.
-            taken[False].add(port.number)
-            taken[True].add(port.number)
+        taken |= {port.number for port in other.ports.values()}
     ports = {}
     for name, wanted in sorted(order.ports.items()):
-        ports[name] = port = _port(wanted, taken[wanted.is_datagram])
-        taken[False].add(port.number)
-        taken[True].add(port.number)
+        ports[name] = port = _port(wanted, taken)
+        taken.add(port.number)
     return Placed(
         order.owner,
         order.build_id,

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -137,11 +137,12 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until cancelled: hears keepers, and removes what is not needed any more."""
-        with contextlib.ExitStack() as open_:
-            open_.callback(self._notices.close)
+        try:
             while True:
                 await asyncio.to_thread(self._tidy, {run.build_id for run in self.runs.values()})
                 await asyncio.sleep(_TIDY_S)
+        finally:
+            self._notices.close()
 
     async def close(self) -> None:
         """What runs goes on without us."""
@@ -167,19 +168,17 @@ class Supervisor:
 
     def free(self) -> Resources:
         """What no run has of the node."""
-        free = self.capacity
-        for run in self.runs.values():
-            if run.has_room:
-                free = free - run.resources
-        return free
+        return self._without(run for run in self.runs.values() if run.has_room)
 
     def unclaimed(self) -> Resources:
         """What nothing has of the node, and nothing waits for."""
-        free = self.capacity
-        for run in self.runs.values():
-            if run.state != "ended":
-                free = free - run.resources
-        return free
+        return self._without(run for run in self.runs.values() if run.state != "ended")
+
+    def _without(self, runs: Iterable[Run]) -> Resources:
+        left = self.capacity
+        for run in runs:
+            left = left - run.resources
+        return left
 
     async def take_room(self, run: Run) -> None:
         """Waits until it fits."""

@@ -212,6 +212,11 @@ class Tier(_Section):
     service_cores_numerator: int = Field(ge=1, le=0xFFFF)
     service_cores_denominator: int = Field(ge=1, le=0xFFFF)
 
+    @property
+    def millicores(self) -> int:
+        """What it has of processors."""
+        return 1000 * self.service_cores_numerator // self.service_cores_denominator
+
 
 def _basic_tier(numerator: int, denominator: int) -> Tier:
     def part(whole: int) -> int:
