@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
@@ -238,9 +238,7 @@ class Run:
                     return self._stopping
                 await self._next_change(_LOOK_S)
         finally:
-            telling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await telling
+            await _cancelled(telling)
         return self._ended
 
     async def _stopping(self) -> Step:
@@ -331,11 +329,7 @@ class Run:
                 return working.result()
             raise Stopped
         finally:
-            for task in (working, stopping):
-                if not task.done():
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
+            await _cancelled(working, stopping)
 
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
@@ -352,3 +346,13 @@ class Run:
                     _log.warning("tried again", id=self.id, state=self.state, error=str(error))
             await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
             tried += 1
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+    """They are over, whatever they answered. That the caller is cancelled meanwhile is not mistaken for it."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()

@@ -145,7 +145,8 @@ class Supervisor:
             self._notices.close()
 
     async def close(self) -> None:
-        """What runs goes on without us."""
+        """What runs goes on without us. Nothing is begun any more."""
+        self._is_ending = True
         tasks = [run.task for run in self.runs.values() if run.task is not None]
         for task in tasks:
             task.cancel()

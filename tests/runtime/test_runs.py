@@ -4,6 +4,7 @@ services that die in it (docs/servers.md).
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from dataclasses import replace
@@ -43,9 +44,9 @@ async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Pla
     assert (end.reason, end.exit_code) == ("stopped", 128 + 15)
     assert not is_alive(pid)
     assert place.ear.of(order.id) == ["placed", "running", "over"]
+    await until(lambda: place.supervisor.ids("server") == [])
     assert not (place.of(order).path / "scratch").exists()
     assert [line.text for line in place.of(order).lines()] == [str(number)], "its log is kept"
-    assert place.supervisor.ids("server") == []
     assert not place.supervisor.end(order.id)
 
 
@@ -205,6 +206,23 @@ async def test_one_whose_place_nobody_hears_is_not_started(
     await until(lambda: not place.of(order).path.exists())
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_service_ends_in_whatever_moment_of_a_stop(place: Place, turns: int) -> None:
+    """Whoever would hear of the end is gone already."""
+    place.ear.stuck.add("placed")
+    place.ear.deaf.add("over")
+    order = place.want(ports=GAME)
+    await until(lambda: "placed" in place.ear.tries)
+    place.supervisor.end(order.id)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await place.drop()
+    place.supervisor.want(place.order())
+    going_on = [task for task in asyncio.all_tasks() if task.get_name().startswith("run ")]
+    assert going_on == [], "and nothing is begun"
+
+
 # Found again --------------------------------------------------------------------------------------
 
 
@@ -256,7 +274,7 @@ async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place
     place.supervisor.only("server", [other.id])
     assert (await place.ear.end(order.id)).reason == "stopped"
     assert not is_alive(pid)
-    assert place.supervisor.ids("server") == [other.id]
+    await until(lambda: place.supervisor.ids("server") == [other.id])
 
 
 async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: Place) -> None:
