@@ -174,7 +174,7 @@ class Runtime:
 
     def free(self) -> Resources:
         """What nothing has of this node."""
-        return Resources(0, 0) if self._supervisor is None else self._supervisor.free()
+        return Resources(0, 0) if self._supervisor is None else self._supervisor.room.free
 
     def folder_of(self, run_id: str) -> Path:
         """Where a run is, whether it is there or not."""
@@ -203,7 +203,7 @@ class Runtime:
 
     def _told_capacity(self) -> runtime_pb2.Capacity:
         cpu_millicores, memory_mb = self._capacity
-        free = self._capacity if self._supervisor is None else self._supervisor.unclaimed()
+        free = self._capacity if self._supervisor is None else self._supervisor.room.unclaimed
         return runtime_pb2.Capacity(
             kinds=self.kinds(),
             cpu_millicores=cpu_millicores,

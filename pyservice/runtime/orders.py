@@ -30,6 +30,12 @@ class Resources(NamedTuple):
             self.cpu_millicores - other.cpu_millicores, self.memory_mb - other.memory_mb
         )
 
+    def plus(self, other: Resources) -> Resources:
+        """Both together: `+` is that of tuples."""
+        return Resources(
+            self.cpu_millicores + other.cpu_millicores, self.memory_mb + other.memory_mb
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PortOrder:

@@ -1,7 +1,7 @@
 """Game servers as processes of this node, each under a keeper (decisions 6.6); those in containers, too.
 
-Owns how a run is laid out: its folder, the ports that it binds, whom it runs as, what it may see, and all of its
-environment. When it is started and stopped is the supervisor's.
+Owns how a run is laid out: its folder, what it may see, and all of its environment. When it is started and stopped is
+the supervisor's.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyservice.runtime import containers, process_ports
+from pyservice.runtime import containers
 from pyservice.runtime.builds import Build
 from pyservice.runtime.contained import Contained, program_in
 from pyservice.runtime.containers import Containers
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.environment import ProcessPort, environment, port_variables, replaced
+from pyservice.runtime.environment import environment, port_variables, replaced
 from pyservice.runtime.keeper import Folder, Isolation, Spec
-from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
+from pyservice.runtime.orders import Order, Placed
 from pyservice.runtime.removal import remove_tree
 
 KINDS: Final = ("archive",)
@@ -29,8 +29,6 @@ PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 _PLACED: Final = "placed.json"
 _TOLD: Final = "told"
-_UID_FIRST: Final = 2_000_000
-_UIDS: Final = 65_536
 
 
 class CannotRun(Exception):
@@ -119,42 +117,6 @@ class ProcessRun:
     def told_s(self) -> float:
         """When its end became known, in seconds since the Unix epoch."""
         return (self.folder.path / _TOLD).stat().st_mtime
-
-
-def place(order: Order, others: Iterable[Placed], node: Node) -> Placed:
-    """Numbers and a user that no other run has. Raises process_ports.NoPorts."""
-    # Whether it is a datagram port is not kept: a number is one run's in both families.
-    taken: set[int] = set()
-    uids = set()
-    for other in others:
-        uids.add(other.uid)
-        taken |= {port.number for port in other.ports.values()}
-    ports = {}
-    for name, wanted in sorted(order.ports.items()):
-        ports[name] = port = _port(wanted, taken)
-        taken.add(port.number)
-    return Placed(
-        order.owner,
-        order.build_id,
-        order.resources,
-        order.tier,
-        ports,
-        _free_uid(uids) if node.has_users else 0,
-        order.kill_timeout_ms,
-    )
-
-
-def _port(wanted: PortOrder, taken: set[int]) -> ProcessPort:
-    if wanted.span is not None:
-        return ProcessPort(0, *wanted.span, is_direct=True)
-    if wanted.fixed:
-        return ProcessPort(wanted.fixed, is_direct=True)
-    return ProcessPort(process_ports.draw(taken, is_datagram=wanted.is_datagram, address=ADDRESS))
-
-
-def _free_uid(taken: set[int]) -> int:
-    """A user of its own: processes of two runs cannot touch each other's."""
-    return next(uid for uid in range(_UID_FIRST, _UID_FIRST + _UIDS) if uid not in taken)
 
 
 def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder) -> Spec:

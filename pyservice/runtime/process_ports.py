@@ -6,20 +6,26 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Final
 
 FIRST: Final = 12_000
 LAST: Final = 19_999
+_GUESSES: Final = 32
 
 
 class NoPorts(Exception):
     """None is left."""
 
 
-def draw(taken: Collection[int], *, is_datagram: bool, address: str = "127.0.0.1") -> int:
+def draw(is_taken: Callable[[int], bool], *, is_datagram: bool, address: str = "127.0.0.1") -> int:
     """One that nobody of ours has and that is free on this machine. Raises NoPorts."""
-    left = [number for number in range(FIRST, LAST + 1) if number not in taken]
+    for _ in range(_GUESSES):
+        number = random.randint(FIRST, LAST)
+        if not is_taken(number) and _is_free(number, address, is_datagram=is_datagram):
+            return number
+    # Few are left: all are looked at.
+    left = [number for number in range(FIRST, LAST + 1) if not is_taken(number)]
     random.shuffle(left)
     for number in left:
         if _is_free(number, address, is_datagram=is_datagram):

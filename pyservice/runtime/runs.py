@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.runtime import process
 from pyservice.runtime.builds import Build, Builds, BuildUnusable, NoRoom
 from pyservice.runtime.keeper import KeeperFailed
 from pyservice.runtime.orders import End, Hearing, Order, Owner, Placed, Resources, Unheard
+from pyservice.runtime.places import Places
 from pyservice.runtime.process import CannotRun, Node, ProcessRun
 from pyservice.runtime.process_ports import NoPorts
+from pyservice.runtime.room import Room
 
 WAITING_S: Final = 300.0
 """For so long one waits for room on the node."""
@@ -51,10 +52,11 @@ class Home(Protocol):
     @property
     def node(self) -> Node: ...
     def hearing(self, owner: Owner) -> Hearing: ...
-    def placed(self) -> list[Placed]: ...
+    @property
+    def room(self) -> Room: ...
+    @property
+    def places(self) -> Places: ...
     async def in_thread(self, work: Callable[[], _Result]) -> _Result: ...
-    async def take_room(self, run: Run) -> None: ...
-    async def give_room(self, run: Run) -> None: ...
 
 
 class Run:
@@ -72,7 +74,8 @@ class Run:
         self.id = found.id
         self.placed = placed
         self.state = "found"
-        self.has_room = placed is not None
+        self._has_claim = True
+        self._has_room = placed is not None
         self.changed = asyncio.Event()
         """Its keeper said something, or it is not wanted any more."""
         self.task: asyncio.Task[None] | None = None
@@ -157,7 +160,10 @@ class Run:
     async def _waiting(self) -> Step:
         """For room on the node."""
         try:
-            await self._before(WAITING_S, self._home.take_room(self))
+            if self._home.room.take(self.resources):
+                self._has_room = True
+            else:
+                await self._before(WAITING_S, self._room())
         except TimeoutError:
             wanted = self.resources
             return self._over(
@@ -167,6 +173,11 @@ class Run:
                 )
             )
         return self._preparing
+
+    async def _room(self) -> None:
+        await self._home.room.wait(self.resources)
+        # Here: who gave up waiting at this moment has it all the same.
+        self._has_room = True
 
     async def _preparing(self) -> Step:
         """Its build is unpacked, unless it is."""
@@ -192,7 +203,7 @@ class Run:
         assert order is not None
         assert build is not None
         try:
-            placed = self.placed = process.place(order, home.placed(), home.node)
+            placed = self.placed = self.placed or home.places.draw(order)
             await home.in_thread(lambda: self._found.lay_out(order, build, placed, home.node))
         except NoPorts:
             return self._over(End("no_ports", message="no port of this node is free"))
@@ -263,7 +274,9 @@ class Run:
     async def _ended(self) -> None:
         """Told until it is heard."""
         end = self._end or self._observed()
-        await self._home.give_room(self)
+        if self._has_claim:
+            self._has_claim = False
+            self._home.room.end(self.resources, was_held=self._has_room)
         _log.info(
             f"{self.owner} ended",
             id=self.id,

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,8 +24,10 @@ from typing import Final, TypeVar
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.notices import Notices
-from pyservice.runtime.orders import Hearing, Order, Owner, Placed, Resources
+from pyservice.runtime.orders import Hearing, Order, Owner, Resources
+from pyservice.runtime.places import Places
 from pyservice.runtime.process import Node, ProcessRun
+from pyservice.runtime.room import Room
 from pyservice.runtime.runs import Run
 
 LOGS_KEPT_S: Final = 7 * 24 * 3600.0
@@ -58,13 +60,13 @@ class Supervisor:
         self.folder = folder
         self.builds = builds
         self.node = node
-        self.capacity = capacity
+        self.room = Room(capacity)
+        self.places = Places(has_users=node.has_users)
         self.runs: dict[str, Run] = {}
         self._hearing = hearing
         self._is_disk_full = is_disk_full
         self._hear = noticed
         self._threads = ThreadPoolExecutor(_STARTERS, thread_name_prefix="runtime")
-        self._room = asyncio.Condition()
         self._notices = Notices(node.notify, self._noticed)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -159,51 +161,26 @@ class Supervisor:
         """Who wants this owner's runs."""
         return self._hearing[owner]
 
-    def placed(self) -> list[Placed]:
-        """What all runs have."""
-        return [run.placed for run in self.runs.values() if run.placed is not None]
-
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
         """What blocks for some milliseconds. What has begun is not cut off."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def free(self) -> Resources:
-        """What no run has of the node."""
-        return self._without(run for run in self.runs.values() if run.has_room)
-
-    def unclaimed(self) -> Resources:
-        """What nothing has of the node, and nothing waits for."""
-        return self._without(run for run in self.runs.values() if run.state != "ended")
-
-    def _without(self, runs: Iterable[Run]) -> Resources:
-        left = self.capacity
-        for run in runs:
-            left = left - run.resources
-        return left
-
-    async def take_room(self, run: Run) -> None:
-        """Waits until it fits."""
-        async with self._room:
-            while not run.resources.fits(self.free()):
-                await self._room.wait()
-            run.has_room = True
-
-    async def give_room(self, run: Run) -> None:
-        """It is over."""
-        async with self._room:
-            run.has_room = False
-            self._room.notify_all()
 
     # Inside
 
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run
+        self.room.claim(run.resources)
+        if run.placed is not None:
+            self.places.keep(run.placed)
+            self.room.hold(run.resources)
         self._idle.clear()
         run.task = asyncio.create_task(self._live(run), name=f"run {run.id}")
 
     async def _live(self, run: Run) -> None:
         await run.live()
         del self.runs[run.id]
+        if run.placed is not None:
+            self.places.give_back(run.placed)
         self._told[run.id] = None
         if len(self._told) > _TOLD_MAX:
             del self._told[next(iter(self._told))]

@@ -92,7 +92,7 @@ async def test_what_can_never_run_is_told_with_a_sentence_and_leaves_no_process(
     await until(lambda: not place.supervisor.runs)
     begun = [order for order in wanted.values() if place.of(order).path.exists()]
     assert begun == [wanted["not-in-it"]], "what no keeper began has no folder"
-    assert place.supervisor.free() == CAPACITY
+    assert place.supervisor.room.free == CAPACITY
 
 
 async def test_a_wish_repeated_is_one_process(place: Place) -> None:
@@ -145,7 +145,7 @@ async def test_who_waits_for_room_gets_it_in_order(place: Place) -> None:
     first = await place.running(resources=CAPACITY)
     waiting = [place.want(resources=CAPACITY) for _ in range(3)]
     await until(lambda: {place.supervisor.runs[one.id].state for one in waiting} == {"waiting"})
-    assert place.supervisor.free() == Resources(0, 0)
+    assert place.supervisor.room.free == Resources(0, 0)
     for before, after in zip([first, *waiting], waiting, strict=False):
         assert place.ear.of(after.id) == []
         place.supervisor.end(before.id, 0)
@@ -265,7 +265,7 @@ async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place
     pid, backends = place.pid_of(order), await place.ear.told(order.id, "placed")
     await place.anew()
     assert place.supervisor.ids("server") == [order.id]
-    assert place.supervisor.free() == CAPACITY - order.resources
+    assert place.supervisor.room.free == CAPACITY - order.resources
     await until(lambda: place.ear.of(order.id).count("running") == 2)
     place.supervisor.want(order)
     assert (place.pid_of(order), is_alive(pid)) == (pid, True)
@@ -332,7 +332,7 @@ async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
     end = await place.ear.end(order.id)
     assert end == End("lost", message="its keeper is gone and told no end")
     await until(lambda: not is_alive(pid))
-    assert place.supervisor.free() == CAPACITY
+    assert place.supervisor.room.free == CAPACITY
 
 
 async def test_a_keeper_that_hears_nothing_is_ended_itself(
