@@ -21,9 +21,10 @@ const WAIT_MS: u32 = 15_000;
 /// How much later than that an answer is given up.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Between questions that failed.
+/// Between questions that failed. However long the data plane is away: a question that finds nobody is one connect()
+/// to a unix socket, and lobbies that start after its return wait for the next one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// How many outcomes go with one question.
 const OUTCOMES: usize = 2_000;
@@ -125,7 +126,7 @@ impl Source {
         self.not_before = None;
     }
 
-    /// None came: the next question waits, each time for longer.
+    /// None came: the next question waits, at first each time for longer.
     pub fn failed(&mut self) {
         self.not_before = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -174,6 +175,18 @@ mod tests {
             [Outcome::Removed("b".to_owned())],
             "what came after the question is still to be told"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_data_plane_that_was_away_for_hours_is_asked_a_moment_after_it_is_back() {
+        let mut source = source();
+        (0..1_000).for_each(|_| source.failed());
+        let question = source.question((0, 0), true);
+        let begun = Instant::now();
+        assert!(source.ask(&question).await.is_err(), "nobody is there");
+        let waited = begun.elapsed();
+        assert!(waited <= Duration::from_millis(250), "{waited:?} without a question");
+        assert!(waited >= Duration::from_millis(200), "{waited:?}: questions do not wait for each other");
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use rustix::process::{getpid, set_child_subreaper, umask};
 
 use crate::isolation::Cage;
 use crate::log::Log;
+use crate::nursery::Told;
 use crate::program::{self, Detached};
 use crate::run::{self, Run};
 use crate::scribe::{Desk, Scribe};
@@ -45,6 +46,18 @@ pub enum Refusal {
     Gone,
 }
 
+impl Refusal {
+    /// The exit status that tells it.
+    pub const fn status(&self) -> u8 {
+        match self {
+            Self::Taken => 75,
+            Self::Spec(_) => 78,
+            Self::Disk(_) => 74,
+            Self::Gone => 70,
+        }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,14 +75,63 @@ impl From<io::Error> for Refusal {
     }
 }
 
+/// Who waits to hear that the run has begun.
+pub enum Caller {
+    /// The process that was called with the folder.
+    Process(File),
+    /// The nursery, for somebody who asked it.
+    Nursery(Told),
+}
+
+impl Caller {
+    fn begun(self) {
+        match self {
+            Self::Process(mut to) => drop(to.write_all(&[BEGUN])),
+            Self::Nursery(told) => told.tell(0, ""),
+        }
+    }
+
+    fn failed(self, error: io::Error) {
+        match self {
+            Self::Process(mut to) => drop(to.write_all(error.to_string().as_bytes())),
+            Self::Nursery(told) => {
+                let refusal = Refusal::Disk(error);
+                told.tell(refusal.status(), &refusal.to_string());
+            }
+        }
+    }
+}
+
+/// A run of which nothing has begun, and whose lock is ours.
+pub struct Prepared {
+    _lock: File,
+    spec: Spec,
+    states: StateFile,
+    log: Log,
+    control: File,
+    cage: Cage,
+}
+
 /// Runs what is in the folder. Returns in the caller's process once the run has begun or was refused; it goes on in
 /// another one, which belongs to nobody.
 pub fn keep(folder: &Path) -> Result<(), Refusal> {
+    let prepared = prepare(folder)?;
+    match program::detach()? {
+        Detached::Here(begun) => go_on(prepared, Caller::Process(begun)),
+        Detached::Elsewhere(told) if told == [BEGUN] => {}
+        Detached::Elsewhere(told) if told.is_empty() => return Err(Refusal::Gone),
+        Detached::Elsewhere(told) => return Err(io::Error::other(String::from_utf8_lossy(&told)).into()),
+    }
+    Ok(())
+}
+
+/// Takes the lock and reads what is to be run.
+pub fn prepare(folder: &Path) -> Result<Prepared, Refusal> {
     // Whoever starts it, what the program makes is as usual; what is the keeper's says who may read it.
     umask(Mode::WGRP | Mode::WOTH);
     let folder = fs::canonicalize(folder).map_err(|error| named("folder", error))?;
     let states = StateFile::new(&folder)?;
-    let _lock = take_lock(&folder.join("lock"), &states)?;
+    let lock = take_lock(&folder.join("lock"), &states)?;
     if states.exists() {
         return Err(Refusal::Taken);
     }
@@ -78,35 +140,33 @@ pub fn keep(folder: &Path) -> Result<(), Refusal> {
     let log = Log::create(&folder.join("log"), spec.log_bytes_max).map_err(|error| named("log", error))?;
     let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
     let cage = Cage::new(&spec, &folder)?;
-    let mut begun = match program::detach()? {
-        Detached::Here(begun) => begun,
-        Detached::Elsewhere(told) if told == [BEGUN] => return Ok(()),
-        Detached::Elsewhere(told) if told.is_empty() => return Err(Refusal::Gone),
-        Detached::Elsewhere(told) => return Err(io::Error::other(String::from_utf8_lossy(&told)).into()),
-    };
+    Ok(Prepared { _lock: lock, spec, states, log, control, cage })
+}
+
+const BEGUN: u8 = b'+';
+
+/// From its start to its end, which is recorded, whatever it is.
+pub fn go_on(prepared: Prepared, caller: Caller) {
+    let Prepared { _lock, spec, states, log, control, cage } = prepared;
     let begin = || -> io::Result<(State, File)> {
         let state = State::starting();
-        let signals = signal_descriptor()?;
+        let signals = signal_descriptor(&OURS)?;
         set_child_subreaper(Some(getpid()))?;
         // From here on nobody may start it again, whatever happens.
         states.write(&state)?;
         Ok((state, signals))
     };
-    let (state, signals) = match begin() {
-        Ok(both) => both,
-        Err(error) => {
-            let _ = begun.write_all(error.to_string().as_bytes());
-            return Err(error.into());
+    match begin() {
+        Err(error) => caller.failed(error),
+        Ok((state, signals)) => {
+            let desk = Arc::new(Desk::default());
+            let scribe = Scribe::new(desk.clone(), log, states, spec.notify.clone(), spec.id.clone());
+            play(Run::new(spec, state, desk, control), cage, scribe, &signals, caller);
         }
-    };
-    let desk = Arc::new(Desk::default());
-    let scribe = Scribe::new(desk.clone(), log, states, spec.notify.clone(), spec.id.clone());
-    play(Run::new(spec, state, desk, control), cage, scribe, signals, begun)
+    }
 }
 
-const BEGUN: u8 = b'+';
-
-fn play(mut run: Run, cage: Cage, scribe: Scribe, signals: File, mut begun: File) -> Result<(), Refusal> {
+fn play(mut run: Run, cage: Cage, scribe: Scribe, signals: &File, caller: Caller) {
     let started = program::start(&run.spec, cage);
     // Not before: who forks has one thread.
     let writer = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || scribe.run());
@@ -114,8 +174,7 @@ fn play(mut run: Run, cage: Cage, scribe: Scribe, signals: File, mut begun: File
         Ok(writer) => writer,
         Err(error) => {
             run::kill_all();
-            let _ = begun.write_all(error.to_string().as_bytes());
-            return Err(error.into());
+            return caller.failed(error);
         }
     };
     let program = match started {
@@ -131,15 +190,13 @@ fn play(mut run: Run, cage: Cage, scribe: Scribe, signals: File, mut begun: File
         }
     };
     run.desk.wait_recorded(RECORDED_MOST);
-    let _ = begun.write_all(&[BEGUN]);
-    drop(begun);
+    caller.begun();
     if let Some(program) = program {
-        run.keep(program, &signals);
+        run.keep(program, signals);
         run.end();
     }
     // Until the disk takes the end the run is not over for anybody.
     let _ = writer.join();
-    Ok(())
 }
 
 /// Who only looks whether somebody has it has it for a moment: where no run began it is tried again.
@@ -167,13 +224,16 @@ fn open_control(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// SIGCHLD and the usual ways to end a process, as a descriptor.
-fn signal_descriptor() -> io::Result<File> {
+/// Ends of processes, and the usual ways to end one.
+const OURS: [libc::c_int; 5] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
+
+/// Signals as a descriptor; they are not delivered otherwise any more.
+pub fn signal_descriptor(signals: &[libc::c_int]) -> io::Result<File> {
     // SAFETY: plain calls with valid arguments; the descriptor is owned from here on.
     unsafe {
         let mut ours: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut ours);
-        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+        for &signal in signals {
             libc::sigaddset(&raw mut ours, signal);
         }
         libc::sigprocmask(libc::SIG_BLOCK, &raw const ours, std::ptr::null_mut());

@@ -7,6 +7,8 @@
 //! Ends with 0 when the run has begun, or could not begin and that is recorded; 64 when it is called wrongly, 70 when
 //! the keeper was killed before the run had begun, 74 when the disk fails, 75 when the folder is somebody else's or was
 //! run before, 78 when `spec` cannot be used.
+//!
+//! `hosting-keeper --nursery <folder of runs>` does the same for each folder that it is told, without a program to load.
 
 mod control;
 mod isolation;
@@ -14,34 +16,41 @@ mod keeper;
 mod lines;
 mod log;
 mod memory;
+mod nursery;
 mod program;
 mod run;
 mod scribe;
 mod spec;
 mod state;
 mod times;
+mod title;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
 use keeper::Refusal;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
-    let (Some(folder), None) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: hosting-keeper <folder>");
-        return ExitCode::from(64);
-    };
-    match keeper::keep(Path::new(&folder)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(refusal) => {
-            eprintln!("{}: {refusal}", Path::new(&folder).display());
-            ExitCode::from(match refusal {
-                Refusal::Taken => 75,
-                Refusal::Spec(_) => 78,
-                Refusal::Disk(_) => 74,
-                Refusal::Gone => 70,
-            })
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match &arguments[..] {
+        [word, runs] if word == "--nursery" => match nursery::serve(Path::new(runs)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error}", Path::new(runs).display());
+                ExitCode::from(Refusal::Disk(error).status())
+            }
+        },
+        [folder] => match keeper::keep(Path::new(folder)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(refusal) => {
+                eprintln!("{}: {refusal}", Path::new(folder).display());
+                ExitCode::from(refusal.status())
+            }
+        },
+        _ => {
+            eprintln!("usage: hosting-keeper <folder>, or hosting-keeper --nursery <folder of runs>");
+            ExitCode::from(64)
         }
     }
 }

@@ -273,7 +273,7 @@ extern "C" fn pass_on(signal: libc::c_int) {
 }
 
 /// None in the child. The keeper has one thread, so the child may do whatever the keeper may.
-fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
+pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM this is fork, with namespaces of its own for the child.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(namespaces | libc::SIGCHLD), 0, 0, 0, 0) };
     match pid {
@@ -301,6 +301,12 @@ pub fn detach() -> io::Result<Detached> {
         return Ok(Detached::Elsewhere(told));
     }
     drop(begun);
+    leave()?;
+    Ok(Detached::Here(File::from(begun_end)))
+}
+
+/// Away from the caller's session, folder and streams.
+pub fn leave() -> io::Result<()> {
     let _ = setsid();
     // The caller's folder is nobody's any more.
     chdir("/")?;
@@ -309,7 +315,7 @@ pub fn detach() -> io::Result<Detached> {
         // SAFETY: both are open descriptors of this process.
         unsafe { libc::dup2(null.as_raw_fd(), number) };
     }
-    Ok(Detached::Here(File::from(begun_end)))
+    Ok(())
 }
 
 fn reset_signals() {

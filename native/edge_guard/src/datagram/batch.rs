@@ -1,4 +1,5 @@
-//! Many datagrams by one system call: recvmmsg(2) and sendmmsg(2) over memory that is set up once.
+//! Many datagrams by one system call: recvmmsg(2) and sendmmsg(2) over memory that is set up once. One datagram of a
+//! connected socket goes by recv(2) and send(2), which the system has less to read for.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -52,6 +53,10 @@ impl Batch {
     /// Receives into the places from `first` on, at most `most`; says how many came.
     pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, with_names: bool) -> io::Result<usize> {
         let count = most.min(BATCH - first);
+        if count == 1 && !with_names {
+            self.lengths[first] = self.receive_one(fd, first)?;
+            return Ok(1);
+        }
         for place in first..first + count {
             self.iovecs[place].iov_len = LARGEST;
             let message = &mut self.messages[place].msg_hdr;
@@ -71,6 +76,12 @@ impl Batch {
             self.lengths[place] = self.messages[place].msg_len as usize;
         }
         Ok(came)
+    }
+
+    fn receive_one(&mut self, fd: RawFd, place: usize) -> io::Result<usize> {
+        // SAFETY: the place has room for the largest datagram and lives as long as self.
+        let came = unsafe { libc::recv(fd, self.iovecs[place].iov_base, LARGEST, libc::MSG_DONTWAIT) };
+        usize::try_from(came).map_err(|_| io::Error::last_os_error())
     }
 
     /// Whom the datagram in a place came from.
@@ -102,18 +113,19 @@ impl Batch {
         // A connected socket first tells of what an earlier datagram met (nobody listened): once is enough to hear it.
         let mut may_repeat = is_connected;
         while next < places.end {
-            let messages = &raw mut self.messages[next];
-            let count = (places.end - next) as u32;
-            // SAFETY: `count` messages follow, each of which points to bytes and an address that live as long as self.
-            let taken = unsafe { libc::sendmmsg(fd, messages, count, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-            match usize::try_from(taken) {
+            let taken = if is_connected && places.end - next == 1 {
+                self.send_one(fd, next)
+            } else {
+                self.send_many(fd, next..places.end)
+            };
+            match taken {
                 Ok(taken) => {
                     sent.datagrams += taken as u64;
                     sent.bytes += self.lengths[next..next + taken].iter().sum::<usize>() as u64;
                     next += taken;
                 }
-                Err(_) if std::mem::take(&mut may_repeat) && is_echo(&io::Error::last_os_error()) => {}
-                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if std::mem::take(&mut may_repeat) && is_echo(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sent.dropped += (places.end - next) as u64;
                     break;
                 }
@@ -124,6 +136,23 @@ impl Batch {
             }
         }
         sent
+    }
+
+    /// Says how many were taken: one.
+    fn send_one(&self, fd: RawFd, place: usize) -> io::Result<usize> {
+        let part = &self.iovecs[place];
+        // SAFETY: the bytes live as long as self.
+        let sent = unsafe { libc::send(fd, part.iov_base, part.iov_len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
+    }
+
+    /// Says how many were taken, from the first on.
+    fn send_many(&mut self, fd: RawFd, places: std::ops::Range<usize>) -> io::Result<usize> {
+        let messages = &raw mut self.messages[places.start];
+        // SAFETY: so many messages follow, each of which points to bytes and an address that live as long as self.
+        let taken =
+            unsafe { libc::sendmmsg(fd, messages, places.len() as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Session {
     pub use_of_place: u32,
     rank: Rank,
     last_ms: u64,
+    /// The turn in which there was something to read for the last time.
+    last_turn: u64,
     before: Option<usize>,
     after: Option<usize>,
 }
@@ -112,6 +114,7 @@ impl Sessions {
             use_of_place,
             rank,
             last_ms: now_ms,
+            last_turn: 0,
             before: None,
             after: None,
         });
@@ -131,6 +134,11 @@ impl Sessions {
     pub fn answered(&mut self, place: usize, now_ms: u64) {
         let rank = self.all[place].rank.max(Rank::Answered);
         self.used(place, rank, now_ms);
+    }
+
+    /// There is something to read in this turn; says whether there was in the one before, so that more may wait.
+    pub fn has_more(&mut self, place: usize, turn: u64) -> bool {
+        std::mem::replace(&mut self.all[place].last_turn, turn) + 1 == turn
     }
 
     /// Ends one.
@@ -255,6 +263,14 @@ mod tests {
         sessions.remove(a);
         assert_eq!(sessions.idle(60, 60), None);
         assert_eq!(sessions.idle(90, 60), Some(b));
+    }
+
+    #[test]
+    fn more_is_expected_only_of_whom_the_turn_before_had_something() {
+        let mut sessions = Sessions::default();
+        let place = begin(&mut sessions, 1, 0);
+        let expected: Vec<bool> = [5, 7, 8, 9, 11].map(|turn| sessions.has_more(place, turn)).into();
+        assert_eq!(expected, [false, false, true, true, false]);
     }
 
     #[test]

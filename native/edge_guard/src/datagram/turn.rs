@@ -20,7 +20,8 @@ use crate::metrics::{Counters, Drop, End, Way};
 /// How many descriptors are looked at in one turn.
 const EVENTS: usize = 256;
 
-/// How many datagrams of one session are read before others get their turn.
+/// How many datagrams of one session are read before others get their turn. Most have one, so more are asked for only
+/// where the turn before had some, too.
 const OF_ONE: usize = 16;
 
 /// How often idle sessions are looked for.
@@ -48,6 +49,7 @@ pub struct Turns {
     sessions: Sessions,
     batch: Batch,
     begun: Instant,
+    turn: u64,
     now_ms: u64,
     swept_ms: u64,
     may_begin: u64,
@@ -75,6 +77,7 @@ impl Turns {
             sessions: Sessions::default(),
             batch: Batch::new(),
             begun: Instant::now(),
+            turn: 0,
             now_ms: 0,
             swept_ms: 0,
             may_begin: bounds.sessions_per_second as u64,
@@ -89,6 +92,7 @@ impl Turns {
         let mut events: [libc::epoll_event; EVENTS] = unsafe { std::mem::zeroed() };
         loop {
             let count = self.epoll.wait(&mut events, if self.sessions.len() > 0 { SWEEP_MS as i32 } else { 1_000 });
+            self.turn += 1;
             self.now_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             if !self.is_resting {
                 self.back(&events[..count]);
@@ -158,11 +162,12 @@ impl Turns {
             let place = (token & 0x7fff_ffff) as usize;
             let Some(session) = self.sessions.get(place, (token >> 31) as u32) else { continue };
             let (client, port, fd) = (session.client, session.port, session.socket.as_raw_fd());
-            if through.is_some_and(|through| through != port) || BATCH - filled < OF_ONE {
+            let most = if self.sessions.has_more(place, self.turn) { OF_ONE } else { 1 };
+            if through.is_some_and(|through| through != port) || BATCH - filled < most {
                 self.flush(through, &mut filled);
             }
             through = Some(port);
-            match self.batch.receive(fd, filled, OF_ONE, false) {
+            match self.batch.receive(fd, filled, most, false) {
                 Ok(count) => {
                     (filled..filled + count).for_each(|at| self.batch.address_to(at, client));
                     filled += count;

@@ -48,6 +48,30 @@ fn the_largest_and_the_empty_datagram_pass_whole() {
 }
 
 #[test]
+fn a_burst_of_the_process_arrives_whole_and_in_order_beside_single_answers() {
+    const BURST: u32 = 200;
+    let guard = Guard::start_with(json!({"workers": 1}));
+    let port = free_port();
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    guard.source.serve_route(&route("a", "udp", port, server.local_addr().ok()));
+    let players = [speak(port), speak(port)];
+    let sessions = players.each_ref().map(|player| {
+        player.send(b"in").unwrap();
+        server.recv_from(&mut [0; 8]).unwrap().1
+    });
+    for number in 0..BURST {
+        server.send_to(&number.to_le_bytes(), sessions[0]).unwrap();
+    }
+    server.send_to(b"one", sessions[1]).unwrap();
+    let mut answer = [0; 8];
+    for number in 0..BURST {
+        assert_eq!(players[0].recv(&mut answer).unwrap(), 4, "the rest of {BURST} after {number}");
+        assert_eq!(answer[..4], number.to_le_bytes());
+    }
+    assert_eq!(players[1].recv(&mut answer).unwrap(), 3);
+}
+
+#[test]
 fn a_process_that_is_away_for_a_moment_keeps_its_sessions() {
     let guard = Guard::start();
     let port = free_port();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::patience::{LONG, until};
+use crate::plain_http::get;
 use crate::source::Source;
 use crate::wire::Route;
 
@@ -138,9 +139,17 @@ impl Guard {
     /// One of its figures.
     #[track_caller]
     pub fn figure(&self, name: &str) -> u64 {
-        let page = self.ask("GET", "/metrics");
-        let line = page.lines().find_map(|line| line.strip_prefix(&format!("hosting_edge_{name} ")));
-        line.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().unwrap()
+        figure_in(&self.ask("GET", "/metrics"), name)
+    }
+
+    /// A connection to its administrators' door that stays open.
+    pub fn door(&self) -> Door {
+        let stream = UnixStream::connect(self.folder().join("admin.sock")).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let mut door = Door(stream);
+        // An answer shows that it was taken, and does not wait in a queue.
+        door.figure("routes_kept");
+        door
     }
 
     /// Waits until a figure is as expected.
@@ -160,6 +169,23 @@ impl Guard {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
+}
+
+/// A connection to the administrators' door.
+pub struct Door(UnixStream);
+
+impl Door {
+    /// One of its figures.
+    #[track_caller]
+    pub fn figure(&mut self, name: &str) -> u64 {
+        figure_in(&get(&mut self.0, "edge", "/metrics").text(), name)
+    }
+}
+
+#[track_caller]
+fn figure_in(page: &str, name: &str) -> u64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("hosting_edge_{name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().unwrap()
 }
 
 impl Drop for Guard {

@@ -1,14 +1,17 @@
 //! HTTP on a port of its own: passed on as it is, but for what is a connection's own.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::guard::{Guard, free_port, route};
-use crate::plain_http::{ask, get, mirror, read, server, upgrade, websocket};
+use crate::patience::{LONG, until};
+use crate::plain_http::{ask, get, mirror, read, read_chunk, read_head, server, upgrade, websocket};
 use crate::servers::{connect, echo, is_closed, tcp};
 use crate::wire::OutcomeKind;
 
@@ -205,18 +208,20 @@ fn a_slow_head_is_cut_off_and_a_slow_server_is_not() {
     second.write_all(b"GET / HT").unwrap();
     let mut loris = connect(port);
     loris.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n").unwrap();
-    let drip = std::thread::spawn({
-        let mut loris = loris.try_clone().unwrap();
-        move || {
-            while loris.write_all(b"x-a: b\r\n").is_ok() {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+    loris.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    until("whoever drips is cut off", || match loris.read(&mut [0; 1]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            let _ = loris.write_all(b"x-a: b\r\n");
+            None
+        }
+        ended => {
+            assert!(!matches!(ended, Ok(1)), "it was answered");
+            Some(())
         }
     });
-    for cut in [&mut silent, &mut second, &mut loris] {
+    for cut in [&mut silent, &mut second] {
         assert!(is_closed(cut));
     }
-    drip.join().unwrap();
     say.send(()).unwrap();
     assert_eq!(read(&mut slow_server).unwrap().text(), "done");
 }
@@ -225,16 +230,34 @@ fn a_slow_head_is_cut_off_and_a_slow_server_is_not() {
 fn a_slow_body_passes_while_it_comes_and_is_cut_off_when_it_does_not() {
     let guard = Guard::start_with(json!({"timeouts": {"head_ms": 300, "response_ms": 600}}));
     let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let (came, hear) = std::sync::mpsc::channel();
+    let backend = tcp(move |mut stream: TcpStream| {
+        while read_head(&mut stream).is_some() {
+            let mut count = 0;
+            while let Some(chunk @ [_, ..]) = read_chunk(&mut stream).as_deref() {
+                count += chunk.len();
+                came.send(count).unwrap();
+            }
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!");
+        }
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(backend)));
     let mut player = connect(port);
-    player.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 12\r\n\r\n").unwrap();
-    // Longer in all than either time, and never silent for so long.
-    for piece in b"it all comes" {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        player.write_all(&[*piece]).unwrap();
+    let head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    player.write_all(head).unwrap();
+    let begun = Instant::now();
+    // Longer in all than either time, and never silent for so long: each piece goes when the one before is there.
+    for count in 1.. {
+        player.write_all(b"1\r\nx\r\n").unwrap();
+        assert_eq!(hear.recv_timeout(LONG), Ok(count));
+        if begun.elapsed() > Duration::from_millis(900) {
+            break;
+        }
     }
-    assert!(read(&mut player).unwrap().text().ends_with("it all comes"));
-    player.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 12\r\n\r\nit does").unwrap();
+    player.write_all(b"0\r\n\r\n").unwrap();
+    assert_eq!(read(&mut player).unwrap().text(), "!");
+    player.write_all(head).unwrap();
+    player.write_all(b"5\r\nit do").unwrap();
     assert_eq!(read(&mut player).unwrap().status(), 408);
     assert!(is_closed(&mut player));
 }
@@ -297,15 +320,16 @@ fn a_server_that_answers_before_a_body_is_whole_holds_up_nobody_else() {
     let begun = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegun";
     assert_eq!(ask(&mut slow, begun).status(), 200);
     let mut other = connect(port);
-    other.set_read_timeout(Some(std::time::Duration::from_secs(3))).unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
     assert_eq!(get(&mut other, "a", "/").status(), 200, "it waits for the body of somebody else");
 }
 
 #[test]
 fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
+    const WHOLE: usize = 12_000_000;
     let guard = Guard::start_with(json!({"timeouts": {"head_ms": 100, "response_ms": 500}}));
     let port = free_port();
-    let backend = server(|_, _| "x".repeat(12_000_000));
+    let backend = server(|_, _| "x".repeat(WHOLE));
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
     // As little room as there may be: the system would keep all of it for who does not read.
     let with_room = |size| {
@@ -313,7 +337,7 @@ fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
         socket.set_recv_buffer_size(size).unwrap();
         socket.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
         let mut player = TcpStream::from(socket);
-        player.set_read_timeout(Some(crate::patience::LONG)).unwrap();
+        player.set_read_timeout(Some(LONG)).unwrap();
         player.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
         player
     };
@@ -322,13 +346,20 @@ fn who_does_not_read_an_answer_is_cut_off_and_who_reads_slowly_is_not() {
     let mut slow = with_room(1_000_000);
     let mut buffer = vec![0; 400_000];
     let mut came = 0;
-    while guard.figure("connections{kind=\"http\"}") > 1 {
-        // All of it would take far longer than the time for one piece.
-        std::thread::sleep(std::time::Duration::from_millis(40));
-        came += slow.read(&mut buffer).unwrap();
-    }
+    let (say, hear) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let guard = &guard;
+        scope.spawn(move || {
+            guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
+            say.send(()).unwrap();
+        });
+        // Until the others are cut off it takes a piece now and then: in all longer than the time for one.
+        while came < WHOLE && hear.recv_timeout(Duration::from_millis(40)) == Err(RecvTimeoutError::Timeout) {
+            came += slow.read(&mut buffer).unwrap();
+        }
+    });
     assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} grew to {}: answers wait here", memory, guard.memory());
-    while came < 12_000_000 {
+    while came < WHOLE {
         let read = slow.read(&mut buffer).unwrap();
         assert!(read > 0, "whoever reads was cut off after {came} bytes");
         came += read;

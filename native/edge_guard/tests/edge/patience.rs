@@ -17,3 +17,17 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Asks until the answer has stayed the same for many looks in a row: what it is about has come to rest.
+#[track_caller]
+pub fn until_rest<T: PartialEq>(what: &str, mut ask: impl FnMut() -> T) -> T {
+    const LOOKS: u32 = 25;
+    let (mut last, mut same) = (ask(), 0);
+    until(what, || {
+        let now = ask();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        (same >= LOOKS).then_some(())
+    });
+    last
+}

@@ -30,8 +30,8 @@ impl Message {
     }
 }
 
-/// Reads one message; none: the other side has closed.
-pub fn read(stream: &mut impl Read) -> Option<Message> {
+/// Reads a head and not a byte more; none: the other side has closed.
+pub fn read_head(stream: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -40,7 +40,12 @@ pub fn read(stream: &mut impl Read) -> Option<Message> {
         }
         head.push(byte[0]);
     }
-    let head = String::from_utf8(head).unwrap();
+    Some(String::from_utf8(head).unwrap())
+}
+
+/// Reads one message; none: the other side has closed.
+pub fn read(stream: &mut impl Read) -> Option<Message> {
+    let head = read_head(stream)?;
     let mut lines = head.trim_end().split("\r\n");
     let first_line = lines.next()?.to_owned();
     let headers: BTreeMap<String, String> = lines
@@ -52,27 +57,30 @@ pub fn read(stream: &mut impl Read) -> Option<Message> {
         body = vec![0; length.parse().unwrap()];
         stream.read_exact(&mut body).ok()?;
     } else if headers.get("transfer-encoding").is_some_and(|coding| coding == "chunked") {
-        read_chunks(stream, &mut body)?;
+        loop {
+            let chunk = read_chunk(stream)?;
+            if chunk.is_empty() {
+                break;
+            }
+            body.extend(chunk);
+        }
     }
     Some(Message { first_line, headers, body })
 }
 
-fn read_chunks(stream: &mut impl Read, body: &mut Vec<u8>) -> Option<()> {
-    loop {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).ok()?;
-            line.push(byte[0]);
-        }
-        let length = usize::from_str_radix(String::from_utf8_lossy(&line).trim(), 16).unwrap();
-        let mut chunk = vec![0; length + 2];
-        stream.read_exact(&mut chunk).ok()?;
-        if length == 0 {
-            return Some(());
-        }
-        body.extend_from_slice(&chunk[..length]);
+/// Reads one chunk of a body; an empty one is the last.
+pub fn read_chunk(stream: &mut impl Read) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        line.push(byte[0]);
     }
+    let length = usize::from_str_radix(String::from_utf8_lossy(&line).trim(), 16).unwrap();
+    let mut chunk = vec![0; length + 2];
+    stream.read_exact(&mut chunk).ok()?;
+    chunk.truncate(length);
+    Some(chunk)
 }
 
 /// Sends a request and reads its answer.

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener};
 use serde_json::json;
 
 use crate::guard::{Guard, free_port, route};
-use crate::patience::until;
+use crate::patience::{until, until_rest};
 use crate::servers::{connect, echo, is_closed, tcp, tcp_echo};
 
 #[test]
@@ -72,12 +72,8 @@ fn a_slow_reader_holds_the_writer_back_and_not_the_memory() {
     let before = guard.memory();
     let mut players: Vec<_> = (0..8).map(|_| connect(port)).collect();
     // Nobody reads: what is on its way stays as much as sockets and a pipe hold.
-    let mut last = 0;
-    until("nothing moves any more", || {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let now = guard.figure("stream_bytes_total{way=\"out\"}");
-        (now > 0 && std::mem::replace(&mut last, now) == now).then_some(())
-    });
+    guard.wait_for_figure("stream_bytes_total{way=\"out\"}", |moved| moved > 0);
+    let last = until_rest("nothing moves any more", || guard.figure("stream_bytes_total{way=\"out\"}"));
     assert!(last < 8 * ALL as u64 / 2, "{last} bytes went to nobody");
     assert!(guard.memory() < before + 8 * 1024 * 1024, "{} grew to {}", before, guard.memory());
     let mut count = 0;

@@ -6,4 +6,5 @@ mod isolation;
 mod kills;
 mod limits;
 mod lives;
+mod nursery;
 mod starts;
