@@ -7,8 +7,10 @@ Owns connections and times. Each answer must be a 200 that contains what its que
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import math
+import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -214,6 +216,29 @@ def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: f
 def share(ordered: Sequence[float], part: float) -> float:
     """The value that this part of all does not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
+
+
+def ask_together(address: str, questions: Sequence[Question]) -> list[bytes]:
+    """The bodies of their answers, each on a connection of its own; all are asked before one is answered. Raises
+    WrongAnswer.
+    """
+    host, _, port = address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for question in questions:
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            connection.sendall(question.sent)
+            connections.append(connection)
+        return [_body(one, question) for one, question in zip(connections, questions, strict=True)]
+
+
+def _body(connection: socket.socket, question: Question) -> bytes:
+    with http.client.HTTPResponse(connection) as answer:
+        answer.begin()
+        text = answer.read()
+    if answer.status != 200 or question.expected not in text:
+        raise WrongAnswer(f"{answer.status} {text[:400].decode(errors='replace')}")
+    return text
 
 
 def ask_once(address: str, question: Question) -> bytes:

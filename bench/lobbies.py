@@ -17,14 +17,13 @@ import subprocess
 import sys
 import tarfile
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from websockets.asyncio.client import connect
 
-from bench.asking import ask_once
+from bench.asking import ask_once, ask_together
 from bench.machine import ROOT, Bench
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, median
 from bench.service import Service, running
@@ -199,23 +198,11 @@ def _many(service: Service, token: str) -> Run:
     """All are asked for at once; each answer is a lobby that is ready behind edge-guard."""
     before = _ours_mb(service)
 
-    async def create() -> list[str]:
-        hosting = HostingClient(f"http://{service.address}", token, calls_at_once=MANY)
-        try:
-            body = json.dumps({"game_mode": "udp"}).encode()
-            calls = [
-                hosting.call(
-                    "POST", "/matchmaker/lobbies/create", body, idempotency_key=uuid.uuid4().hex
-                )
-                for _ in range(MANY)
-            ]
-            return [one["lobby"]["lobby_id"] for one in await asyncio.gather(*calls)]
-        finally:
-            hosting.close()
-
+    question = service.question("create", {"game_mode": "udp"}, token=token)
     began = time.perf_counter()
-    ids = asyncio.run(create())
+    answers = ask_together(service.address, [question] * MANY)
     ready_s = time.perf_counter() - began
+    ids = [json.loads(answer)["lobby"]["lobby_id"] for answer in answers]
     if len(set(ids)) != MANY:
         raise WrongAnswer("a create gave a lobby that another one had")
     ours_mb = (_ours_mb(service) - before) / MANY

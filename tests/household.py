@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -194,6 +194,9 @@ Door = HttpDoor | GrpcDoor
 class House:
     """One data directory and, between `start` and `stop`, the processes that serve it."""
 
+    interpreter: Sequence[str] = (sys.executable,)
+    """What runs Python, as whoever the service is to be."""
+
     def __init__(self, folder: Path, database_url: str | None = None, **settings: Any) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
@@ -223,7 +226,7 @@ class House:
         if self.database_url is not None:
             environment["PYSERVICE_DATABASE_URL"] = self.database_url
         command = [
-            *(sys.executable, "-m", "pyservice", "serve", "--data-dir", str(self.data_dir)),
+            *(*self.interpreter, "-m", "pyservice", "serve", "--data-dir", str(self.data_dir)),
             *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
         ]
         with (self.folder / "log").open("ab") as log:

@@ -21,7 +21,10 @@ from pyservice.settings import Settings
 
 BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 
-_LOCKS: Final = Path("/proc/locks")
+_PROCESSES: Final = Path("/proc")
+_NAME_MAX: Final = 15
+"""Of a process, as the kernel keeps it."""
+_ENDED: Final = ("Z", "X")
 _LOOK_S: Final = 0.02
 _START_S: Final = 10.0
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
@@ -80,21 +83,13 @@ class EdgeGuard:
 
     def reload(self) -> None:
         """It reads its certificates again."""
-        pid = self._holder()
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGHUP)
+        self._signal(signal.SIGHUP)
 
     async def end(self) -> None:
         """Ends it, and whoever it took over from. At once: connections are cut."""
-        pid = self._holder()
-        if not pid:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            # The first drains, the second hurries.
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGTERM)
-        while self._holder() == pid:
+        # The first drains, the second hurries.
+        pid = self._signal(signal.SIGTERM, signal.SIGTERM)
+        while pid and self._holder() == pid:
             self._reap()
             await asyncio.sleep(_LOOK_S)
 
@@ -172,16 +167,29 @@ class EdgeGuard:
         """Whoever has the lock; 0: nobody. Trying to take it would be in the way of one that starts."""
         path = self._folder / "LOCK"
         try:
-            inode = path.stat().st_ino
-            text = path.read_text()
+            found = path.stat()
+            text = path.read_text().strip()
         except FileNotFoundError:
             return 0
-        is_held = any(
-            words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode)
-            for words in (line.split() for line in _LOCKS.read_text().splitlines())
-            if len(words) > 5 and words[1] != "->"
-        )
-        return int(text) if is_held and text.strip() else 0
+        # Who has just taken it may not have signed yet: the number may be that of somebody else by now.
+        return int(text) if text and _has_locked(int(text), found) else 0
+
+    def _signal(self, *numbers: signal.Signals) -> int:
+        """Whom it went to; 0: nobody has the lock."""
+        pid = self._holder()
+        if not pid:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                # From here on the number cannot become another process's unseen.
+                if self._holder() != pid:
+                    return 0
+                for number in numbers:
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+        return pid
 
     async def _until_it_ends(self, stop: asyncio.Event) -> None:
         try:
@@ -205,6 +213,27 @@ class EdgeGuard:
 
 class EdgeGuardFailed(Exception):
     """It did not start; says why."""
+
+
+def _has_locked(pid: int, lock: os.stat_result) -> bool:
+    """Whether a process has this file open with the lock that was taken by it, or by whoever gave it the file."""
+    process = _PROCESSES / str(pid)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        try:
+            descriptors = sorted(int(path.name) for path in (process / "fd").iterdir())
+            return any(_is_lock(process, str(number), lock) for number in descriptors)
+        except PermissionError:
+            # One with rights of its own, such as to low ports, is looked into by nobody. Its name is for all.
+            name, _, about = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            return name == BINARY.name[:_NAME_MAX] and about.split()[0] not in _ENDED
+    return False
+
+
+def _is_lock(process: Path, descriptor: str, lock: os.stat_result) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        is_file = os.path.samestat((process / "fd" / descriptor).stat(), lock)
+        return is_file and "FLOCK" in (process / "fdinfo" / descriptor).read_text()
+    return False
 
 
 async def _either(*events: asyncio.Event) -> None:

@@ -30,6 +30,11 @@ Wanted = Literal["auto", "user", "namespace", "landlock", "none"]
 _TRIAL_UID: Final = 1_999_999
 _TRIAL: Final = Contained((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
+_SIGNALS: Final = (
+    "game servers can signal all processes of this user, the service's too: that takes Linux 6.12"
+)
+_REACHED: Final = 3
+"""Exit status of a trial that could signal us."""
 _PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.002
 
@@ -39,7 +44,9 @@ _log = get_logger("runtime")
 async def choose(
     wanted: Wanted, keeper: Path, folder: Path, shared_paths: Sequence[Path]
 ) -> Isolation | None:
-    """The strongest that works; None: none does, or the one that is wanted does not. Raises OSError."""
+    """The strongest that works; None: none does, or the one that is wanted does not. One that keeps not all off is
+    for who wants it by its name: see `unkept`. Raises OSError.
+    """
     if wanted == "none":
         return "none"
     candidates: tuple[Isolation, ...] = ("namespace", "landlock")
@@ -48,10 +55,21 @@ async def choose(
     for isolation in candidates if wanted == "auto" else (wanted,):
         trial = Folder(folder / f".trial-{isolation}")
         problem = await asyncio.to_thread(_problem, trial, isolation, keeper, shared_paths)
-        if problem is None:
+        if problem is None or (problem == _SIGNALS and wanted == isolation):
             return isolation
         _log.warning("isolation does not work", isolation=isolation, problem=problem)
     return None
+
+
+async def unkept(
+    isolation: Isolation | None, keeper: Path, folder: Path, shared_paths: Sequence[Path]
+) -> list[str]:
+    """What the way that was chosen does not keep off on this machine, in words for operators. Raises OSError."""
+    if isolation != "landlock":
+        return []
+    trial = Folder(folder / f".trial-{isolation}")
+    problem = await asyncio.to_thread(_problem, trial, isolation, keeper, shared_paths)
+    return [problem] if problem == _SIGNALS else []
 
 
 async def choose_containers(
@@ -106,12 +124,18 @@ def _problem_of(trial: Folder, containers: Containers, keeper: Path) -> str | No
 def _problem(
     trial: Folder, isolation: Isolation, keeper: Path, shared_paths: Sequence[Path]
 ) -> str | None:
-    """Runs a program that does nothing; why it could not be run."""
+    """Runs a program that does nothing, or tries what this way may not keep off; why it could not be run, or what
+    it could do.
+    """
     shutil.rmtree(trial.path, ignore_errors=True)
+    command: tuple[str, ...] = ("/bin/true",)
+    if isolation == "landlock":
+        # Others have process ids of their own.
+        command = ("/bin/sh", "-c", f"! kill -0 {os.getpid()} || exit {_REACHED}")
     trial.prepare(
         Spec(
             "trial",
-            ("/bin/true",),
+            command,
             trial.scratch,
             isolation=isolation,
             uid=_TRIAL_UID,
@@ -120,7 +144,12 @@ def _problem(
             write=(trial.scratch,),
         )
     )
-    return _run(trial, keeper, lambda: None)
+    return _run(trial, keeper, lambda: _reached(trial))
+
+
+def _reached(trial: Folder) -> str | None:
+    state = trial.state()
+    return _SIGNALS if state is not None and state.exit_code == _REACHED else None
 
 
 def _run(trial: Folder, keeper: Path, more: Callable[[], str | None]) -> str | None:

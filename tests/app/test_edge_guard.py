@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyservice.app.edge_guard import EdgeGuard
+from pyservice.settings import load
 from tests import programs
 from tests.app.household import Household, is_gone
 from tests.patience import until
@@ -132,6 +138,69 @@ def test_other_settings_replace_it_and_cut_nobody(held: Held) -> None:
         player.sendall(b"two")
         assert player.recv(100) == b"two"
         assert is_reached(address), "new ones reach it as well"
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody else's process."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.anyio
+async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
+    tmp_path: Path, bystander: subprocess.Popen[bytes]
+) -> None:
+    """The number in the file may be another process's by now, and the lock that of one that has not signed yet."""
+    guard = EdgeGuard(load({"data_dir": tmp_path}, environ={}))
+    path = tmp_path / "edge" / "LOCK"
+    path.parent.mkdir()
+    path.write_text(f"{bystander.pid}\n")
+    assert guard.pid == 0
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert guard.pid == 0, "it is ours, and not of whom the file tells"
+        await guard.end()
+        guard.reload()
+        assert bystander.poll() is None
+        # As at a handover: the lock is that of the open file, whoever has it.
+        holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
+    try:
+        path.write_text(f"{holder.pid}\n")
+        assert guard.pid == holder.pid
+        reaper = asyncio.create_task(asyncio.to_thread(holder.wait))
+        await guard.end()
+        assert await reaper == -signal.SIGTERM
+        assert guard.pid == 0
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
+def test_a_lock_of_the_same_number_on_another_disk_is_no_lock_of_ours(
+    tmp_path: Path, bystander: subprocess.Popen[bytes]
+) -> None:
+    guard = EdgeGuard(load({"data_dir": tmp_path}, environ={}))
+    ours, other = tmp_path / "edge", tmp_path / "other"
+    with mounted(ours), mounted(other):
+        (ours / "LOCK").write_text(f"{bystander.pid}\n")
+        with (other / "file").open("w") as lock:
+            assert os.fstat(lock.fileno()).st_ino == (ours / "LOCK").stat().st_ino
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert guard.pid == 0
+
+
+@contextlib.contextmanager
+def mounted(place: Path) -> Iterator[None]:
+    """A disk of its own."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "test", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_with_a_domain_nothing_starts_that_nobody_could_reach(held: Held) -> None:

@@ -5,12 +5,16 @@
 //!
 //! - `User`: a root that has only what is listed, process ids of its own, then another user. Needs root.
 //! - `Namespace`: the same in a user namespace.
-//! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. It is
-//!   the weakest: modes, owners and resource limits of what has the program's user are its to change, wherever that
-//!   is. So it is for machines where the others cannot be had.
+//! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. What
+//!   Landlock has no rule for is refused call by call (`calls`). It is the weakest: names of files and what is told
+//!   of them can be seen, and where the keeper is no root, modes, owners and times of files that have its user are the
+//!   program's to change, wherever they are, and so are the weights of processes. Before Linux 6.12 it may signal
+//!   them, too; whoever chooses a way has to know that. So it is for machines where the others cannot be had.
 //!
 //! And one that keeps nobody apart but makes an end of all that was started: `Processes`, for a program that makes
 //! containers. It sees the whole file system, may mount, and is root of its namespaces.
+
+mod calls;
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -131,7 +135,11 @@ impl Cage {
         if self.isolation.has_own_processes() {
             leave_abstract_sockets()?;
         }
-        set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))
+        set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))?;
+        if self.isolation == Isolation::Landlock {
+            calls::refuse().map_err(|error| failure("system calls", error))?;
+        }
+        Ok(())
     }
 
     fn own_processes(&self) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -16,8 +16,9 @@ use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible
 const HOSTILE: &str = r#"
 $| = 1;
 until (-s "go") { select undef, undef, undef, 0.01 }
-open GO, "<", "go"; my ($is_scoped, $is_weak, $key, $other, $ours, @pids) = split ' ', <GO>;
-my ($ptrace, $mknod, $mount) = `uname -m` =~ /aarch64/ ? (117, 33, 40) : (101, 259, 165);
+open GO, "<", "go"; my ($is_scoped, $is_weak, $is_landlock, $key, $other, $ours, @pids) = split ' ', <GO>;
+my ($ptrace, $mknod, $mount, $socket, $limit, $keys, $ring) =
+    `uname -m` =~ /aarch64/ ? (117, 33, 40, 198, 261, 219, 425) : (101, 259, 165, 41, 302, 250, 425);
 sub broke { my ($what, $is_so) = @_; print "BROKE $what\n" if $is_so }
 sub opens { my ($how, $path) = @_; return open(my $file, $how, $path) ? 1 : 0 }
 sub lists { return opendir(my $folder, $_[0]) ? 1 : 0 }
@@ -53,6 +54,8 @@ for my $pid (@pids, getppid) {
     broke("goes to $_ of $pid", lists("/proc/$pid/$_") || opens("<", "/proc/$pid/$_$key")) for qw(root cwd);
     broke("traces $pid", syscall($ptrace, 16, $pid, 0, 0) == 0);
     broke("signals $pid", kill 0, $pid) unless $pid == 1;
+    my $endless = pack "Q Q", ~0, ~0;
+    broke("limits $pid", syscall($limit, $pid, 0, $endless, 0) == 0) unless $pid == 1;
 }
 broke("signals a group", kill 0, -$pids[0]);
 broke("makes a device", syscall($mknod, -100, my $device = "device", 0060666, 0x103) == 0);
@@ -62,8 +65,33 @@ open STATUS, "<", "/proc/self/status"; my $status = join "", <STATUS>;
 broke("has capabilities", $status !~ /CapPrm:\s+0+\nCapEff:\s+0+\n/);
 broke("has other groups", $status =~ /Groups:.*\b0\b/);
 broke("may get privileges", $status !~ /NoNewPrivs:\s+1/);
-socket my $socket, 1, 1, 0; my $name = "\0keeper-test-$pids[-1]";
-broke("connects", connect $socket, pack "S a*", 1, $name) if $is_scoped;
+my ($folder) = $key =~ m{(.*)/};
+for my $name ("$folder/stream", "$folder/datagram", ("\0keeper-test-$pids[-1]") x $is_scoped) {
+    my $address = pack "S a*", 1, $name; (my $shown = $name) =~ s/\0/@/;
+    for my $type (1, 2, 3, 5) {
+        my ($new, $one, $two);
+        if (socket $new, 1, $type, 0) {
+            broke("sends to $shown by $type", defined send $new, "x", 0, $address);
+            broke("connects to $shown by $type", connect $new, $address);
+        }
+        next unless socketpair $one, $two, 1, $type, 0;
+        # Where messages have an order the kernel does not look at the address.
+        broke("sends to $shown by a pair of $type", defined send $one, "x", 0, $address) unless $type == 5;
+        broke("connects to $shown by a pair of $type", connect $one, $address);
+        close $two; broke("connects to $shown by half a pair of $type", connect $one, $address);
+    }
+}
+broke("has the other table's socket", syscall($socket + 0x40000000, 1, 1, 0) >= 0);
+if ($is_landlock) {
+    broke("has a socket of its own", syscall($socket, $_, 02000001, 0) >= 0) for 1, 1 << 32 | 1;
+    my $about = "\0" x 120; broke("has a ring", syscall($ring, 1, $about) >= 0);
+    broke("has keys", syscall($keys, 0, -4, 1) >= 0);
+}
+socketpair my $here, my $there, 1, 1, 0 or broke("is kept from its own processes", 1);
+my $child = fork // broke("forks not", 1);
+unless ($child) { syswrite $there, "child"; sleep 1000; exit }
+sysread $here, my $said, 5; broke("does not hear its child", $said ne "child");
+broke("does not end its child", !kill(9, $child) || waitpid($child, 0) != $child);
 print "over\n";
 "#;
 
@@ -98,6 +126,20 @@ fn a_key(mode: u32) -> TempDir {
     folder
 }
 
+/// Sockets that anybody could connect to, if modes were all that there is.
+fn listens(folder: &TempDir, name: &str) -> UnixListener {
+    let listener = UnixListener::bind(folder.path().join(name)).expect("bound");
+    fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o777)).expect("mode");
+    listener
+}
+
+fn hears(folder: &TempDir, name: &str) -> UnixDatagram {
+    let socket = UnixDatagram::bind(folder.path().join(name)).expect("bound");
+    socket.set_nonblocking(true).expect("does not wait");
+    fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o777)).expect("mode");
+    socket
+}
+
 /// Whether this kernel can keep a program from sockets that have a name and no file.
 fn can_scope() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
@@ -115,6 +157,7 @@ fn a_hostile_program_reaches_nothing_but_its_own() {
     let _listens = UnixListener::bind_addr(&name).expect("bound");
     for way in apart() {
         let key = a_key(0o777);
+        let (_stream, datagram) = (listens(&key, "stream"), hears(&key, "datagram"));
         if way.is_ordinary {
             chown(key.path(), Some(USER), Some(USER)).expect("given");
             chown(key.path().join("secret"), Some(USER), Some(USER)).expect("given");
@@ -131,11 +174,12 @@ fn a_hostile_program_reaches_nothing_but_its_own() {
         // Landlock has no rule for modes and owners, so whoever is the owner of a file may change these.
         let is_weak = u8::from(way.isolation == "landlock" && (way.is_ordinary || !is_root()));
         let is_scoped = u8::from(can_scope());
+        let is_landlock = u8::from(way.isolation == "landlock");
         let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
         fs::write(
             run.path("scratch/go"),
             format!(
-                "{is_scoped} {is_weak} {} {theirs} {folder} {pids} {}\n",
+                "{is_scoped} {is_weak} {is_landlock} {} {theirs} {folder} {pids} {}\n",
                 key.path().join("secret").display(),
                 std::process::id()
             ),
@@ -144,8 +188,52 @@ fn a_hostile_program_reaches_nothing_but_its_own() {
         let state = run.ended();
         assert_eq!(run.log(), ["o over"], "{way:?}: {state:?}");
         assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
+        assert!(datagram.recv(&mut [0]).is_err(), "{way:?}: it was heard");
         other.tell("stop 0");
         other.ended();
+    }
+}
+
+/// A 32-bit program: makes a socket for paths, and ends with its number.
+#[cfg(target_arch = "x86_64")]
+fn foreign_program() -> Vec<u8> {
+    let code: [&[u8]; 8] = [
+        &[0xb8, 0x67, 0x01, 0, 0], // mov eax, 359: socket
+        &[0xbb, 1, 0, 0, 0],       // mov ebx, 1: AF_UNIX
+        &[0xb9, 1, 0, 0, 0],       // mov ecx, 1: SOCK_STREAM
+        &[0x31, 0xd2],             // xor edx, edx
+        &[0xcd, 0x80],             // int 0x80
+        &[0x89, 0xc3],             // mov ebx, eax
+        &[0xb8, 1, 0, 0, 0],       // mov eax, 1: exit
+        &[0xcd, 0x80],             // int 0x80
+    ];
+    let code = code.concat();
+    let (start, headers) = (0x0804_8000_u32, 84_u32);
+    let size = headers + code.len() as u32;
+    let words = |all: &[u32]| all.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    [
+        b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x03\0".to_vec(),
+        words(&[1, start + headers, 52, 0, 0]),
+        [52, 32, 1, 0, 0, 0].iter().flat_map(|half: &u16| half.to_le_bytes()).collect(),
+        words(&[1, 0, start, start, size, size, 5, 0x1000]),
+        code,
+    ]
+    .concat()
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_of_another_machine_has_no_way_around_what_is_refused() {
+    for way in possible().into_iter().filter(|way| ["none", "landlock"].contains(&way.isolation)) {
+        let run = Run::new(way, "exec ./foreign", &[]);
+        fs::write(run.path("scratch/foreign"), foreign_program()).expect("program");
+        fs::set_permissions(run.path("scratch/foreign"), fs::Permissions::from_mode(0o755)).expect("mode");
+        run.give("scratch/foreign");
+        let state = run.begun().ended();
+        match state["exit_code"].as_str() {
+            "126" => eprintln!("SKIPPED {way:?}: the kernel runs no 32-bit programs"),
+            code => assert_eq!(code, if way.isolation == "none" { "3" } else { "159" }, "{way:?}"),
+        }
     }
 }
 

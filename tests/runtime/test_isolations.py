@@ -1,0 +1,107 @@
+"""Which way of keeping game servers apart is taken on machines that have not all of them: real keepers that see another
+machine than this one (decisions 6.6).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
+from pyservice.runtime.isolations import choose, unkept
+
+pytestmark = pytest.mark.anyio
+
+CHOOSES: Final = """
+import asyncio, concurrent.futures.thread, json, os, sys
+from pathlib import Path
+from pyservice.app.runtime import SYSTEM_PATHS
+from pyservice.runtime.isolations import choose, unkept
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+keeper, folder = Path(sys.argv[2]), Path(sys.argv[3])
+chosen = asyncio.run(choose(sys.argv[1], keeper, folder, SYSTEM_PATHS))
+print(json.dumps([chosen, asyncio.run(unkept(chosen, keeper, folder, SYSTEM_PATHS))]))
+"""
+"""As an ordinary user, with a Python that may be where only root is let in."""
+NOT_SCOPED: Final = 5
+"""The last version of Landlock that has no rule for signals."""
+
+
+class Machine:
+    """As keepers see it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        library = folder / "older_machine.so"
+        source = Path(__file__).with_name("older_machine.c")
+        strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", *strict, "-o", str(library), str(source), "-ldl"], check=True
+        )
+        shutil.copy(KEEPER, folder / "keeper")
+
+    def keeper(self, landlock: int | None = None) -> Path:
+        """One that sees this version of Landlock, and no user namespaces."""
+        path = self.folder / f"keeper-{landlock}"
+        version = "" if landlock is None else f"OLDER_LANDLOCK={landlock}"
+        preload = f"LD_PRELOAD={self.folder}/older_machine.so"
+        path.write_text(f'#!/bin/sh\n{preload} {version} exec {self.folder}/keeper "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def chosen(self, wanted: str, keeper: Path) -> Any:
+        """By an ordinary user, and what that does not keep off."""
+        command = [sys.executable, "-c", CHOOSES, wanted, str(keeper), str(self.folder / "trials")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory() as name:
+        # Another user may go there.
+        os.chmod(name, 0o777)
+        made = Machine(Path(name))
+        if made.chosen("landlock", made.keeper())[0] is None:
+            pytest.skip("this kernel has no Landlock")
+        yield made
+
+
+def test_without_user_namespaces_an_ordinary_user_has_landlock(machine: Machine) -> None:
+    chosen, kept_off_not = machine.chosen("auto", machine.keeper())
+    if chosen is None:
+        pytest.skip("this kernel is older than 6.12")
+    assert (chosen, kept_off_not) == ("landlock", [])
+
+
+def test_landlock_that_lets_signals_through_is_for_who_asks_for_it_and_is_told(
+    machine: Machine,
+) -> None:
+    keeper = machine.keeper(NOT_SCOPED)
+    assert machine.chosen("auto", keeper) == [None, []]
+    chosen, kept_off_not = machine.chosen("landlock", keeper)
+    assert chosen == "landlock"
+    assert len(kept_off_not) == 1
+    assert "can signal all processes of this user" in kept_off_not[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="every game server is another user where we are root")
+async def test_roots_game_servers_signal_nobody_however_old_landlock_is(
+    machine: Machine,
+) -> None:
+    keeper, trials = machine.keeper(NOT_SCOPED), machine.folder / "trials-of-root"
+    assert await choose("landlock", keeper, trials, SYSTEM_PATHS) == "landlock"
+    assert await unkept("landlock", keeper, trials, SYSTEM_PATHS) == []
