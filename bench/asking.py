@@ -226,7 +226,9 @@ def ask_together(address: str, questions: Sequence[Question]) -> list[bytes]:
     with contextlib.ExitStack() as stack:
         connections = []
         for question in questions:
-            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            connection = stack.enter_context(
+                socket.create_connection((host, int(port)), timeout=60)
+            )
             connection.sendall(question.sent)
             connections.append(connection)
         return [_body(one, question) for one, question in zip(connections, questions, strict=True)]

@@ -1,4 +1,4 @@
-"""The engine alone: cycles per second beside the naive version, find by number of lobbies, memory.
+"""The engine alone: cycles per second beside the naive version, find by number of lobbies, leases of ports, memory.
 Closed loop, one thread, on the service's core; each run is a process of its own.
 """
 
@@ -29,12 +29,20 @@ def run(bench: Bench) -> Result:
             for lobbies in (100, 100_000)
         }
     )
+    leases = interleaved(
+        {
+            f"{share:.0%} taken": lambda share=share: bench.native(  # type: ignore[misc]
+                "bench-core", "leases", "--taken", str(share)
+            )
+            for share in (0.05, 0.95)
+        }
+    )
     growth = {
         "growth": [bench.native("bench-core", "growth")],
         "growth with keys": [bench.native("bench-core", "growth", "--keys")],
     }
-    runs: Runs = {**cycles, **finds, **growth}
-    return Result(NAME, [*_cycles(runs), *_finds(runs), *_growth(runs)], runs)
+    runs: Runs = {**cycles, **finds, **leases, **growth}
+    return Result(NAME, [*_cycles(runs), *_finds(runs), _leases(runs), *_growth(runs)], runs)
 
 
 def _find(bench: Bench, wish: str, lobbies: int) -> Callable[[], Run]:
@@ -78,6 +86,12 @@ def _finds(runs: Runs) -> list[Figure]:
         note = f"{few:.0f} ns → {many:.0f} ns; candidates a find {work_few:.1f} → {work_many:.1f}"
         figures.append(Figure(what, many / few, "×", at_most=limit, note=note))
     return figures
+
+
+def _leases(runs: Runs) -> Figure:
+    few, many = (median(runs[f"{share} taken"], "ns_per_lease") / 1000 for share in ("5%", "95%"))
+    what = "a lease of one port, drawn with 95 % taken"
+    return Figure(what, many, "µs", at_most=1, note=f"with 5 % taken {few:.2f} µs")
 
 
 def _growth(runs: Runs) -> list[Figure]:

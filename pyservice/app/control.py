@@ -254,7 +254,7 @@ class ControlPlane:
                 self._runtime.servers,
                 {region.name_id for region in settings.regions},
                 self._runtime.kinds,
-                self._runtime.free,
+                self._runtime,
                 settings.edge.node_address,
             ),
             process_logs=self._runtime.logs,
@@ -347,6 +347,7 @@ class ControlPlane:
             return
         self._limits.change(*_rates(settings))
         self._tiers = settings.tiers
+        self._runtime.take_tiers(settings.tiers)
         self._platform.take_tiers(described.region_tiers(settings.tiers))
         _log.info("reloaded")
 

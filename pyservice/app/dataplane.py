@@ -79,6 +79,7 @@ class DataPlane:
         `is_control_awaited`: a control plane starts at the same time.
         """
         self._settings = settings
+        self._tiers = settings.tiers
         self._phase = Phase()
         self._readiness: Readiness | None = None
         # Players who are in need it: one that lacks a part serves on and says that it is not ready.
@@ -149,6 +150,7 @@ class DataPlane:
         self._to_games = Outbound(AllowedAddresses(settings.verification_allowed_networks))
         self._to_providers = Outbound(anywhere, label="captcha")
         self._processes = Processes(settings, self._engine, self._namespaces)
+        self._processes.take_tiers(self._tiers)
         self._feed.heard = self._processes.supply.changed
         table = self._operations(regions, topics)
         store = over_socket(self._control_client)
@@ -319,7 +321,7 @@ class DataPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: rate limits and the feed file are read again; the rest needs a restart."""
+        """SIGHUP: rate limits, tiers and the feed file are read again; the rest needs a restart."""
         try:
             settings = reread()
         except SettingsError as error:
@@ -327,6 +329,9 @@ class DataPlane:
                 _log.error("settings not reloaded", problem=str(problem))
             return
         self._limits.change(*_rates(settings))
+        self._tiers = settings.tiers
+        if self._readiness is not None:
+            self._processes.take_tiers(self._tiers)
         if self._static_feed is not None:
             self._static_feed.reload()
         _log.info("reloaded")

@@ -33,8 +33,9 @@ class DataPlaneClient:
         self._fed = Batches(
             self._apply_many,
             size_of=feed_pb2.ManyItem.ByteSize,
-            is_of_one=lambda error: isinstance(error, ServiceError) and error.code in _OF_ONE,
+            is_of_one=_is_of_one,
         )
+        self._reports = Batches(self._report_many, is_of_one=_is_of_one)
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
         return await self._feed(feed_pb2.ManyItem(configuration=request.configuration))
@@ -115,7 +116,11 @@ class DataPlaneClient:
         return answer.server_ids
 
     async def report(self, report: runtime_pb2.LobbyReport) -> None:
-        await self._call("Runtime.Report", runtime_pb2.ReportRequest(reports=[report]))
+        await self._reports.add(report)
+
+    async def _report_many(self, reports: list[runtime_pb2.LobbyReport]) -> Sequence[None]:
+        await self._call("Runtime.Report", runtime_pb2.ReportRequest(reports=reports))
+        return [None] * len(reports)
 
     async def public_token(self, namespace_id: str, token_id: str) -> str:
         """Raises CONTROL_PLANE_UNAVAILABLE when it does not answer."""
@@ -152,6 +157,10 @@ class DataPlaneClient:
             return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
         except Unreachable as error:
             raise Away(str(error)) from None
+
+
+def _is_of_one(error: Exception) -> bool:
+    return isinstance(error, ServiceError) and error.code in _OF_ONE
 
 
 def reachable(address: str) -> str:

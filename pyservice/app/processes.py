@@ -13,7 +13,7 @@ from pyservice.dataplane.runners import Runners
 from pyservice.dataplane.supply import Supply
 from pyservice.dataplane.ways_in import WayIn
 from pyservice.rpc import Handler
-from pyservice.settings import Settings
+from pyservice.settings import Settings, Tier
 
 _INTERNAL: Final = "hosting.internal.v1"
 
@@ -27,8 +27,7 @@ class Processes:
         self.way_in = WayIn(
             job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
         )
-        tiers = {tier.tier_name_id: (tier.millicores, tier.memory) for tier in settings.tiers}
-        self.runners = Runners(engine, namespaces, self.way_in, tiers)
+        self.runners = Runners(engine, namespaces, self.way_in)
         self.making = Making(
             self.runners.can_start,
             has_job_domain=job is not None,
@@ -40,6 +39,13 @@ class Processes:
         grace_ms = settings.empty_lobby_grace_ms
         self.supply = Supply(engine, namespaces, self.making, regions, grace_ms)
         self.runners.crashed = self.supply.crashed
+        self.runners.server_served = self.routes.server_served
+
+    def take_tiers(self, tiers: Iterable[Tier]) -> None:
+        """What lobbies that are made from now on need of a node."""
+        self.runners.take_tiers(
+            {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
+        )
 
     def opened(self, http: str, grpc: str) -> None:
         """The public doors are open: game servers are told where."""

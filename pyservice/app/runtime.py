@@ -19,12 +19,12 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.isolations import choose, choose_containers
+from pyservice.runtime.isolations import choose, choose_containers, unkept
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.orders import Resources
 from pyservice.runtime.process import Node
 from pyservice.runtime.supervisor import Supervisor
-from pyservice.settings import Settings
+from pyservice.settings import Settings, Tier
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
 from pyservice.watch import Topics
@@ -62,7 +62,7 @@ class Runtime:
         topics: Topics,
     ) -> None:
         self._settings = settings
-        self._tiers = {tier.tier_name_id: tier for tier in settings.tiers}
+        self.take_tiers(settings.tiers)
         self._capacity = _capacity(settings)
         self._builds = Builds(
             settings.data_dir.resolve() / "builds",
@@ -82,8 +82,12 @@ class Runtime:
         self._no_containers = ""
         """Why; empty: there are, or nobody asked for any, or nobody knows yet."""
 
+    def take_tiers(self, tiers: Iterable[Tier]) -> None:
+        """What lobbies that are begun from now on have. Those that run keep what they have."""
+        self._tiers = {tier.tier_name_id: tier for tier in tiers}
+
     async def start(self) -> None:
-        """Finds what runs. Raises OSError."""
+        """Finds what runs. Raises OSError, KeeperFailed."""
         settings = self._settings
         folder = settings.data_dir.resolve() / "servers"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -106,7 +110,8 @@ class Runtime:
             ControlGroups.find(settings.data_dir.resolve()),
             in_containers,
         )
-        self._unenforced = [*node.groups.unenforced, *self._not_run()]
+        unkept_by_isolation = await unkept(isolation, KEEPER, folder, shared_paths)
+        self._unenforced = [*node.groups.unenforced, *unkept_by_isolation, *self._not_run()]
         self._supervisor = Supervisor(
             folder,
             self._builds,
@@ -116,7 +121,8 @@ class Runtime:
             is_disk_full=lambda: _is_below(folder, settings.storage_reserve_bytes),
             noticed=self.logs.grew,
         )
-        self._supervisor.recover()
+        await self._supervisor.recover()
+        self._supervisor.room.changed = self.lobbies.room_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
 
     async def _choose_containers(self, folder: Path) -> containers.Containers | None:
@@ -172,9 +178,14 @@ class Runtime:
     def _is_run(self, kind: str) -> bool:
         return self._has_containers if kind in containers.KINDS else self._is_usable
 
-    def free(self) -> Resources:
-        """What nothing has of this node."""
-        return Resources(0, 0) if self._supervisor is None else self._supervisor.room.free
+    def reserve(self, run_id: str, wanted: Resources) -> bool:
+        """Room of this node, for a run that may begin. False: there is not so much."""
+        return self._supervisor is not None and self._supervisor.room.reserve(run_id, wanted)
+
+    def give_back(self, run_id: str) -> None:
+        """The run does not begin. Of one that has begun it does nothing."""
+        if self._supervisor is not None:
+            self._supervisor.room.give_back(run_id)
 
     def folder_of(self, run_id: str) -> Path:
         """Where a run is, whether it is there or not."""
@@ -193,9 +204,9 @@ class Runtime:
         http, grpc = self.lobbies.addresses
         return (self._api_url(http), grpc) if http else None
 
-    def _tier(self, name: str) -> TierSize:
-        tier = self._tiers[name]
-        return TierSize(Resources(tier.millicores, tier.memory), tier.cpu)
+    def _tier(self, name: str) -> TierSize | None:
+        tier = self._tiers.get(name)
+        return None if tier is None else TierSize(Resources(tier.millicores, tier.memory), tier.cpu)
 
     def _api_url(self, http_address: str) -> str:
         url = self._settings.lobby_api_url or f"http://{reachable(http_address)}"

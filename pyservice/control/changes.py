@@ -12,7 +12,8 @@ import hmac
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from google.protobuf.message import Message
 
@@ -21,15 +22,24 @@ from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.storage import numbers
 from pyservice.storage.conflicts import again_on_conflict
-from pyservice.storage.database import Database, Transaction
+from pyservice.storage.database import Database, Record, Transaction
 
 Answer = TypeVar("Answer", bound=Message)
+Change = Callable[[Transaction], Awaitable[Answer]]
+Prepared = Callable[[], AbstractAsyncContextManager[Change[Answer]]]
 Again = Callable[[Transaction, Answer], Awaitable[None]]
 
 REMEMBERED_MS: Final = 24 * 3_600_000
 _KEY_BYTES: Final = 32
 _TIDY_S: Final = 3_600.0
 _RETRIES_S: Final = (60.0, _TIDY_S)
+
+
+class _Key(NamedTuple):
+    """Of a caller, and the message that it came with."""
+
+    key: bytes
+    message_hash: bytes
 
 
 def now_ms() -> int:
@@ -63,7 +73,7 @@ class Changes:
         caller: Caller,
         request: Message,
         answer_type: type[Answer],
-        change: Callable[[Transaction], Awaitable[Answer]],
+        change: Change[Answer],
         again: Again[Answer] | None = None,
     ) -> Answer:
         """Runs `change` in a transaction and commits; the answer is told when that is durable.
@@ -73,21 +83,32 @@ class Changes:
         A client that goes away changes nothing about it. Raises what `change` and `again` raise (nothing is
         changed then), and IDEMPOTENCY_KEY_REUSED.
         """
-        key = _caller_key(caller)
-        if key is None:
-            return await _to_the_end(asyncio.ensure_future(self._change(change)))
-        message_hash = _message_hash(self._mac_key, request)
-        running = self._in_flight.get(key)
-        if running is None:
-            task = asyncio.ensure_future(self._once(key, message_hash, answer_type, change, again))
-            self._in_flight[key] = (message_hash, task)
-            task.add_done_callback(lambda _: self._in_flight.pop(key, None))
-        else:
-            if running[0] != message_hash:
-                raise ServiceError("IDEMPOTENCY_KEY_REUSED")
-            task = running[1]
-        answer: Answer = await _to_the_end(task)
-        return answer
+        return await self._once(
+            caller, request, lambda key: self._change(key, answer_type, change, again)
+        )
+
+    async def make_prepared(
+        self,
+        caller: Caller,
+        request: Message,
+        answer_type: type[Answer],
+        prepared: Prepared[Answer],
+        again: Again[Answer] | None = None,
+    ) -> Answer:
+        """The same of a change that needs something beside the records, which `prepared` has for as long as it is made.
+        An answer that is remembered needs nothing of it. Raises what `prepared` raises as well.
+        """
+
+        async def work(key: _Key | None) -> Answer:
+            if key is not None:
+                async with self._database.read() as tx:
+                    before = await numbers.remembered(tx, key.key)
+                    if self._is_kept(before):
+                        return await _told_again(tx, before, key, answer_type, again)
+            async with prepared() as change:
+                return await self._change(key, answer_type, change, again)
+
+        return await self._once(caller, request, work)
 
     async def forget(self, caller: Caller) -> None:
         """What came after the change failed: a repetition is to be tried afresh."""
@@ -109,48 +130,67 @@ class Changes:
         """Drops answers that need not be remembered any more; how many."""
         return await numbers.forget_before(self._database, self._now_ms() - REMEMBERED_MS)
 
-    async def _change(self, change: Callable[[Transaction], Awaitable[Answer]]) -> Answer:
+    async def _once(
+        self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[Answer]]
+    ) -> Answer:
+        """Does the work, or waits for what a duplicate does."""
+        key = _caller_key(caller)
+        if key is None:
+            return await _to_the_end(asyncio.ensure_future(work(None)))
+        message_hash = _message_hash(self._mac_key, request)
+        running = self._in_flight.get(key)
+        if running is None:
+            task = asyncio.ensure_future(work(_Key(key, message_hash)))
+            self._in_flight[key] = (message_hash, task)
+            task.add_done_callback(lambda _: self._in_flight.pop(key, None))
+        else:
+            if running[0] != message_hash:
+                raise ServiceError("IDEMPOTENCY_KEY_REUSED")
+            task = running[1]
+        answer: Answer = await _to_the_end(task)
+        return answer
+
+    async def _change(
+        self,
+        key: _Key | None,
+        answer_type: type[Answer],
+        change: Change[Answer],
+        again: Again[Answer] | None,
+    ) -> Answer:
         async def attempt() -> Answer:
             async with self._database.write() as tx:
-                return await change(tx)
+                if key is None:
+                    return await change(tx)
+                before = await numbers.remembered(tx, key.key)
+                if self._is_kept(before):
+                    return await _told_again(tx, before, key, answer_type, again)
+                if before is not None:
+                    await numbers.forget(tx, key.key)
+                answer = await change(tx)
+                content = answer.SerializeToString(deterministic=True)
+                await numbers.remember(tx, *key, content, self._now_ms())
+                return answer
 
         return await again_on_conflict(attempt)
 
-    async def _once(
-        self,
-        key: bytes,
-        message_hash: bytes,
-        answer_type: type[Answer],
-        change: Callable[[Transaction], Awaitable[Answer]],
-        again: Again[Answer] | None,
-    ) -> Answer:
-        return await again_on_conflict(
-            lambda: self._attempt_once(key, message_hash, answer_type, change, again)
-        )
+    def _is_kept(self, before: Record | None) -> TypeGuard[Record]:
+        """Whether it is promised to be told once more."""
+        return before is not None and bool(before.create_ms > self._now_ms() - REMEMBERED_MS)
 
-    async def _attempt_once(
-        self,
-        key: bytes,
-        message_hash: bytes,
-        answer_type: type[Answer],
-        change: Callable[[Transaction], Awaitable[Answer]],
-        again: Again[Answer] | None,
-    ) -> Answer:
-        async with self._database.write() as tx:
-            before = await numbers.remembered(tx, key)
-            if before is not None and before.create_ms > self._now_ms() - REMEMBERED_MS:
-                if before.message_hash != message_hash:
-                    raise ServiceError("IDEMPOTENCY_KEY_REUSED")
-                kept = answer_type.FromString(before.answer)
-                if again is not None:
-                    await again(tx, kept)
-                return kept
-            if before is not None:
-                await numbers.forget(tx, key)
-            answer = await change(tx)
-            content = answer.SerializeToString(deterministic=True)
-            await numbers.remember(tx, key, message_hash, content, self._now_ms())
-            return answer
+
+async def _told_again(
+    tx: Transaction,
+    before: Record,
+    key: _Key,
+    answer_type: type[Answer],
+    again: Again[Answer] | None,
+) -> Answer:
+    if before.message_hash != key.message_hash:
+        raise ServiceError("IDEMPOTENCY_KEY_REUSED")
+    kept = answer_type.FromString(before.answer)
+    if again is not None:
+        await again(tx, kept)
+    return kept
 
 
 async def _to_the_end(task: asyncio.Future[Answer]) -> Answer:

@@ -27,6 +27,7 @@ FAILURES_OF_RUNS: Final = {
     "build_unusable": "BUILD_UNUSABLE",
     "capacity": "CAPACITY_EXHAUSTED",
     "no_ports": "PORTS_UNAVAILABLE",
+    "tier_unknown": "TIER_UNKNOWN",
     "lost": "LOST",
 }
 """What the runtime says of processes, in the words of records."""
@@ -103,6 +104,8 @@ class Lobbies:
             run = runs.get(row.lobby_id)
             start_ms = self._started_ms(row.lobby_id) if run is None else run.start_ms
             record = _record(row, places.get(row.lobby_id), version_id, _failure(row, run))
+            if record.status.HasField("stopped"):
+                record.status.stopped.exit_code = _exit_code(row, run)
             if start_ms is not None:
                 record.start_ts = rfc3339(start_ms)
             records.append(record)
@@ -123,7 +126,6 @@ def _record(
         stopped = pb.LobbyStopped(
             stop_ts=rfc3339(row.stop_ms),
             failed=failure is not None,
-            exit_code=row.exit_code or 0,
         )
     is_old = row.is_stopping or row.version_id != current_version_id
     return pb.LobbyRecord(
@@ -142,6 +144,13 @@ def _record(
         connected_count=at.connected_count,
         failure=failure,
     )
+
+
+def _exit_code(row: Record, run: Record | None) -> int:
+    """As it was when the lobby ended by it, or when the process ended after the lobby."""
+    if row.exit_code is None and run is not None:
+        return run.exit_code or 0
+    return row.exit_code or 0
 
 
 def _failure(row: Record, run: Record | None) -> str | None:

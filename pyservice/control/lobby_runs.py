@@ -2,15 +2,16 @@
 
 The data plane decides which lobbies there are; this asks for them by long poll and says with it what this node can run,
 so that lobbies are made only while somebody is there to start them. Asking again changes nothing: after a crash of
-either side the complete set puts right what differs.
+either side the complete set puts right what differs. A lobby that cannot be taken now is tried again, the others go on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
@@ -22,6 +23,8 @@ from pyservice.storage.conflicts import again_on_conflict
 from pyservice.storage.database import Database
 
 WAIT_MS: Final = 10_000
+_AGAIN_MS: Final = 1_000
+"""While a lobby is left that could not be taken."""
 _RETRIES_S: Final = (0.05, 0.5)
 
 
@@ -70,11 +73,13 @@ class LobbyRuns:
         self,
         database: Database,
         client: RuntimeClient,
-        tier: Callable[[str], TierSize],
+        tier: Callable[[str], TierSize | None],
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
     ) -> None:
-        """`api_url`: of the public HTTP door, from where it listens."""
+        """`tier`: the operator's of now, None for one that there is not (any more). `api_url`: of the public HTTP door,
+        from where it listens.
+        """
         self._database = database
         self._client = client
         self._tier = tier
@@ -84,47 +89,106 @@ class LobbyRuns:
         """Of the HTTP and gRPC doors, as host:port; empty: not told yet."""
         self._run = ""
         self._sequence = 0
-        self.going = GoingOn("lobbies", "lobbies not followed", Away, pauses_s=_RETRIES_S)
+        self._room_changed = asyncio.Event()
+        self._left: dict[str, pb.WantedLobby] = {}
+        """Those that could not be taken."""
+        self._telling: dict[str, asyncio.Task[None]] = {}
+        """Ends of lobbies that were never begun here."""
+        self.going = GoingOn("lobbies", "lobbies not followed", Away, Unheard, pauses_s=_RETRIES_S)
 
     async def run(self, runs: Runs) -> None:
         """Until cancelled."""
-        await self.going.for_ever(lambda: self._step(runs))
+        try:
+            await self.going.for_ever(lambda: self._step(runs))
+        finally:
+            await _dropped(*self._telling.values())
 
     async def _step(self, runs: Runs) -> None:
-        answer = await self._client.wanted(
-            pb.WantedRequest(
-                run=self._run,
-                after_sequence=self._sequence,
-                wait_ms=WAIT_MS,
-                capacity=self._capacity(),
-            )
-        )
+        answer = await self._ask()
         self.addresses = answer.http_address, answer.grpc_address
-        for lobby in answer.lobbies:
-            await self._take(lobby, answer, runs)
+        left = {} if answer.is_complete else self._left
+        wanted = left | {lobby.lobby_id: lobby for lobby in answer.lobbies}
         for lobby_id in answer.gone:
+            wanted.pop(lobby_id, None)
             runs.end(lobby_id)
+        self._left = {}
+        for lobby in wanted.values():
+            self._try(lobby, runs)
         if answer.is_complete:
             runs.only("lobby", {lobby.lobby_id for lobby in answer.lobbies})
         self._run, self._sequence = answer.run, answer.sequence
 
-    async def _take(self, lobby: pb.WantedLobby, answer: pb.WantedResponse, runs: Runs) -> None:
+    def room_changed(self) -> None:
+        """Another part of the node is free: the data plane is told at once."""
+        self._room_changed.set()
+
+    async def _ask(self) -> pb.WantedResponse:
+        """What is new; says what of the node is free. When that changes the question is dropped and another one is
+        asked. An answer that was on its way is lost and comes again: what was not taken is still new.
+        """
+        wait_ms = _AGAIN_MS if self._left else WAIT_MS
+        asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
+        changing = asyncio.ensure_future(self._room_changed.wait())
+        try:
+            await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+        finally:
+            await _dropped(asking, changing)
+        # Waits for nothing, so it is not dropped: an answer comes however often the room changes.
+        return await self._client.wanted(self._question(0))
+
+    def _question(self, wait_ms: int) -> pb.WantedRequest:
+        self._room_changed.clear()
+        return pb.WantedRequest(
+            run=self._run,
+            after_sequence=self._sequence,
+            wait_ms=wait_ms,
+            capacity=self._capacity(),
+        )
+
+    def _try(self, lobby: pb.WantedLobby, runs: Runs) -> None:
+        try:
+            self._take(lobby, runs)
+        except Exception as error:  # noqa: BLE001 — whatever it is, the others are taken
+            self.going.met(error, id=lobby.lobby_id)
+            self._left[lobby.lobby_id] = lobby
+
+    def _take(self, lobby: pb.WantedLobby, runs: Runs) -> None:
+        lobby_id, tier = lobby.lobby_id, lobby.spec.tier
         if lobby.is_stopping:
-            is_known = runs.end(lobby.lobby_id)
-        elif lobby.HasField("spec"):
-            runs.want(self._order(lobby, answer))
+            is_known = runs.end(lobby_id)
+        elif lobby.HasField("spec") and (size := self._tier(tier)) is not None:
+            runs.want(self._order(lobby, size))
             is_known = True
         else:
-            is_known = runs.is_known(lobby.lobby_id)
-        if not is_known:
+            # Of one that has begun the size is known, whatever became of its tier.
+            is_known = runs.is_known(lobby_id)
+        if is_known:
+            return
+        if lobby.HasField("spec"):
+            message = f"no tier {tier} is there any more: give the game mode another one"
+            self._tell(
+                lobby_id, lambda: self.over(lobby_id, End("tier_unknown", None, message), tier)
+            )
+        else:
             # Nobody has it: neither we nor anybody else will ever tell more of it.
-            await self._over(lobby.lobby_id, End("lost", message="it runs nowhere"))
+            self._tell(
+                lobby_id, lambda: self._over(lobby_id, End("lost", message="it runs nowhere"))
+            )
 
-    def _order(self, lobby: pb.WantedLobby, answer: pb.WantedResponse) -> Order:
+    def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Until it is heard; nobody waits for it."""
+        if lobby_id not in self._telling:
+            task = asyncio.create_task(self.going.until_done(work, id=lobby_id))
+            self._telling[lobby_id] = task
+            task.add_done_callback(lambda _: self._telling.pop(lobby_id))
+
+    def _order(self, lobby: pb.WantedLobby, size: TierSize) -> Order:
         spec = lobby.spec
-        size = self._tier(spec.tier)
+        http_address, grpc_address = self.addresses
         own_env = {
-            **api_variables(self._api_url(answer.http_address), answer.grpc_address),
+            **api_variables(self._api_url(http_address), grpc_address),
             **size_variables(size),
             "HOSTING_LOBBY_ID": lobby.lobby_id,
             "HOSTING_LOBBY_TOKEN": spec.lobby_token,
@@ -172,11 +236,11 @@ class LobbyRuns:
         """Its slots are freed, whoever waits for it is told; then it is written for its developer."""
         await self._over(run_id, end)
 
+        run = lobby_runs.Run(tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code)
+
         async def write() -> None:
             async with self._database.write() as tx:
-                await lobby_runs.note(
-                    tx, run_id, tier, end.started_ms, now_ms(), end.reason, end.message
-                )
+                await lobby_runs.note(tx, run_id, run)
 
         await again_on_conflict(write)
 
@@ -189,6 +253,17 @@ class LobbyRuns:
             await self._client.report(report)
         except Away as error:
             raise Unheard(str(error)) from None
+
+
+async def _dropped(*tasks: asyncio.Future[Any]) -> None:
+    """They are under way no more. What they said nobody wants to know, or knows already."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 def _port(port: pb.RuntimePort) -> PortOrder:

@@ -100,8 +100,8 @@ class ServerRuns:
     async def _compare(self) -> None:
         runs = self._runs
         assert runs is not None
-        # Before the records: whatever comes to be meanwhile has one when they are read.
-        leased = set(await self._client.leased_servers())
+        # Before the records: whatever comes to be meanwhile has one when they are read, or is being made now.
+        leased = set(await self._client.leased_servers()) - self._making
         running = set(runs.ids("server"))
         async with self._database.read() as tx:
             rows = await servers.live(tx)
@@ -110,7 +110,7 @@ class ServerRuns:
             await self._keep(row, runs)
         for server_id in running - live:
             runs.end(server_id)
-        for server_id in leased - live - self._making - running:
+        for server_id in leased - live - running:
             await self._client.end_lease(server_id)
 
     async def _keep(self, row: Record, runs: Runs) -> None:

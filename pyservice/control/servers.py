@@ -7,13 +7,14 @@ A server is a record, a lease of ports and a process, made in this order and end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from typing import Final, Protocol
 
 from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.build_tags import read_filter
-from pyservice.control.changes import Changes, now_ms
+from pyservice.control.changes import Change, Changes, now_ms
 from pyservice.control.feeder import Away
 from pyservice.control.names import refuse
 from pyservice.control.server_runs import ServerRuns
@@ -40,6 +41,13 @@ class LeaseClient(Protocol):
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse: ...
 
 
+class NodeRoom(Protocol):
+    """What nothing on the node has asked for yet. What is reserved is the run's as soon as it begins."""
+
+    def reserve(self, run_id: str, wanted: Resources) -> bool: ...
+    def give_back(self, run_id: str) -> None: ...
+
+
 class Servers:
     """The operations on servers."""
 
@@ -52,12 +60,10 @@ class Servers:
         runs: ServerRuns,
         regions: Collection[str],
         kinds: Callable[[], Collection[str]],
-        free: Callable[[], Resources],
+        room: NodeRoom,
         node_address: str,
     ) -> None:
-        """`kinds`: of builds that this node runs. `free`: what no run has of it. `node_address`: where players reach
-        this machine without edge-guard.
-        """
+        """`kinds`: of builds that this node runs. `node_address`: where players reach it without edge-guard."""
         self._database = database
         self._changes = changes
         self._ids = ids
@@ -65,42 +71,56 @@ class Servers:
         self._runs = runs
         self._regions = regions
         self._kinds = kinds
-        self._free = free
+        self._room = room
         self._node_address = node_address
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> pb.CreateServerResponse:
         """Contract, create. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, REGION_NOT_FOUND, VALIDATION_FAILED,
-        PORTS_EXHAUSTED, CAPACITY_EXHAUSTED.
+        PORTS_EXHAUSTED, CAPACITY_EXHAUSTED, OVERLOADED.
         """
-        # A client that goes away changes nothing about it.
-        return await asyncio.shield(asyncio.ensure_future(self._create(request, caller)))
 
-    async def _create(
+        async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
+            await access.namespace(tx, caller, request.game_id, request.environment_id)
+
+        return await self._changes.make_prepared(
+            caller,
+            request,
+            pb.CreateServerResponse,
+            lambda: self._prepared(request, caller),
+            again,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _prepared(
         self, request: pb.CreateServerRequest, caller: Caller
-    ) -> pb.CreateServerResponse:
+    ) -> AsyncIterator[Change[pb.CreateServerResponse]]:
+        """Room and ports of a new server, and what adds it. Without a record they are given back."""
         server_id = self._ids.new()
         async with self._database.read() as tx:
             environment = await self._judge(tx, request, caller)
         wanted = Resources(request.resources.cpu, request.resources.memory)
-        if not wanted.fits(self._free()):
+        if not self._room.reserve(server_id, wanted):
             raise ServiceError("CAPACITY_EXHAUSTED")
-        with self._runs.being_made(server_id):
-            ports = await self._lease(server_id, environment.namespace_id, request)
-            answer = await self._add(request, caller, server_id, ports)
-        if answer.server.id != server_id:
-            # The same call was made at the same time, and came first.
+        try:
+            with self._runs.being_made(server_id):
+                ports = await self._lease(server_id, environment.namespace_id, request)
+                yield self._adding(request, caller, server_id, ports)
+        except BaseException:
+            # Nobody knows how far it came.
             self._runs.look_again()
-        return answer
+            raise
+        finally:
+            self._room.give_back(server_id)
 
-    async def _add(
+    def _adding(
         self,
         request: pb.CreateServerRequest,
         caller: Caller,
         server_id: str,
         ports: Mapping[str, runtime_pb2.PublicPort],
-    ) -> pb.CreateServerResponse:
+    ) -> Change[pb.CreateServerResponse]:
         host_ports = _host_ports(request)
 
         async def change(tx: Transaction) -> pb.CreateServerResponse:
@@ -142,11 +162,7 @@ class Servers:
             record.status = "created"
             return pb.CreateServerResponse(server=record)
 
-        try:
-            return await self._changes.make(caller, request, pb.CreateServerResponse, change)
-        except BaseException:
-            self._runs.look_again()
-            raise
+        return change
 
     async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
         """Contract, get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.native import LeasedPort, Lobby, Route, Routes
-from pyservice.dataplane.servers import Servers
+from pyservice.dataplane.servers import AskLeased, Leased, Servers
 from pyservice.dataplane.ways_in import Label, WayIn
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
@@ -24,6 +24,9 @@ from pyservice.schema.validation import validate
 
 LISTEN_S: Final = 10.0
 """For so long a lobby that says it is ready waits for its ports to be served."""
+
+LEASE_S: Final = 5.0
+"""For so long the ports of a dynamic server that is created wait for it; who asks waits ten."""
 
 CONNECTED_S: Final = 3.0
 """For so long after its last question edge-guard is taken to be there."""
@@ -57,6 +60,10 @@ class RouteBook:
         self._asking = 0
         self._asked_s = -CONNECTED_S
         self._waiting: dict[bytes, list[asyncio.Event]] = {}
+        self._told_servers: set[bytes] = set()
+        """Whose numbers somebody heard from this process."""
+        self._refused: dict[bytes, dict[str, pb.Outcome]] = {}
+        """Of servers for whose ports nobody waited then, by port name."""
 
     def described(self) -> str:
         """For operators."""
@@ -75,6 +82,7 @@ class RouteBook:
         if is_new:
             self._instance = request.instance
             self._served.clear()
+            self._refused.clear()
         for outcome in request.outcomes:
             await self._take(outcome)
         # Of another epoch a version means nothing; of another instance nobody knows what it has bound.
@@ -100,47 +108,76 @@ class RouteBook:
                 return self._told(routes, is_complete=routes.is_complete and is_news)
             await self._source.progressed(min(left_s, _LOOK_S))
 
-    async def served(self, owner: bytes) -> None:
+    async def served(self, lobby: bytes) -> None:
         """Returns when edge-guard serves all ports of a lobby that it is to serve. Raises OVERLOADED after ten
         seconds.
         """
+
+        async def leased() -> Leased:
+            # Of one that is over the engine tells so.
+            found = self._source.lobby(lobby)
+            return () if found is None else found.leased
+
+        say = "The ports of the lobby are not served yet: say again that it is ready."
+        await self._all_served(lobby, leased, LISTEN_S, say)
+
+    async def server_served(self, server: bytes, leased: AskLeased) -> Leased:
+        """The ports of a dynamic server as they are once edge-guard serves them: until then it may refuse one, and has
+        another then. `leased` tells them as they are now. Raises OVERLOADED.
+        """
+
+        async def mended() -> Leased:
+            if server not in self._told_servers:
+                for outcome in self._refused.pop(server, {}).values():
+                    await self._replace(server, outcome)
+            return await leased()
+
+        say = "Edge-guard does not serve the ports of the server yet; try again."
+        ports = await self._all_served(server, mended, LEASE_S, say)
+        self._told_servers.add(server)
+        return ports
+
+    async def _all_served(
+        self, owner: bytes, leased: AskLeased, within_s: float, say: str
+    ) -> Leased:
         event = asyncio.Event()
         self._waiting.setdefault(owner, []).append(event)
         try:
-            async with asyncio.timeout(LISTEN_S):
-                while not self._is_served(owner):
+            async with asyncio.timeout(within_s):
+                while True:
                     event.clear()
+                    ports = await leased()
+                    if self._are_served(owner, ports):
+                        return ports
                     await event.wait()
         except TimeoutError:
-            raise ServiceError(
-                "OVERLOADED",
-                "The ports of the lobby are not served yet: say again that it is ready.",
-            ) from None
+            raise ServiceError("OVERLOADED", say) from None
         finally:
             waiting = self._waiting[owner]
             waiting.remove(event)
             if not waiting:
                 del self._waiting[owner]
 
-    def _is_served(self, owner: bytes) -> bool:
-        lobby = self._source.lobby(owner)
-        if lobby is None:
-            return True  # the engine tells that it is over
-        served = self._served.get(owner, set())
-        wanted = {(port.name, port.number) for port in lobby.leased if port.range is None}
-        return wanted <= served
+    def _are_served(self, owner: bytes, ports: Leased) -> bool:
+        wanted = {(port.name, port.number) for port in ports if port.range is None}
+        return wanted <= self._served.get(owner, set())
 
     async def _take(self, outcome: pb.Outcome) -> None:
         owner = raw_id(outcome.owner_id)
         match outcome.kind:
             case pb.OUTCOME_KIND_LISTENING:
                 self._served.setdefault(owner, set()).add((outcome.port_name, outcome.port))
+                self._refused.get(owner, {}).pop(outcome.port_name, None)
                 for event in self._waiting.get(owner, ()):
                     event.set()
-            case pb.OUTCOME_KIND_REFUSED:
+            case pb.OUTCOME_KIND_REFUSED if self._may_be_replaced(owner):
                 await self._replace(owner, outcome)
+            case pb.OUTCOME_KIND_REFUSED:
+                self._refused.setdefault(owner, {})[outcome.port_name] = outcome
             case pb.OUTCOME_KIND_REMOVED:
                 self._served.pop(owner, None)
+                self._refused.pop(owner, None)
+                self._told_servers.discard(owner)
                 await self._servers.ports_returned(owner)
             case _:
                 raise ServiceError("BODY_INVALID", "Say what became of the route.")
@@ -156,6 +193,14 @@ class RouteBook:
                 reason=outcome.reason,
                 instead=number if number != outcome.port else None,
             )
+
+    def _may_be_replaced(self, owner: bytes) -> bool:
+        """Of a lobby the engine knows whether its ports were told. Those of a server were, unless somebody waits for
+        them and never got them; who got them from an earlier process does not wait any more.
+        """
+        if self._source.lobby(owner) is not None:
+            return True
+        return owner in self._waiting and owner not in self._told_servers
 
     def _told(self, routes: Routes, *, is_complete: bool) -> pb.FollowResponse:
         return pb.FollowResponse(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from pyservice.dataplane.configuration import ModePort, ResolvedNamespace, raw_id
 from pyservice.dataplane.native import LeasedPort, Lobby
-from pyservice.dataplane.servers import PortWish, Servers
+from pyservice.dataplane.servers import AskLeased, Leased, PortWish, Servers
 from pyservice.dataplane.ways_in import WayIn
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
@@ -62,10 +62,13 @@ class Runners:
         way_in: WayIn,
         tiers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
-        """`tiers`: millicores and MB, by name. One that is not there takes no room."""
+        """`tiers` as of `take_tiers`."""
         self._tiers = tiers
-        self._asked_after = 0
-        """Lobbies up to this number were known to whoever said what is free."""
+        self._counted = 0
+        """Lobbies up to this number were known to whoever said what is free, or are among those made since."""
+        self._made: dict[bytes, tuple[int, int]] = {}
+        self._made_cpu = self._made_memory = 0
+        """Millicores and MB of lobbies that were made since, and all of them together."""
         self._source = source
         self._servers = source.servers
         self._namespaces = namespaces
@@ -79,8 +82,14 @@ class Runners:
         self._began_s: float | None = None
         self.crashed: Callable[[Lobby], None] = lambda lobby: None
         """Called with each lobby whose process ended by itself and not well: before it was ready, or with an error."""
+        self.server_served: Callable[[bytes, AskLeased], Awaitable[Leased]] = lambda _, ask: ask()
+        """The ports of a server once they are served; until then they may become others."""
         self.http_address = self.grpc_address = ""
         """Where the doors listen, which game servers are told; empty before they do."""
+
+    def take_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
+        """Millicores and MB, by name. One that is not there takes no room."""
+        self._tiers = tiers
 
     @property
     def is_connected(self) -> bool:
@@ -116,18 +125,42 @@ class Runners:
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
     def _free(self) -> tuple[int, int]:
-        """What was free, without what was made since."""
-        cpu_millicores, memory_mb = self.capacity.free_cpu_millicores, self.capacity.free_memory_mb
-        _, _, lobbies, _ = self._servers.wanted_since(self._asked_after)
-        for lobby_id, _ in lobbies:
-            lobby = self._source.lobby(lobby_id)
-            if lobby is None or lobby.is_ready or not self._namespaces.is_known(lobby.namespace):
-                continue
-            mode = self._namespaces.resolved(lobby.namespace).modes.get(lobby.mode)
-            if mode is not None:
-                cpu, memory = self._tiers.get(mode.place(lobby.region).tier, (0, 0))
-                cpu_millicores, memory_mb = cpu_millicores - cpu, memory_mb - memory
-        return cpu_millicores, memory_mb
+        """What was free, without what was made since. Each lobby is counted once, however often this is asked."""
+        self._counted, _, lobbies, gone = self._servers.wanted_since(self._counted)
+        for lobby_id in gone:
+            self._count(lobby_id, (0, 0))
+        for lobby_id, is_stopping in lobbies:
+            # One that stops has its room until its process is over, or is never begun.
+            self._count(lobby_id, (0, 0) if is_stopping else self._room_of(lobby_id))
+        capacity = self.capacity
+        return (
+            capacity.free_cpu_millicores - self._made_cpu,
+            capacity.free_memory_mb - self._made_memory,
+        )
+
+    def _count(self, lobby_id: bytes, room: tuple[int, int]) -> None:
+        before = self._made.pop(lobby_id, (0, 0))
+        if any(room):
+            self._made[lobby_id] = room
+        self._made_cpu += room[0] - before[0]
+        self._made_memory += room[1] - before[1]
+
+    def _count_anew(self, after: int) -> None:
+        """What is free was said by somebody who knows of lobbies up to here."""
+        self._counted = after
+        self._made.clear()
+        self._made_cpu = self._made_memory = 0
+
+    def _room_of(self, lobby_id: bytes) -> tuple[int, int]:
+        """What it will take once whoever starts processes has heard of it."""
+        lobby = self._source.lobby(lobby_id)
+        if lobby is None or lobby.is_ready or not self._namespaces.is_known(lobby.namespace):
+            return 0, 0
+        namespace = self._namespaces.resolved(lobby.namespace)
+        mode = namespace.modes.get(lobby.mode)
+        if mode is None or namespace.version_id != lobby.version:
+            return 0, 0
+        return self._tiers.get(mode.place(lobby.region).tier, (0, 0))
 
     def described(self) -> str:
         """For operators."""
@@ -142,7 +175,8 @@ class Runners:
         _check(request)
         self.capacity = request.capacity
         self._heard.set()
-        after = self._asked_after = request.after_sequence if request.run == self._run else 0
+        after = request.after_sequence if request.run == self._run else 0
+        self._count_anew(after)
         end_s = _now_s() + request.wait_ms / 1000
         self._asking += 1
         try:
@@ -168,26 +202,35 @@ class Runners:
         )
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """What became of lobbies, in order. Those that are over already are no error. Raises STORAGE_FULL."""
+        """What became of lobbies, in order for each of them. Those that are over already are no error. Raises
+        STORAGE_FULL.
+        """
         _check(request)
+        by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
-            try:
-                await self._take(report)
-            except ServiceError as error:
-                if error.code not in _OVER:
-                    raise
+            by_lobby.setdefault(report.lobby_id, []).append(report)
+        # Together: each of them waits until it is durable, and one sync is for all.
+        taken = await asyncio.gather(
+            *map(self._take_all, by_lobby.values()), return_exceptions=True
+        )
+        for error in taken:
+            if error is not None:
+                raise error
         return pb.ReportResponse()
 
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
-        """Ports of a dynamic server. Raises PORTS_EXHAUSTED, STORAGE_FULL, IN_USE for one whose lease has ended."""
+        """Ports of a dynamic server, which edge-guard serves. Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, IN_USE
+        for one whose lease has ended.
+        """
         _check(request)
         owner = raw_id(request.server_id)
         wishes = [
             self._wish(name, protocol) for name, protocol in sorted(request.protocols.items())
         ]
+        namespace = raw_id(request.namespace_id)
         try:
-            leased = await self._servers.lease(
-                owner, raw_id(request.namespace_id), request.region, wishes
+            leased = await self.server_served(
+                owner, lambda: self._servers.lease(owner, namespace, request.region, wishes)
             )
         except ServiceError as error:
             if error.code == "SERVER_NOT_FOUND":
@@ -215,6 +258,14 @@ class Runners:
     async def leases(self, request: pb.LeasesRequest) -> pb.LeasesResponse:
         """Who has ports."""
         return pb.LeasesResponse(server_ids=map(format_uuid, self._servers.leased_servers()))
+
+    async def _take_all(self, reports: Iterable[pb.LobbyReport]) -> None:
+        for report in reports:
+            try:
+                await self._take(report)
+            except ServiceError as error:
+                if error.code not in _OVER:
+                    raise
 
     async def _take(self, report: pb.LobbyReport) -> None:
         lobby = raw_id(report.lobby_id)

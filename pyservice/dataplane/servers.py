@@ -4,7 +4,7 @@ edge-guard are told of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from pyservice.dataplane.commands import Commands
@@ -12,6 +12,10 @@ from pyservice.dataplane.native import LeasedPort, Make, NativeServers
 
 PortWish = tuple[str, str, str, int, int]
 """Name, protocol, `number` | `host` | `range`, first and last of the range."""
+
+Leased = tuple[LeasedPort, ...]
+AskLeased = Callable[[], Awaitable[Leased]]
+"""The ports of an owner as they are now."""
 
 
 class Servers:
@@ -25,6 +29,7 @@ class Servers:
         self.wanted_since = native.wanted_since
         self.take_touched = native.take_touched
         self.supply_groups = native.supply_groups
+        self.lobbies_of_version = native.lobbies_of_version
         self.routes_since = native.routes_since
         self.leased_servers = native.leased_servers
 
@@ -65,7 +70,7 @@ class Servers:
         region: str,
         ports: Sequence[PortWish],
         deadline: float | None = None,
-    ) -> tuple[LeasedPort, ...]:
+    ) -> Leased:
         """Ports of a dynamic server, the same for the same. Raises PORTS_EXHAUSTED, STORAGE_FULL, and SERVER_NOT_FOUND
         for one that is over.
         """

@@ -1,5 +1,6 @@
 """The supply of lobbies (decisions 5.8): idle ones are kept between the bounds of their mode and region, those that are
-empty past the grace and those of former versions are stopped.
+empty past the grace and those of former versions are stopped. Attached ones are ended when the time of their version
+is over, and else by whoever attached them.
 
 Driven by what the engine says has changed, and by its own timers: when a grace ends, when a pause after a crash is
 over. Nothing here is remembered over a restart: what is to be done follows from what is there.
@@ -8,6 +9,7 @@ over. Nothing here is remembered over a restart: what is to be done follows from
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +43,9 @@ class Source(Protocol):
     @property
     def servers(self) -> Servers: ...
     def lobby(self, lobby: bytes) -> Lobby | None: ...
+    async def detach(
+        self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
+    ) -> bool: ...
     async def progressed(self, at_most_s: float) -> None: ...
 
 
@@ -245,18 +250,23 @@ class Supply:
             look_s = _now_s() + min(left_ms / 1000, _DRAIN_LOOK_S)
             self._looks[key] = min(look_s, self._looks.get(key, look_s))
             return
-        _, _, lobbies, _ = self._servers.wanted_since(0)
-        for lobby_id, is_stopping in lobbies:
+        for lobby_id in self._servers.lobbies_of_version(namespace.namespace_id, version):
             lobby = self._source.lobby(lobby_id)
-            if lobby is not None and not is_stopping and key == _key(lobby):
+            if lobby is None or key != _key(lobby):
+                continue
+            if lobby.is_ours:
                 await self._stop(lobby_id, only_if_idle=False)
+            else:
+                await self._end_attached(lobby)
 
     async def _stop(self, lobby: bytes, *, only_if_idle: bool = True) -> None:
-        try:
+        with _unless_it_is_over():
             await self._servers.stop(lobby, only_if_idle=only_if_idle)
-        except ServiceError as error:
-            if error.code not in ("MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED"):
-                raise
+
+    async def _end_attached(self, lobby: Lobby) -> None:
+        """Over at once: nobody here has a process to tell, and its server hears of it with its next call."""
+        with _unless_it_is_over():
+            await self._source.detach([lobby.namespace], lobby.id, None)
 
     async def _start(
         self, key: Key, namespace: ResolvedNamespace, mode: ResolvedMode, count: int
@@ -272,6 +282,15 @@ class Supply:
                 self._looks[key] = _now_s() + _AGAIN_S
                 return
             await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)
+
+
+@contextlib.contextmanager
+def _unless_it_is_over() -> Iterator[None]:
+    try:
+        yield
+    except ServiceError as error:
+        if error.code not in ("MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED"):
+            raise
 
 
 def _key(group: SupplyGroup | Lobby) -> Key:

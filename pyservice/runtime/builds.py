@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from pyservice.runtime.manifests import (
     BadManifest,
     server_json,
 )
+from pyservice.runtime.removal import remove_tree
 from pyservice.runtime.unpacking import NO_SPACE_STATUS
 
 KEPT_S: Final = 24 * 3600.0
@@ -36,6 +37,7 @@ KEPT_S: Final = 24 * 3600.0
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
+_GONE: Final = ".removed"
 
 _log = get_logger("runtime")
 
@@ -99,7 +101,8 @@ class Builds:
         boot_id = _boot_id()
         for found in self._folder.iterdir():
             with contextlib.suppress(OSError):
-                if (found / "boot_id").read_text() == boot_id:
+                is_whole = found.suffix not in (_UNFINISHED, _GONE)
+                if is_whole and (found / "boot_id").read_text() == boot_id:
                     continue
             shutil.rmtree(found, ignore_errors=True)
 
@@ -109,6 +112,7 @@ class Builds:
         """
         known = self._known.get(build_id)
         if known is not None:
+            self.note_run(build_id)
             return known
         task = self._unpacking.get(build_id)
         if task is None:
@@ -137,8 +141,13 @@ class Builds:
                 await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
                 raise
             _log.info("build unpacked", build_id=build_id)
-        os.utime(folder)
+        self.note_run(build_id)
         return _read(folder)
+
+    def note_run(self, build_id: str) -> None:
+        """Something begins to run it, or did until now."""
+        with contextlib.suppress(OSError):
+            os.utime(self._folder / build_id)
 
     async def _pour(self, source: Source, folder: Path) -> None:
         words = [str(folder), source.kind, source.compression, str(self._reserve_bytes)]
@@ -168,18 +177,34 @@ class Builds:
         """A sentence for a developer: where we keep builds is ours to know."""
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
-    def remove_unused(self, used: Collection[str], *, is_full: bool) -> None:
-        """Those that nothing has run for a day; all that nothing runs when the disk is full."""
-        for found in self._folder.iterdir():
-            name = found.name
-            if name in used or name in self._unpacking or found.suffix == _UNFINISHED:
+    async def remove_unused(self, used: Callable[[], Collection[str]], *, is_full: bool) -> None:
+        """Those that nothing has run for a day; all that nothing runs when the disk is full. `used` says before each of
+        them what runs or is wanted by then. Raises OSError.
+        """
+        for build_id in await asyncio.to_thread(self._removable, is_full):
+            if build_id in used() or build_id in self._unpacking:
                 continue
-            with contextlib.suppress(FileNotFoundError):
-                if is_full or time.time() - found.stat().st_mtime > KEPT_S:
-                    self._known.pop(name, None)
-                    # Under another name first: half of it is never taken for the whole.
-                    gone = found.rename(found.with_suffix(_UNFINISHED))
-                    shutil.rmtree(gone, ignore_errors=True)
+            # Whoever wants it from now on unpacks it anew: half of it is never taken for the whole.
+            self._known.pop(build_id, None)
+            folder = self._folder / build_id
+            gone = folder.with_suffix(_GONE)
+            try:
+                folder.rename(gone)
+            except OSError as error:
+                _log.warning("build not removed", build_id=build_id, error=str(error))
+            else:
+                await asyncio.to_thread(remove_tree, gone)
+
+    def _removable(self, is_full: bool) -> list[str]:
+        old = []
+        for found in self._folder.iterdir():
+            if found.suffix == _GONE:
+                remove_tree(found)
+            elif found.suffix != _UNFINISHED:
+                with contextlib.suppress(FileNotFoundError):
+                    if is_full or time.time() - found.stat().st_mtime > KEPT_S:
+                        old.append(found.name)
+        return old
 
 
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -150,7 +150,9 @@ class Folder:
     def state(self) -> State | None:
         """What the keeper told last; None before it began."""
         try:
-            text = (self.path / "state").read_text(encoding="utf-8", errors="replace")
+            # Not by way of `Path`: this is read at each change of each run.
+            with open(f"{self.path}/state", encoding="utf-8", errors="replace") as file:
+                text = file.read()
         except FileNotFoundError:
             return None
         told = dict(line.split("=", 1) for line in text.split("\n") if line)
@@ -169,12 +171,12 @@ class Folder:
 
     def was_started(self) -> bool:
         """Whether a keeper ever began, so that none may again."""
-        return (self.path / "state").exists()
+        return os.path.exists(f"{self.path}/state")
 
     def is_kept(self) -> bool:
         """Whether a keeper has it now."""
         try:
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:

@@ -123,7 +123,7 @@ class End(NamedTuple):
     """How a run ended."""
 
     reason: str
-    """exited, killed, stopped, exec_failed, out_of_memory, build_unusable, capacity, no_ports, lost."""
+    """exited, killed, stopped, exec_failed, out_of_memory, build_unusable, capacity, no_ports, tier_unknown, lost."""
     exit_code: int | None = None
     """128 + n for signal n; None: it never ran, or nobody knows."""
     message: str = ""

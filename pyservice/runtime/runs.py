@@ -14,6 +14,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.builds import Build, Builds, BuildUnusable, NoRoom
 from pyservice.runtime.keeper import KeeperFailed
+from pyservice.runtime.nursery import Nursery
 from pyservice.runtime.orders import End, Hearing, Order, Owner, Placed, Resources, Unheard
 from pyservice.runtime.places import Places
 from pyservice.runtime.process import CannotRun, Node, ProcessRun
@@ -53,6 +54,8 @@ class Home(Protocol):
     def node(self) -> Node: ...
     def hearing(self, owner: Owner) -> Hearing: ...
     @property
+    def nursery(self) -> Nursery: ...
+    @property
     def room(self) -> Room: ...
     @property
     def places(self) -> Places: ...
@@ -86,7 +89,7 @@ class Run:
         self._is_wanted = asyncio.Event()
         if order is not None:
             self._is_wanted.set()
-        self._stop = asyncio.Event()
+        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_ms: int | None = None
         self._end: End | None = None
         self._build: Build | None = None
@@ -119,7 +122,8 @@ class Run:
         timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
         if self._stop_ms is None or timeout_ms < self._stop_ms:
             self._stop_ms = timeout_ms
-            self._stop.set()
+            if not self._stop.done():
+                self._stop.set_result(None)
             self.changed.set()
 
     async def live(self) -> None:
@@ -204,11 +208,17 @@ class Run:
         assert build is not None
         try:
             placed = self.placed = self.placed or home.places.draw(order)
-            await home.in_thread(lambda: self._found.lay_out(order, build, placed, home.node))
+            await self._retried(
+                lambda: home.in_thread(lambda: self._found.lay_out(order, build, placed, home.node))
+            )
         except NoPorts:
             return self._over(End("no_ports", message="no port of this node is free"))
         except CannotRun as error:
             return self._over(End("exec_failed", message=str(error)))
+        except OSError as error:
+            # Such as a full disk. Where our folders are is ours to know.
+            sentence = f"this node could not lay it out: {error.strerror or type(error).__name__}"
+            return self._over(End("exec_failed", message=sentence))
         return self._starting
 
     async def _found_again(self) -> Step:
@@ -226,7 +236,7 @@ class Run:
                 STARTING_S, self._again(lambda: hearing.placed(self.id, placed.backends))
             )
             # Not cut off by a stop: whether it runs has to be known.
-            await home.in_thread(lambda: self._folder.start(home.node.keeper))
+            await home.nursery.start(self._folder.path)
         except TimeoutError:
             return self._over(
                 End(
@@ -245,7 +255,7 @@ class Run:
         telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
         try:
             while not self._is_over():
-                if self._stop.is_set():
+                if self._stop.done():
                     return self._stopping
                 await self._next_change(_LOOK_S)
         finally:
@@ -284,6 +294,7 @@ class Run:
             exit_code=end.exit_code,
             message=end.message or None,
         )
+        self._home.builds.note_run(self.build_id)
         hearing = self._home.hearing(self.owner)
         await self._again(lambda: hearing.over(self.id, end, self._about.tier))
         if self._folder.was_started():
@@ -335,14 +346,35 @@ class Run:
     async def _unless_stopped(self, work: Awaitable[_Result]) -> _Result:
         """Raises Stopped; then what was begun is cancelled."""
         working = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [working, self._stop]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
             raise Stopped
         finally:
-            await _cancelled(working, stopping)
+            if not working.done():
+                await _cancelled(working)
+
+    async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Tries for a minute, none of it cut off: it is done or not. Raises Stopped between two tries, and at the end
+        the last OSError.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + STARTING_S
+        is_told = False
+        while True:
+            try:
+                await work()
+            except OSError as error:
+                if loop.time() >= until_s:
+                    raise
+                if not is_told:
+                    _log.warning("tried again", id=self.id, state=self.state, error=str(error))
+                is_told = True
+            else:
+                return
+            await self._unless_stopped(asyncio.sleep(_PAUSES_S[-1]))
 
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
@@ -361,11 +393,9 @@ class Run:
             tried += 1
 
 
-async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
-    """They are over, whatever they answered. That the caller is cancelled meanwhile is not mistaken for it."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    """It is over, whatever it answered. That the caller is cancelled meanwhile is not mistaken for it."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

@@ -13,7 +13,6 @@ folders: a supervisor that starts finds every run again, goes on where it was, a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -24,9 +23,11 @@ from typing import Final, TypeVar
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.notices import Notices
+from pyservice.runtime.nursery import Nursery
 from pyservice.runtime.orders import Hearing, Order, Owner, Resources
 from pyservice.runtime.places import Places
 from pyservice.runtime.process import Node, ProcessRun
+from pyservice.runtime.removal import remove_tree
 from pyservice.runtime.room import Room
 from pyservice.runtime.runs import Run
 
@@ -35,8 +36,7 @@ LOGS_KEPT_S: Final = 7 * 24 * 3600.0
 
 _TIDY_S: Final = 60.0
 _TOLD_MAX: Final = 10_000
-_STARTERS: Final = 4
-"""Keepers that are being started at one time: each waits for its program to be there."""
+_THREADS: Final = 4
 
 _log = get_logger("runtime")
 _Result = TypeVar("_Result")
@@ -60,13 +60,14 @@ class Supervisor:
         self.folder = folder
         self.builds = builds
         self.node = node
+        self.nursery = Nursery(node.keeper, folder)
         self.room = Room(capacity)
         self.places = Places(has_users=node.has_users)
         self.runs: dict[str, Run] = {}
         self._hearing = hearing
         self._is_disk_full = is_disk_full
         self._hear = noticed
-        self._threads = ThreadPoolExecutor(_STARTERS, thread_name_prefix="runtime")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runtime")
         self._notices = Notices(node.notify, self._noticed)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -74,9 +75,11 @@ class Supervisor:
         self._told: dict[str, None] = {}
         """The last that ended, oldest first."""
 
-    def recover(self) -> None:
-        """Finds what runs, or ran and was never told. Raises OSError."""
+    async def recover(self) -> None:
+        """Finds what runs, or ran and was never told. Raises OSError, KeeperFailed."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
+        # Before anything is looked at: what an earlier service began is under way no more.
+        await self.nursery.open()
         self.builds.recover()
         self._notices.open()
         for path in self.folder.iterdir():
@@ -141,7 +144,7 @@ class Supervisor:
         """Until cancelled: hears keepers, and removes what is not needed any more."""
         try:
             while True:
-                await asyncio.to_thread(self._tidy, {run.build_id for run in self.runs.values()})
+                await self._tidy()
                 await asyncio.sleep(_TIDY_S)
         finally:
             self._notices.close()
@@ -153,6 +156,7 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.nursery.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # For runs
@@ -169,7 +173,7 @@ class Supervisor:
 
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run
-        self.room.claim(run.resources)
+        self.room.claim(run.id, run.resources)
         if run.placed is not None:
             self.places.keep(run.placed)
             self.room.hold(run.resources)
@@ -193,13 +197,24 @@ class Supervisor:
             run.changed.set()
         self._hear(run_id)
 
-    def _tidy(self, used: Collection[str]) -> None:
+    async def _tidy(self) -> None:
         try:
-            self.builds.remove_unused(used, is_full=self._is_disk_full())
-            for path in self.folder.iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    found = ProcessRun(path)
-                    if path.is_dir() and found.is_told and time.time() - found.told_s > LOGS_KEPT_S:
-                        shutil.rmtree(path)
+            await self.builds.remove_unused(
+                lambda: {run.build_id for run in self.runs.values()}, is_full=self._is_disk_full()
+            )
+        except OSError as error:
+            _log.warning("builds not tidied", error=str(error))
+        try:
+            await asyncio.to_thread(self._remove_old_folders)
         except OSError as error:
             _log.warning("not tidied", error=str(error))
+
+    def _remove_old_folders(self) -> None:
+        for path in self.folder.iterdir():
+            found = ProcessRun(path)
+            try:
+                if path.is_dir() and found.is_told and time.time() - found.told_s > LOGS_KEPT_S:
+                    remove_tree(path)
+            except OSError as error:
+                # The others go all the same.
+                _log.warning("not tidied", id=path.name, error=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import bindparam, insert, select
 
@@ -15,26 +16,21 @@ _FIND = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids", expa
 _FORGET = portions.portion(lobby_runs.c.end_ms)
 
 
-async def note(
-    tx: Transaction,
-    lobby_id: str,
-    tier: str,
-    start_ms: int | None,
-    end_ms: int,
-    reason: str,
-    message: str,
-) -> None:
+class Run(NamedTuple):
+    """How it was, and how it ended."""
+
+    tier: str
+    start_ms: int | None
+    end_ms: int
+    reason: str
+    message: str
+    exit_code: int | None
+
+
+async def note(tx: Transaction, lobby_id: str, run: Run) -> None:
     """It is over; of several the first counts."""
     if await tx.first(_FIND, {"ids": [lobby_id]}) is None:
-        row = {
-            "lobby_id": lobby_id,
-            "tier": tier,
-            "start_ms": start_ms,
-            "end_ms": end_ms,
-            "reason": reason,
-            "message": message,
-        }
-        await tx.run(insert(lobby_runs), row)
+        await tx.run(insert(lobby_runs), {"lobby_id": lobby_id, **run._asdict()})
 
 
 async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:

@@ -391,6 +391,7 @@ lobby_runs: Final = Table(
     _ms("end_ms", index=True),
     Column("reason", String(32), nullable=False),
     _text("message"),
+    Column("exit_code", Integer),
 )
 """What became of the process of a lobby that is over, as the runtime told it."""
 

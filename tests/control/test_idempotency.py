@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.changes import Changes
+from pyservice.control.changes import Change, Changes
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage.database import Transaction
@@ -292,3 +293,55 @@ async def test_without_the_key_file_of_before_nothing_is_repeated_and_nothing_ma
     assert await at_home.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
     assert await games_named(at_home, fields["display_name"]) == [made["game_id"]]
     assert await at_home.good("create_game", a_key(), **fields) != made
+
+
+# Changes that need something beside the records ----------------------------------------------------
+
+
+class Ports:
+    """Something that a change needs: how often it was had, and whether it is there."""
+
+    def __init__(self) -> None:
+        self.had = 0
+        self.is_away = False
+
+    @contextlib.asynccontextmanager
+    async def prepared(self) -> AsyncIterator[Change[pb.GetDeviceLinkResponse]]:
+        if self.is_away:
+            raise ServiceError("PORTS_EXHAUSTED")
+        self.had += 1
+        number = str(self.had)
+
+        async def change(_: Transaction) -> pb.GetDeviceLinkResponse:
+            return pb.GetDeviceLinkResponse(cloud_token=number)
+
+        yield change
+
+
+async def made_with(ports: Ports, changes: Changes, caller: Caller, message: str = "one") -> str:
+    request = pb.GetDeviceLinkRequest(device_link_token=message)
+    answer = await changes.make_prepared(caller, request, pb.GetDeviceLinkResponse, ports.prepared)
+    return answer.cloud_token
+
+
+async def test_what_is_remembered_is_told_though_what_it_needed_is_gone(records: Records) -> None:
+    ports, changes, caller = Ports(), Changes(records.database), caller_with_a_key()
+    ports.is_away = True
+    with pytest.raises(ServiceError):
+        await made_with(ports, changes, caller)
+    ports.is_away = False
+    assert await made_with(ports, changes, caller) == "1", "a failure is not remembered"
+    ports.is_away = True
+    assert await made_with(ports, changes, caller) == "1"
+    with pytest.raises(ServiceError) as caught:
+        await made_with(ports, changes, caller, "another")
+    assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
+    with pytest.raises(ServiceError) as caught:
+        await made_with(ports, changes, caller_with_a_key())
+    assert caught.value.code == "PORTS_EXHAUSTED"
+
+
+async def test_duplicates_in_flight_need_it_once(records: Records) -> None:
+    ports, changes, caller = Ports(), Changes(records.database), caller_with_a_key()
+    made = await asyncio.gather(*(made_with(ports, changes, caller) for _ in range(8)))
+    assert (set(made), ports.had) == ({"1"}, 1)

@@ -246,3 +246,18 @@ async def test_a_lobby_that_is_deleted_ends_in_order(game: Game) -> None:
     assert record["status"]["stopped"]["failed"] is False
     late = await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
     assert late["did_remove"] is False
+
+
+async def test_what_a_process_exited_with_is_kept_also_when_its_lobby_was_over_before(
+    game: Game,
+) -> None:
+    await game.deploy(quiet={"heartbeat_timeout": 1_000})
+    lobby_id = (await game.found("quiet"))["lobby"]["lobby_id"]
+    assert (await game.over(lobby_id))["failure"] == "SILENT"
+
+    async def told() -> int:
+        record = await game.record(lobby_id)
+        return int(record["status"]["stopped"]["exit_code"])
+
+    assert await eventually(told) == 128 + 15
+    assert (await game.record(lobby_id))["failure"] == "SILENT"

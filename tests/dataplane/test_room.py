@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import pytest
 
+from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.native import Lobby
+from pyservice.dataplane.runners import Runners
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import Place, asking, refused
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
+
+TIER: Final = "basic-1d1"
+MANY: Final = 200
 
 
 async def test_what_is_made_takes_room_before_the_runtime_has_heard_of_it(engine: Engine) -> None:
@@ -66,3 +75,79 @@ async def test_a_mode_without_an_image_waits_for_nobody(engine: Engine) -> None:
     finding = await refused(place.find("attached"))
     assert finding.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
     assert not place.runners.is_settled
+
+
+async def test_one_that_stops_before_it_is_ready_is_not_counted_beside_what_it_has(
+    engine: Engine,
+) -> None:
+    place = Place(engine)
+    place.free = (2_000, 1_000_000)
+    await place.wanted()
+    async with asking(place.create()):
+        [first] = (await place.wanted(wait_ms=5_000)).lobbies
+        # It has begun, so what is free is without it.
+        place.free = (1_000, 1_000_000)
+        await place.wanted()
+        await engine.servers.stop(raw_id(first.lobby_id), only_if_idle=False)
+        async with asking(place.create()):
+            await wanted_lobbies(engine, 2)
+            stopping, second = (await place.wanted(wait_ms=5_000)).lobbies
+            assert (stopping.lobby_id, stopping.is_stopping) == (first.lobby_id, True)
+            assert second.HasField("spec")
+
+
+async def test_a_lobby_that_ends_before_anybody_has_heard_of_it_leaves_its_room(
+    engine: Engine,
+) -> None:
+    place = Place(engine)
+    place.free = (1_000, 1_000_000)
+    await place.wanted()
+    async with asking(place.create()):
+        [lobby] = await wanted_lobbies(engine, 1)
+        assert (await refused(place.create())).code == "CAPACITY_EXHAUSTED"
+        await engine.servers.exited(lobby, None)
+    async with asking(place.create()):
+        assert lobby not in await wanted_lobbies(engine, 1)
+
+
+async def test_lobbies_that_come_at_once_are_looked_at_once_each(engine: Engine) -> None:
+    place, source = Place(engine), Counting(engine)
+    runners = Runners(source, place.namespaces, place.way_in, {TIER: (10, 10)})
+    capacity = runtime_pb2.Capacity(
+        kinds=["archive"], free_cpu_millicores=10 * MANY, free_memory_mb=10 * MANY
+    )
+    await runners.wanted(runtime_pb2.WantedRequest(capacity=capacity))
+    await place.wanted()
+    namespace = place.namespaces.resolved(raw_id(NAMESPACE_ID))
+    for _ in range(MANY):
+        assert runners.can_start(TIER)
+        make = place.making.idle(namespace, namespace.modes["duel"], "north")
+        assert make is not None
+        await engine.servers.start_idle(namespace.namespace_id, namespace.version_id, make)
+    assert not runners.can_start(TIER)
+    assert source.looks <= MANY
+
+
+class Counting:
+    """The engine, and how often it was asked for a lobby."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.servers = engine.servers
+        self.progressed = engine.progressed
+        self.looks = 0
+
+    def lobby(self, lobby: bytes) -> Lobby | None:
+        self.looks += 1
+        return self._engine.lobby(lobby)
+
+
+async def wanted_lobbies(engine: Engine, count: int) -> list[bytes]:
+    """As soon as there are so many."""
+
+    async def found() -> list[bytes] | None:
+        lobbies = [lobby for lobby, _ in engine.servers.wanted_since(0)[2]]
+        return lobbies if len(lobbies) >= count else None
+
+    lobbies: list[bytes] = await eventually(found)
+    return lobbies

@@ -2,7 +2,8 @@
 
 It listens on every port that it is given, says that it is ready, and gives back what it gets. What it does beside is in
 PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `deaf` ignores SIGTERM,
-`guests` takes the first words of a stream for a player's token: the player is connected as long as the stream is.
+`guests` takes the first words of a stream for a player's token: the player is connected as long as the stream is;
+`whose` puts before a datagram that it gives back which port it came from, and a space.
 It writes a line when it begins, when it is ready, and for each player's first words.
 """
 
@@ -71,7 +72,8 @@ def main() -> int:
                 waiting.register(connection, selectors.EVENT_READ, "stream")
             elif key.data == "datagram":
                 content, sender = ready.recvfrom(65_536)
-                ready.sendto(content, sender)
+                whose = b"%d " % sender[1] if "whose" in PLAY else b""
+                ready.sendto(whose + content, sender)
             elif content := ready.recv(65_536):
                 if "guests" in PLAY and ready not in guests:
                     guests[ready] = content.decode()

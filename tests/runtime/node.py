@@ -99,7 +99,7 @@ class Place:
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> Supervisor:
+    async def start(self) -> Supervisor:
         """Another supervisor, as of a service that starts."""
         self.supervisor = Supervisor(
             self.folder / "servers",
@@ -110,7 +110,7 @@ class Place:
             is_disk_full=lambda: False,
             noticed=self.noticed.append,
         )
-        self.supervisor.recover()
+        await self.supervisor.recover()
         self._task = asyncio.create_task(self.supervisor.run())
         return self.supervisor
 
@@ -127,7 +127,7 @@ class Place:
         await self.drop()
         self.ear.deaf.clear()
         self.ear.stuck.clear()
-        return self.start()
+        return await self.start()
 
     def order(self, script: str = "exec sleep 3600", **more: Any) -> Order:
         """A new one."""
@@ -198,12 +198,12 @@ def is_alive(pid: int) -> bool:
 async def open_place(folder: Path, builds: Path) -> AsyncIterator[Place]:
     """With a supervisor; nothing of it runs afterwards."""
     place = Place(folder, builds, Ear())
-    place.start()
+    await place.start()
     try:
         yield place
     finally:
         await place.drop()
-        left = [Folder(path) for path in (folder / "servers").iterdir()]
+        left = [Folder(path) for path in (folder / "servers").iterdir() if path.is_dir()]
         pids = [state.pid for one in left if (state := one.state()) and state.status != "ended"]
         end_leftovers(folder)
         for pid in filter(None, pids):

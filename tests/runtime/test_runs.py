@@ -5,14 +5,17 @@ services that die in it (docs/servers.md).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from pyservice.runtime import runs
+from pyservice.runtime import nursery, runs
+from pyservice.runtime.keeper import KeeperFailed
 from pyservice.runtime.orders import End, PortOrder, Resources
 from tests.runtime.node import CAPACITY, Place, build_of, is_alive, until
 
@@ -299,7 +302,7 @@ async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: P
     await place.drop()
     (place.of(order).scratch / "end").touch()
     await until(lambda: _status(place, order.id) == "ended")
-    place.start()
+    await place.start()
     end = await place.ear.end(order.id)
     assert (end.reason, end.exit_code) == ("exited", 9)
     # And what was told is not told again by the next, unless it is asked for.
@@ -317,9 +320,51 @@ async def test_what_a_service_left_in_the_middle_of_laying_out_is_removed(place:
     half = place.folder / "servers" / place.order().id
     (half / "scratch").mkdir(parents=True)
     (half / "spec").write_bytes(b"id=")
-    place.start()
+    await place.start()
     assert not half.exists()
     assert not place.supervisor.runs
+
+
+# What starts keepers fails -----------------------------------------------------------------------
+
+
+def _nursery(place: Place) -> int:
+    """What starts keepers there."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            if words[1:3] == ["--nursery", str(place.folder / "servers")]:
+                return int(process.name)
+    raise AssertionError("nothing starts keepers")
+
+
+async def test_what_starts_keepers_may_end_in_any_moment(place: Place) -> None:
+    first = await place.running("exec sleep 3600")
+    os.kill(_nursery(place), signal.SIGKILL)
+    second = await place.running("exec sleep 3600")
+    deaf = _nursery(place)
+    os.kill(deaf, signal.SIGSTOP)
+    third = place.want("exec sleep 3600")
+    await until(lambda: place.supervisor.runs[third.id].state == "starting")
+    os.kill(deaf, signal.SIGKILL)
+    await place.ear.told(third.id, "running")
+    for order in (first, second, third):
+        assert is_alive(place.pid_of(order))
+        assert place.ear.of(order.id).count("running") == 1
+
+
+async def test_a_service_starts_nothing_beside_another_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nursery, "_OPEN_S", 0.1)
+    runs_of_both = place.folder / "servers"
+    with pytest.raises(KeeperFailed, match="another service"):
+        await nursery.Nursery(place.node.keeper, runs_of_both).open()
+    await place.drop()
+    other = nursery.Nursery(place.node.keeper, runs_of_both)
+    await other.open()
+    await other.close()
+    await place.start()
 
 
 # Keepers that fail --------------------------------------------------------------------------------

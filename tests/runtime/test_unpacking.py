@@ -15,14 +15,13 @@ import stat
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from pyservice.errors import ServiceError
-from pyservice.runtime.builds import KEPT_S, Builds, BuildUnusable, NoRoom
+from pyservice.runtime.builds import Builds, BuildUnusable, NoRoom
 from tests.control.files import entry, packed, tar
 from tests.runtime.store import Store
 
@@ -257,7 +256,7 @@ async def test_a_developer_is_told_everything_that_is_wrong_with_server_json(
     assert not missing, told
 
 
-# Once, and for how long ---------------------------------------------------------------------------
+# Once ---------------------------------------------------------------------------------------------
 
 
 async def test_all_who_ask_at_once_get_the_same_and_it_is_unpacked_once(folder: Path) -> None:
@@ -335,21 +334,3 @@ async def test_what_is_whole_stays_over_a_restart_unless_the_machine_went_down(
     again = await opened(folder, store).unpacked(GAME, BUILD)
     assert (again.root / "data/map").stat().st_size == 3 << 20
     assert len(store.asked) == 2
-
-
-async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
-    folder: Path,
-) -> None:
-    builds = opened(folder, Store(whole()))
-    used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
-    for build_id in (used, fresh, old):
-        await builds.unpacked(GAME, build_id)
-    then = time.time() - KEPT_S - 60
-    for build_id in (used, old):
-        os.utime(folder / build_id, (then, then))
-    builds.remove_unused({used}, is_full=False)
-    assert {path.name for path in folder.iterdir()} == {used, fresh}
-    builds.remove_unused({used}, is_full=True)
-    assert {path.name for path in folder.iterdir()} == {used}
-    # What is wanted again is unpacked again.
-    assert (await builds.unpacked(GAME, old)).root.is_dir()

@@ -2,7 +2,7 @@
 //! one JSON object; who runs it how often, beside which baseline, and what must be reached is `bench/run.py`'s matter.
 //!
 //! Read in this order: [`hall`] (lobbies to measure with), one module per measurement ([`cycles`], [`finds`],
-//! [`growth`], [`transitions`], [`recovery`], [`doors`], [`passing`]), their baselines ([`naive`], [`raw_log`]), and what
+//! [`growth`], [`leases`], [`transitions`], [`recovery`], [`doors`], [`passing`]), their baselines ([`naive`], [`raw_log`]), and what
 //! all of them use ([`chance`], [`figures`], [`host`], [`flags`], [`latency`]).
 
 pub mod chance;
@@ -15,6 +15,7 @@ pub mod growth;
 pub mod hall;
 pub mod host;
 pub mod latency;
+pub mod leases;
 pub mod naive;
 pub mod passing;
 pub mod raw_log;

@@ -318,6 +318,17 @@ impl Servers {
         groups.into_iter().map(|group| group_of(py, group)).collect()
     }
 
+    fn lobbies_of_version<'py>(
+        &self,
+        py: Python<'py>,
+        namespace: &[u8],
+        version: &[u8],
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
+        let lobbies = py.detach(|| self.shard.read().engine.lobbies_of_version(namespace, version));
+        Ok(lobbies.iter().map(|lobby| PyBytes::new(py, &lobby.0)).collect())
+    }
+
     fn lease<'py>(
         &self,
         py: Python<'py>,

@@ -26,6 +26,24 @@ fn a_version_lives_as_long_as_the_last_lobby_of_it() {
 }
 
 #[test]
+fn of_a_version_all_lobbies_are_told_until_they_end() {
+    let mut w = World::new();
+    let told = |w: &World, version| w.engine.lobbies_of_version(NAMESPACE, version);
+    assert_eq!(told(&w, VERSION), [], "nobody knows the namespace");
+    let closed = w.lobby(|_| {});
+    let starting = w.starting(|_| {});
+    let next = w.lobby(|c| c.version = NEXT_VERSION);
+    let stopping = w.lobby(|_| {});
+    w.lobby(|c| c.namespace = OTHER_NAMESPACE);
+    w.close(closed, true).unwrap();
+    w.run(|e, cx| e.stop(cx, stopping, true)).result.unwrap();
+    assert_eq!(told(&w, VERSION), [closed, starting, stopping]);
+    assert_eq!(told(&w, NEXT_VERSION), [next]);
+    w.detach(starting).unwrap();
+    assert_eq!(told(&w, VERSION), [closed, stopping]);
+}
+
+#[test]
 fn whose_a_lobby_was_is_known_as_long_as_its_end() {
     let mut w = World::new();
     let lobby = w.lobby(|_| {});

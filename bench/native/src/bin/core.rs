@@ -1,10 +1,10 @@
-//! `bench-core cycles [--keys] | naive | find --wish W --lobbies N | growth [--keys]`: the engine without a journal.
+//! `bench-core cycles [--keys] | naive | find --wish W --lobbies N | growth [--keys] | leases --taken SHARE`: the engine without a journal.
 
 use std::process::ExitCode;
 
 use hosting_bench::cycles::{self, Scene};
 use hosting_bench::flags::Flags;
-use hosting_bench::{Failure, figures::Figures, finds, growth, naive, report, wrong};
+use hosting_bench::{Failure, figures::Figures, finds, growth, leases, naive, report, wrong};
 
 fn measure(what: &str, flags: &Flags) -> Result<Figures, Failure> {
     match what {
@@ -12,7 +12,8 @@ fn measure(what: &str, flags: &Flags) -> Result<Figures, Failure> {
         "naive" => naive::run(&Scene::of(flags)?),
         "find" => finds::run(flags),
         "growth" => growth::run(flags),
-        _ => Err(wrong("usage: bench-core cycles|naive|find|growth [--seed N] ...")),
+        "leases" => leases::run(flags),
+        _ => Err(wrong("usage: bench-core cycles|naive|find|growth|leases [--seed N] ...")),
     }
 }
 

@@ -43,6 +43,14 @@ impl Engine {
         versions
     }
 
+    /// Lobbies of a version that have not ended, oldest first.
+    pub fn lobbies_of_version(&self, namespace: Id, version: Id) -> Vec<Id> {
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
+        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
+        let live = lobbies.filter_map(|number| self.lobbies.live(*number));
+        live.filter(|lobby| lobby.version == version).map(|lobby| lobby.id).collect()
+    }
+
     /// Connected players per mode and region of a namespace, over all versions, in order of name.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };

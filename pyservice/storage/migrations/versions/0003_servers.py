@@ -76,6 +76,7 @@ def _add_ends_and_exports() -> None:
         sa.Column("end_ms", sa.BigInteger(), nullable=False),
         sa.Column("reason", sa.String(32), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("lobby_id", name="pk_lobby_runs"),
     )
     op.create_index("ix_lobby_runs_end_ms", "lobby_runs", ["end_ms"], unique=False)

@@ -1,0 +1,89 @@
+//! Ports of dynamic servers: time per lease of one port, by how many of the pool others have.
+
+use std::time::{Duration, Instant};
+
+use hosting_core::{Id, Lease, Protocol, Reached, WantedPort};
+
+use crate::chance::Chance;
+use crate::figures::Figures;
+use crate::flags::Flags;
+use crate::hall::{Hall, NAMESPACE, REGION};
+use crate::{Failure, wrong};
+
+const AT_ONCE: usize = 64;
+/// Longer than ports rest.
+const REST_MS: u64 = 3_600_000;
+
+/// Measures leases: `--taken SHARE`, of all ports of a family.
+pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+    let share: f64 = flags.get("taken", 0.95)?;
+    let leases: usize = flags.get("leases", 200_000)?;
+    let mut chance = Chance::new(flags.get("seed", 1)?);
+    let mut hall = Hall::new()?;
+    let count: usize = hall.engine.port_counts()[0].iter().sum();
+    let mut numbers = vec![false; usize::from(u16::MAX) + 1];
+    for _ in 0..(count as f64 * share) as usize {
+        let number = lease(&mut hall, server(&mut chance), chance.number())?;
+        if std::mem::replace(&mut numbers[usize::from(number)], true) {
+            return Err(wrong(format!("port {number} was given twice")));
+        }
+    }
+    let mut rounds: Vec<Duration> = Vec::with_capacity(leases / AT_ONCE + 1);
+    while rounds.len() * AT_ONCE < leases {
+        rounds.push(round(&mut hall, &mut chance, &numbers)?);
+    }
+    let drawn = rounds.len() * AT_ONCE;
+    let mean_ns = rounds.iter().sum::<Duration>().as_nanos() as f64 / drawn as f64;
+    rounds.sort_unstable();
+    // What the machine does beside us falls into single rounds and does not move their median.
+    let median_ns = rounds[rounds.len() / 2].as_nanos() as f64 / AT_ONCE as f64;
+    Ok(Figures::new()
+        .number("ns_per_lease", median_ns)
+        .number("mean_ns_per_lease", mean_ns)
+        .count("ports", count as u64)
+        .count("leases", drawn as u64))
+}
+
+/// Some leases, timed; then their servers end and their ports have rested, not timed.
+fn round(hall: &mut Hall, chance: &mut Chance, taken: &[bool]) -> Result<Duration, Failure> {
+    let wishes: Vec<(Id, u64)> = (0..AT_ONCE).map(|_| (server(chance), chance.number())).collect();
+    let mut numbers = Vec::with_capacity(AT_ONCE);
+    let began = Instant::now();
+    for (owner, random) in &wishes {
+        numbers.push(lease(hall, *owner, *random)?);
+    }
+    let took = began.elapsed();
+    for number in &numbers {
+        if taken[usize::from(*number)] {
+            return Err(wrong(format!("port {number} is another server's")));
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    if numbers.len() != AT_ONCE {
+        return Err(wrong("a port was given twice"));
+    }
+    for (owner, _) in wishes {
+        hall.ask(|engine, context| engine.end_lease(context, owner))?;
+        hall.ask(|engine, context| engine.ports_returned(context, owner))?;
+    }
+    hall.now += REST_MS;
+    Ok(took)
+}
+
+fn lease(hall: &mut Hall, owner: Id, random: u64) -> Result<u16, Failure> {
+    let ports = [WantedPort { name: "game", protocol: Protocol::Tcp, reached: Reached::Number(0) }];
+    let wish = Lease { owner, namespace: NAMESPACE, region: REGION, ports: &ports, random };
+    let leased = hall.ask(|engine, context| engine.lease(context, &wish))?;
+    match leased.first().map(|port| port.reached) {
+        Some(Reached::Number(number)) => Ok(number),
+        other => Err(wrong(format!("a lease gave {other:?}"))),
+    }
+}
+
+fn server(chance: &mut Chance) -> Id {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&chance.number().to_be_bytes());
+    id[8..].copy_from_slice(&chance.number().to_be_bytes());
+    Id(id)
+}

@@ -1,0 +1,144 @@
+"""Starts keepers: one small process for all of them, which forks (`native/keeper`, `--nursery`).
+
+It is there as long as we are, and keepers go on without it. Who starts next waits for what this one began: after `open`
+nothing is on its way into a folder any more but what is asked here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyservice.finishing import finish
+from pyservice.observability.logging import get_logger
+from pyservice.runtime.keeper import TAKEN, KeeperFailed
+
+_SHOWN: Final = "hosting-keeper, which forks one keeper for each game server"
+"""Longer than what a keeper shows in its place: its own folder."""
+
+_OPEN_S: Final = 10.0
+_TRIES: Final = 3
+
+_log = get_logger("runtime")
+
+
+class NurseryGone(KeeperFailed):
+    """It ended before it answered: nobody knows whether it began."""
+
+
+class _Answer(NamedTuple):
+    status: int
+    sentence: str
+
+
+class Nursery:
+    """The one of a folder of runs. `open` and `close`, once each."""
+
+    def __init__(self, keeper: Path, runs: Path) -> None:
+        self._keeper = keeper
+        self._runs = runs
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: asyncio.WriteTransport | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._asked: dict[bytes, asyncio.Future[_Answer]] = {}
+
+    async def open(self) -> None:
+        """Raises OSError, KeeperFailed."""
+        # Whoever wants it first may give up meanwhile; nobody else knows of the process then.
+        await finish(self._open())
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._requests is not None:
+                return
+            loop = asyncio.get_running_loop()
+            process = self._process = await asyncio.to_thread(self._begin)
+            self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
+            answers = asyncio.StreamReader()
+            transport, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(answers), process.stdout
+            )
+            answer = self._answer(self._runs)
+            self._reading = asyncio.create_task(self._read(answers, transport))
+            try:
+                async with asyncio.timeout(_OPEN_S):
+                    await answer
+            except TimeoutError:
+                await self._end()
+                raise KeeperFailed("another service starts game servers in this folder") from None
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [_SHOWN, "--nursery", str(self._runs)],
+            executable=self._keeper,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+
+    async def start(self, folder: Path) -> bool:
+        """Starts what is in the folder; returns when its program runs or could not. False: it was started before.
+        Raises OSError, KeeperFailed.
+        """
+        for _ in range(_TRIES):
+            with contextlib.suppress(NurseryGone):
+                await self.open()
+                assert self._requests is not None
+                answer = self._answer(folder)
+                self._requests.write(os.fsencode(folder) + b"\0")
+                status, sentence = await answer
+                if status not in (0, TAKEN):
+                    raise KeeperFailed(sentence)
+                return status == 0
+        raise NurseryGone("what starts game servers ends again and again")
+
+    async def close(self) -> None:
+        """Keepers go on."""
+        async with self._opening:
+            if self._requests is not None:
+                await self._end()
+
+    async def _end(self) -> None:
+        """It has nothing of its own to lose, and may be waiting for a lock."""
+        assert self._process is not None
+        assert self._reading is not None
+        self._process.kill()
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+
+    def _answer(self, folder: Path) -> asyncio.Future[_Answer]:
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._asked[os.fsencode(folder)] = future
+        return future
+
+    async def _read(self, answers: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
+        process, requests = self._process, self._requests
+        assert process is not None
+        assert requests is not None
+        try:
+            while True:
+                status, folder, sentence = [(await answers.readuntil(b"\0"))[:-1] for _ in range(3)]
+                asked = self._asked.pop(folder, None)
+                if asked is not None and not asked.done():
+                    asked.set_result(_Answer(int(status), sentence.decode(errors="replace")))
+        except asyncio.IncompleteReadError:
+            _log.warning("nursery ended", pid=process.pid)
+        finally:
+            self._requests = None
+            transport.close()
+            if not requests.is_closing():
+                requests.abort()
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_exception(NurseryGone("what starts game servers ended"))
+            self._asked.clear()
+            # Nobody reads what it tells any more: it is over, or ends now.
+            process.kill()
+            process.wait()

@@ -1,0 +1,155 @@
+"""A node that has room for one more game server: who gets it, and what others are told (decisions 1.8, 5.3, 6.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests import programs
+from tests.control.test_lobby_processes import Game
+from tests.control.test_servers import Servers
+from tests.household import Developer, House, running
+from tests.patience import PATIENCE_S, promised
+
+pytestmark = pytest.mark.anyio
+
+MILLICORES: Final = 1_000
+WHOLE: Final[dict[str, Any]] = {"resources": {"cpu": MILLICORES, "memory": 128}}
+TIER: Final = "basic-1d1"
+"""A lobby of it has as much."""
+
+
+@pytest.fixture(scope="module")
+def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    runtime = {**programs.SETTINGS, "cpu_millicores": MILLICORES}
+    folder = tmp_path_factory.mktemp("small")
+    with running(House(folder, runtime=runtime, empty_lobby_grace_ms=200)) as house:
+        yield house
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def back(small_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+    """It leaves the node empty."""
+    door = small_house.door(request.param)
+    developer = Developer(small_house, door)
+    game_id = await developer.game()
+    made = Servers(developer, game_id, await developer.service_token(game_id))
+    await made.prepare_build()
+    yield made
+    await end(made, *made.made)
+    await door.close()
+
+
+async def end(back: Servers, *ids: str) -> None:
+    for server_id in ids:
+        await back.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+    for server_id in ids:
+        await back.until(server_id, "destroyed", "failed")
+
+
+@contextlib.contextmanager
+def edge_guard_hangs(house: House) -> Iterator[None]:
+    pid = int((house.data_dir / "edge" / "LOCK").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_of_servers_that_come_at_once_those_are_made_for_which_there_is_room(
+    back: Servers,
+) -> None:
+    answers = await asyncio.gather(*(back.try_create(**WHOLE) for _ in range(4)))
+    back.made += [one.body["server"]["id"] for one in answers if one.code == "OK"]
+    assert sorted(one.code for one in answers) == ["CAPACITY_EXHAUSTED"] * 3 + ["OK"]
+    listed = await back.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in listed["servers"]] == back.made
+    await back.until(back.made[0], "running")
+    await end(back, *back.made)
+    again = await back.create(**WHOLE)
+    await back.until(again["id"], "running")
+
+
+async def test_a_server_that_is_refused_late_leaves_its_room_to_others(back: Servers) -> None:
+    with socket.socket() as taken:
+        number = next(n for n in range(20_000, 26_000) if taken.connect_ex(("127.0.0.1", n)))
+    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
+    network = {"mode": "host", "ports": {"game": port}}
+    await back.create(network=network, resources={"cpu": 10, "memory": 64})
+    most: dict[str, Any] = {"resources": {"cpu": MILLICORES - 10, "memory": 64}}
+    late = await back.try_create(network=network, **most)
+    assert (late.code, late.errors[0][-1]) == ("VALIDATION_FAILED", "not-unique")
+    made = await back.create(**most)
+    await back.until(made["id"], "running")
+
+
+async def test_a_repetition_is_answered_by_a_node_that_its_first_call_filled(
+    back: Servers, small_house: House
+) -> None:
+    key = "the-key-of-the-last-room"
+    first = await back.try_create(key, **WHOLE)
+    assert first.code == "OK", first
+    back.made.append(first.body["server"]["id"])
+    assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
+    # Nor are any ports needed.
+    with edge_guard_hangs(small_house):
+        assert (await back.try_create(key, **WHOLE)).body == first.body
+        other = await back.try_create(key, **WHOLE, tags={"another": "message"})
+        assert other.code == "IDEMPOTENCY_KEY_REUSED"
+    listed = await back.good("list_servers", include_destroyed=True)
+    assert [one["id"] for one in listed["servers"]] == back.made
+
+
+async def test_several_with_one_key_are_the_one_server_for_which_there_is_room(
+    back: Servers,
+) -> None:
+    answers = await asyncio.gather(*(back.try_create("the-key-of-all", **WHOLE) for _ in range(4)))
+    assert [one.code for one in answers] == ["OK"] * 4
+    [server_id] = {one.body["server"]["id"] for one in answers}
+    back.made.append(server_id)
+    await back.until(server_id, "running")
+
+
+async def test_a_repetition_is_refused_to_who_may_not_see_the_environment_any_more(
+    back: Servers,
+) -> None:
+    key, developer = "the-key-of-who-leaves", back.developer
+    place = {"game_id": back.game_id, "environment_id": "prod"}
+    made = await developer.good("create_service_token", **place)
+    back.token = made["token"]
+    first = await back.try_create(key, **WHOLE)
+    assert first.code == "OK", first
+    back.made.append(first.body["server"]["id"])
+    revoked = {"namespace_id": "prod", "token_id": made["token_id"]}
+    await developer.good("revoke_namespace_token", game_id=back.game_id, **revoked)
+    assert (await back.try_create(key, **WHOLE)).code == "TOKEN_REVOKED"
+    back.token = await developer.service_token(back.game_id)
+
+
+async def test_lobbies_have_no_room_once_a_server_has_it_and_have_it_again_when_it_is_gone(
+    back: Servers,
+) -> None:
+    game = Game(back.developer, back.game_id)
+    await game.deploy(duel={"tier": TIER})
+    server = await back.create(**WHOLE)
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await game.find("duel")).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    await end(back, server["id"])
+
+    async def found() -> Any:
+        answer = await game.find("duel")
+        return answer.body if answer.code == "OK" else None
+
+    lobby_id = (await promised(found, within_s=1.0))["lobby"]["lobby_id"]
+    assert (await back.try_create(**WHOLE)).code == "CAPACITY_EXHAUSTED"
+    await back.developer.good("detach", game_id=back.game_id, lobby_id=lobby_id)
+    await game.over(lobby_id)
+    await back.create(**WHOLE)

@@ -1,0 +1,159 @@
+"""What the data plane wants is run, whatever one of its lobbies does: its half of the protocol, and a node with real
+keepers (docs/servers.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.control.lobby_runs import LobbyRuns, TierSize
+from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.engine import Engine
+from pyservice.ids import format_uuid
+from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
+from pyservice.runtime.orders import Resources
+from pyservice.storage import lobby_runs
+from pyservice.storage.database import Database, Record, open_database
+from pyservice.storage.migrations import migrate
+from tests.dataplane.processes import BUILD_ID
+from tests.dataplane.processes import Place as DataPlane
+from tests.patience import eventually
+from tests.runtime.node import Place as Node
+from tests.runtime.node import build_of, open_place, until
+
+pytestmark = pytest.mark.anyio
+
+TIER: Final = "basic-1d1"
+SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
+
+
+class Direct:
+    """The protocol without a socket."""
+
+    def __init__(self, data: DataPlane) -> None:
+        self._runners = data.runners
+
+    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        answer = await self._runners.wanted(request)
+        # As over a socket: others have their turn.
+        await asyncio.sleep(0)
+        return answer
+
+    async def report(self, report: pb.LobbyReport) -> None:
+        await self._runners.report(pb.ReportRequest(reports=[report]))
+
+
+class Both:
+    """A data plane, a node, and what is between them."""
+
+    def __init__(self, data: DataPlane, node: Node, database: Database) -> None:
+        self.data = data
+        self.node = node
+        self.database = database
+        self.sizes = dict(SIZES)
+        node.store.archives[BUILD_ID] = build_of("sh", "-c", "exec sleep 3600")
+
+    async def lobby(self) -> str:
+        """One for nobody; its id."""
+        namespace = self.data.namespaces.resolved(self.data.client().namespace_id)
+        make = self.data.making.idle(namespace, namespace.modes["private"], "north")
+        assert make is not None
+        servers = self.data.engine.servers
+        made = await servers.start_idle(namespace.namespace_id, namespace.version_id, make)
+        return format_uuid(made)
+
+    def is_live(self, lobby_id: str) -> bool:
+        return self.data.engine.lobby(raw_id(lobby_id)) is not None
+
+    def in_the_way_of(self, lobby_id: str) -> Path:
+        """A folder that nobody foresaw: nothing can be wanted there."""
+        path = self.node.folder / "servers" / lobby_id / "placed.json"
+        path.mkdir(parents=True)
+        return path
+
+    async def run(self, lobby_id: str) -> Record | None:
+        """What is written of its process."""
+        async with self.database.read() as tx:
+            return (await lobby_runs.find_many(tx, [lobby_id])).get(lobby_id)
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[LobbyRuns]:
+        """By a service that has just started."""
+        runs = LobbyRuns(
+            self.database,
+            Direct(self.data),
+            self.sizes.get,
+            lambda http: f"http://{http}",
+            lambda: pb.Capacity(kinds=["archive"], free_cpu_millicores=4_000, free_memory_mb=4_000),
+        )
+        task = asyncio.create_task(runs.run(self.node.supervisor))
+        try:
+            yield runs
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+async def both(engine: Engine, tmp_path: Path) -> AsyncIterator[Both]:
+    database = open_database(None, tmp_path)
+    await migrate(database, is_allowed=True)
+    data = DataPlane(engine)
+    await data.wanted()
+    (tmp_path / "node").mkdir()
+    async with open_place(tmp_path / "node", tmp_path / "builds") as node:
+        yield Both(data, node, database)
+    await database.close()
+
+
+async def test_a_lobby_that_cannot_be_taken_keeps_no_other_and_is_tried_again(both: Both) -> None:
+    bad = await both.lobby()
+    in_the_way = both.in_the_way_of(bad)
+    good = await both.lobby()
+    async with both.following() as runs:
+        await both.node.ear.told(good, "running")
+        later = await both.lobby()
+        await both.node.ear.told(later, "running")
+        assert runs.going.unforeseen > 0
+        assert not both.node.supervisor.is_known(bad)
+        in_the_way.rmdir()
+        await both.node.ear.told(bad, "running")
+
+
+async def test_one_that_could_not_be_taken_and_has_ended_is_not_tried_again(both: Both) -> None:
+    bad = await both.lobby()
+    in_the_way = both.in_the_way_of(bad)
+    async with both.following() as runs:
+        await until(lambda: runs.going.unforeseen > 0)
+        await both.data.engine.servers.exited(raw_id(bad), None)
+        good = await both.lobby()
+        await both.node.ear.told(good, "running")
+        in_the_way.rmdir()
+        last = await both.lobby()
+        await both.node.ear.told(last, "running")
+        assert not both.node.supervisor.is_known(bad)
+
+
+async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Both) -> None:
+    begun = await both.lobby()
+    async with both.following() as runs:
+        await both.node.ear.told(begun, "running")
+        both.sizes.clear()
+        poor = await both.lobby()
+        run = await eventually(lambda: both.run(poor))
+        assert (run.tier, run.reason, run.start_ms) == (TIER, "tier_unknown", None)
+        assert run.message == f"no tier {TIER} is there any more: give the game mode another one"
+        assert not both.is_live(poor)
+        assert runs.going.unforeseen == 0
+    async with both.following():
+        late = await both.lobby()
+        await until(lambda: not both.is_live(late))
+    assert both.is_live(begun), "it has begun with a size"
+    assert both.node.supervisor.is_known(begun)

@@ -1,0 +1,133 @@
+"""Tiers of lobbies while the operator changes them: at SIGHUP, and between two starts (decisions 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import programs
+from tests.control.test_lobby_processes import TIER, Game
+from tests.household import Developer, Door, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Operator:
+    """A service whose tiers are in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "settings.toml"
+        self.doors: list[Door] = []
+        self.house = House(folder / "house", runtime=programs.SETTINGS, empty_lobby_grace_ms=200)
+
+    @property
+    def words(self) -> tuple[str, str]:
+        return "--config", str(self.path)
+
+    def write(self, **memory_mb: int) -> None:
+        """Tiers by name, all of an eighth of a core."""
+        self.path.write_text("".join(_tier(name, size) for name, size in memory_mb.items()))
+
+    async def hang_up(self) -> None:
+        """Returns when both planes have read the settings again."""
+        before = self._reloads()
+        assert self.house.process is not None
+        self.house.process.send_signal(signal.SIGHUP)
+
+        async def is_read() -> bool:
+            return self._reloads() >= before + 2
+
+        await eventually(is_read)
+
+    def _reloads(self) -> int:
+        return (self.house.folder / "log").read_text().count('"reloaded"')
+
+    def door(self) -> Door:
+        self.doors.append(self.house.door("http"))
+        return self.doors[-1]
+
+    async def game(self) -> Game:
+        developer = Developer(self.house, self.door())
+        return Game(developer, await developer.game())
+
+
+def _tier(name: str, memory_mb: int) -> str:
+    fields = {"tier_name_id": name.replace("_", "-"), "memory": memory_mb}
+    others = ("cpu", "disk", "bandwidth", "service_cores_numerator")
+    fields |= dict.fromkeys(others, 1) | {"service_cores_denominator": 8}
+    return "[[tiers]]\n" + "".join(f"{key} = {json.dumps(one)}\n" for key, one in fields.items())
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    made = Operator(tmp_path)
+    made.write(basic_1d8=64, small=32)
+    try:
+        await asyncio.to_thread(made.house.start, *made.words)
+        yield made
+    finally:
+        for door in made.doors:
+            await door.close()
+        await asyncio.to_thread(made.house.close)
+
+
+async def test_a_hangup_gives_tiers_to_lobbies_of_their_size(operator: Operator) -> None:
+    operator.write(basic_1d8=64, large=48, too_large=1_000_000)
+    await operator.hang_up()
+    game = await operator.game()
+    await game.deploy(duel={"tier": "large"}, crowd={"tier": "too-large"})
+    lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
+    told = json.loads((await game.logs(lobby_id))[0])
+    assert told["HOSTING_MEMORY"] == "48"
+    full = await game.find("crowd")
+    assert full.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES", "there is no such room on this node"
+
+
+@pytest.mark.parametrize("how", ["at a hangup", "over a restart"])
+async def test_a_tier_that_is_taken_away_ends_its_own_new_lobbies_and_no_others(
+    operator: Operator, how: str
+) -> None:
+    poor, other = await operator.game(), await operator.game()
+    await poor.deploy(duel={"tier": "small"})
+    await other.deploy(duel={"tier": TIER})
+    standing = (await poor.found("duel"))["lobby"]["lobby_id"]
+    lobby_id = (await other.found("duel"))["lobby"]["lobby_id"]
+    operator.write(basic_1d8=64)
+    if how == "at a hangup":
+        await operator.hang_up()
+    else:
+        await asyncio.to_thread(operator.house.stop)
+        await asyncio.to_thread(operator.house.start, *operator.words)
+        for game in (poor, other):
+            game.developer.door = operator.door()
+
+    fields: dict[str, Any] = {"game_modes": ["duel"]}
+    await poor.developer.good("detach", game_id=poor.game_id, lobby_id=standing)
+    ended = await poor.over(standing)
+    assert "failure" not in ended, "it was begun with the size that there was"
+    door = poor.developer.door
+    finding = [
+        asyncio.create_task(door.call("find", fields, token=poor.public_token)) for _ in range(3)
+    ]
+    await other.developer.good("detach", game_id=other.game_id, lobby_id=lobby_id)
+    await other.over(lobby_id)
+    await other.found("duel")
+    answers = await asyncio.gather(*finding)
+    assert {answer.code for answer in answers} == {"MATCHMAKER_LOBBY_START_FAILED"}
+    listed = await poor.developer.good(
+        "list_lobby_records", game_id=poor.game_id, namespace_id="prod"
+    )
+    failed = [one for one in listed["lobbies"] if one["lobby_id"] != standing]
+
+    async def failures() -> bool:
+        records = [await poor.over(one["lobby_id"]) for one in failed]
+        return [record.get("failure") for record in records] == ["TIER_UNKNOWN"] * len(failed)
+
+    assert failed
+    await eventually(failures)

@@ -1,0 +1,174 @@
+"""The data plane is told at once what of the node is free, and loses no answer by it. It is played by the messages of
+its protocol, over a real socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.app.planes import DataPlaneClient
+from pyservice.control.lobby_runs import LobbyRuns, TierSize
+from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
+from pyservice.rpc import InternalClient, InternalServer
+from pyservice.runtime.orders import Order, Owner, Resources
+from pyservice.runtime.room import Room
+from pyservice.storage.database import open_database
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+NODE: Final = Resources(1_000, 1_024)
+SERVER: Final = Resources(400, 512)
+
+
+class DataPlane:
+    """Answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.questions: asyncio.Queue[tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]]
+        self.questions = asyncio.Queue()
+
+    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        answer: asyncio.Future[pb.WantedResponse] = asyncio.get_running_loop().create_future()
+        self.questions.put_nowait((request, answer))
+        return await answer
+
+    async def asked(self) -> tuple[pb.WantedRequest, asyncio.Future[pb.WantedResponse]]:
+        """The next question, and where its answer goes. It comes long before the one before would be answered."""
+        return await asyncio.wait_for(self.questions.get(), PATIENCE_S)
+
+
+class Begun:
+    """Whoever runs lobbies: which of them are over."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def want(self, order: Order) -> None:
+        raise AssertionError(order)
+
+    def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
+        self.ended.append(run_id)
+        return True
+
+    def is_known(self, run_id: str) -> bool:
+        return True
+
+    def ids(self, owner: Owner) -> list[str]:
+        return []
+
+    def only(self, owner: Owner, ids: Collection[str]) -> None:
+        assert not ids
+
+
+class Node:
+    """A control plane's half that has nothing but room."""
+
+    def __init__(self, folder: Path) -> None:
+        self.room = Room(NODE)
+        self.begun = Begun()
+        self.data_plane = DataPlane()
+        self._folder = folder
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        socket = self._folder / "data.sock"
+        handlers = {"hosting.internal.v1.Runtime.Wanted": self.data_plane.wanted}
+        server = InternalServer(handlers, socket)
+        await server.start()
+        database = open_database(None, self._folder)
+        async with InternalClient(socket) as client:
+            lobbies = LobbyRuns(
+                database,
+                DataPlaneClient(client),
+                lambda name: TierSize(SERVER, 100),
+                lambda address: address,
+                self._capacity,
+            )
+            self.room.changed = lobbies.room_changed
+            work = asyncio.create_task(lobbies.run(self.begun))
+            yield
+            work.cancel()
+            await asyncio.wait([work])
+        await server.stop(0)
+        await database.close()
+
+    def _capacity(self) -> pb.Capacity:
+        free = self.room.unclaimed
+        return pb.Capacity(free_cpu_millicores=free.cpu_millicores, free_memory_mb=free.memory_mb)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    made = Node(tmp_path)
+    async with made.following():
+        yield made
+
+
+def free_in(question: pb.WantedRequest) -> Resources:
+    told = question.capacity
+    return Resources(told.free_cpu_millicores, told.free_memory_mb)
+
+
+async def test_room_that_a_server_gets_or_leaves_is_told_before_anything_is_answered(
+    node: Node,
+) -> None:
+    question, unanswered = await node.data_plane.asked()
+    assert free_in(question) == NODE
+    assert question.wait_ms > 0
+    for number, change in enumerate((reserve, give_back), start=1):
+        change(node.room)
+        question, answer = await node.data_plane.asked()
+        assert free_in(question) == node.room.unclaimed
+        assert question.wait_ms == 0
+        answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[f"lobby {number}"]))
+        question, unanswered = await node.data_plane.asked()
+        assert free_in(question) == node.room.unclaimed
+        assert (question.after_sequence, question.wait_ms > 0) == (number, True)
+        assert not unanswered.done()
+    assert node.begun.ended == ["lobby 1", "lobby 2"]
+
+
+def reserve(room: Room) -> None:
+    assert room.reserve("server", SERVER)
+
+
+def give_back(room: Room) -> None:
+    room.give_back("server")
+
+
+async def test_an_answer_that_comes_too_late_comes_again_and_is_taken_once(node: Node) -> None:
+    news = pb.WantedResponse(run="this", sequence=7, gone=["lobby"])
+    _, answer = await node.data_plane.asked()
+    reserve(node.room)
+    answer.set_result(news)
+    question, answer = await node.data_plane.asked()
+    if question.after_sequence == 0:
+        answer.set_result(news)
+        question, answer = await node.data_plane.asked()
+    assert (question.run, question.after_sequence) == ("this", 7)
+    assert node.begun.ended == ["lobby"]
+
+
+async def test_however_often_room_changes_answers_are_taken(node: Node) -> None:
+    await node.data_plane.asked()
+    for number in range(1, 20):
+        other(node.room)
+        question, answer = await node.data_plane.asked()
+        assert question.wait_ms == 0
+        other(node.room)
+        answer.set_result(pb.WantedResponse(run="this", sequence=number, gone=[str(number)]))
+        question, _ = await node.data_plane.asked()
+        assert (question.after_sequence, free_in(question)) == (number, node.room.unclaimed)
+    assert node.begun.ended == [str(number) for number in range(1, 20)]
+
+
+def other(room: Room) -> None:
+    """What is free changes."""
+    (reserve if room.unclaimed == NODE else give_back)(room)

@@ -1,0 +1,154 @@
+"""Players at edge-guard, many of each kind, who talk all the time and look at every byte that comes back: streams in
+which nothing may be missing, and datagrams that have to come from one and the same session.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from tests.household import eventually
+from tests.patience import PATIENCE_S
+
+ROUND_S: Final = 0.05
+LOST_S: Final = 1.0
+"""A datagram that was not answered by then is not waited for any more."""
+Address = tuple[str, int]
+
+
+class Dropped(Exception):
+    """A player noticed something; a sentence."""
+
+
+class Player(Protocol):
+    """One of them."""
+
+    socket: socket.socket
+    heard: int
+    """Answers, all of them right."""
+
+    def say(self) -> None: ...
+    def hear(self) -> None: ...
+
+
+class StreamPlayer:
+    """Says what nobody said before as soon as the last was answered. Its first words are its token."""
+
+    def __init__(self, name: str, address: Address, token: str) -> None:
+        self.socket = socket.create_connection(address, PATIENCE_S)
+        self.heard = 0
+        self._name = name
+        self._awaited = b""
+        self._send(token.encode())
+
+    def _send(self, words: bytes) -> None:
+        self._awaited += words
+        self.socket.sendall(words)
+
+    def say(self) -> None:
+        if not self._awaited:
+            self._send(f"{self._name} {self.heard}\n".encode().rjust(64, b"."))
+
+    def hear(self) -> None:
+        """Raises Dropped."""
+        came = self.socket.recv(65_536)
+        if not came:
+            raise Dropped(f"{self._name} was closed after {self.heard} answers")
+        if not self._awaited.startswith(came):
+            raise Dropped(f"{self._name} heard {came!r} in place of {self._awaited!r}")
+        self._awaited = self._awaited[len(came) :]
+        self.heard += not self._awaited
+
+
+class DatagramPlayer:
+    """Says the next number each time; the server tells by which session it heard it."""
+
+    def __init__(self, name: str, address: Address) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.connect(address)
+        self.heard = 0
+        self.lost = 0
+        self._name = name
+        self._number = 0
+        self._is_answered = True
+        self._said_s = 0.0
+        self._session = b""
+
+    def say(self) -> None:
+        if not self._is_answered:
+            if time.monotonic() - self._said_s < LOST_S:
+                return
+            self.lost += 1
+        self._number += 1
+        self._is_answered = False
+        self._said_s = time.monotonic()
+        self.socket.send(f"{self._name} {self._number}".encode())
+
+    def hear(self) -> None:
+        """Raises Dropped."""
+        session, _, words = self.socket.recv(2_048).partition(b" ")
+        self._session = self._session or session
+        if session != self._session:
+            raise Dropped(f"{self._name} has become another: {session!r}, not {self._session!r}")
+        name, _, number = words.decode().rpartition(" ")
+        if name != self._name or not 0 < int(number) <= self._number:
+            raise Dropped(f"{self._name} heard {words!r}")
+        if int(number) == self._number and not self._is_answered:
+            self._is_answered = True
+            self.heard += 1
+
+
+class Crowd:
+    """All of them in a thread. `with` it; then `goes_on` as often as you like."""
+
+    def __init__(self, players: Sequence[Player]) -> None:
+        self.players = players
+        self._is_over = threading.Event()
+        self._problem: Exception | None = None
+        self._thread = threading.Thread(target=self._play)
+
+    def __enter__(self) -> Crowd:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        for player in self.players:
+            player.socket.close()
+
+    def _play(self) -> None:
+        waiting = selectors.DefaultSelector()
+        for player in self.players:
+            waiting.register(player.socket, selectors.EVENT_READ, player)
+        try:
+            while not self._is_over.is_set():
+                self._round(waiting)
+        except (OSError, Dropped) as problem:
+            self._problem = problem
+        finally:
+            waiting.close()
+
+    def _round(self, waiting: selectors.BaseSelector) -> None:
+        for player in self.players:
+            player.say()
+        end = time.monotonic() + ROUND_S
+        while (left := end - time.monotonic()) > 0:
+            for key, _ in waiting.select(left):
+                key.data.hear()
+
+    async def goes_on(self) -> None:
+        """Everybody is answered once more. Raises what a player noticed."""
+        before = [player.heard for player in self.players]
+
+        async def are_answered() -> bool:
+            if self._problem is not None:
+                raise self._problem
+            now = [player.heard for player in self.players]
+            return all(heard > then + 1 for heard, then in zip(now, before, strict=True))
+
+        await eventually(are_answered)

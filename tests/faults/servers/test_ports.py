@@ -1,0 +1,165 @@
+"""Ports that other programs have, and ports that players reach without edge-guard (decisions 4, 5.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, closing
+from typing import Any, Final
+
+import pytest
+
+from tests import programs
+from tests.control.test_servers import Servers, reached
+from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, troubled
+from tests.foreign_ports import ADDRESS, Foreigner, many_files
+from tests.household import House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+PUBLIC: Final = range(26_000, 32_000)
+FREE: Final = 300
+"""Of public ports of each family: one in twenty."""
+KINDS: Final = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+WIDTH: Final = 20
+LOBBIES: Final = 2
+
+
+# Public ports that a foreign program has ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def foreigners() -> Iterator[list[Foreigner]]:
+    """They were there before the service."""
+    with many_files(len(KINDS) * len(PUBLIC)), ExitStack() as stack:
+        yield [stack.enter_context(closing(Foreigner(kind, PUBLIC, FREE))) for kind in KINDS]
+
+
+@pytest.fixture(scope="module")
+def crowded_house(
+    foreigners: list[Foreigner], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[House]:
+    edge = {"bind": ADDRESS, "address": ADDRESS}
+    folder = tmp_path_factory.mktemp("crowded")
+    with running(House(folder, runtime=programs.SETTINGS, edge=edge)) as house:
+        yield house
+
+
+async def test_lobbies_get_ports_that_nobody_else_has(
+    crowded_house: House, foreigners: list[Foreigner]
+) -> None:
+    names = {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}, "chat": {"protocol": "tcp"}}
+    modes: dict[str, Any] = {PLAIN: {"docker": {"ports": names}}}
+    streams, datagrams = foreigners
+    async with troubled(crowded_house, **modes) as game:
+        found = await asyncio.gather(
+            *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LOBBIES))
+        )
+    for one in found:
+        for name, port in one["ports"].items():
+            address = address_of(port)
+            free = datagrams.free if name == "voice" else streams.free
+            assert address[0] == ADDRESS
+            assert address[1] in free
+            answer = answered if name == "voice" else echoed
+            assert await asyncio.to_thread(answer, address) == b"hello"
+
+
+def answered(address: tuple[str, int]) -> bytes:
+    """What comes back for a datagram."""
+    with socket.socket(type=socket.SOCK_DGRAM) as player:
+        player.connect(address)
+        player.settimeout(5)
+        player.send(b"hello")
+        return player.recv(100)
+
+
+async def test_the_port_in_the_answer_of_a_new_server_is_its_own(
+    crowded_house: House, foreigners: list[Foreigner]
+) -> None:
+    async with troubled(crowded_house) as game:
+        token = await game.developer.service_token(game.game_id)
+        back = Servers(game.developer, game.game_id, token)
+        await back.prepare_build()
+        made = await asyncio.gather(*(back.create() for _ in range(LOBBIES)))
+        for record in made:
+            port = record["network"]["ports"]["game"]
+            assert port["public_port"] in foreigners[0].free
+            assert (await back.until(record["id"], "running"))["network"] == record["network"]
+            await eventually(lambda one=record: reached(one))
+
+
+# Ranges of ports ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with running(House(tmp_path_factory.mktemp("ranges"), runtime=programs.SETTINGS)) as house:
+        yield house
+
+
+@pytest.fixture
+def span() -> dict[str, int]:
+    """A range that is as good as any other of the operator's."""
+    first = random.randrange(20_000, 26_000 - WIDTH)
+    return {"min": first, "max": first + WIDTH - 1}
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def game(
+    house: House, span: dict[str, int], request: pytest.FixtureRequest
+) -> AsyncIterator[Troubled]:
+    port = {"protocol": "tcp", "proxy": "none", "port_range": span}
+    mode = {"docker": {"network_mode": "host", "ports": {"game": port}}}
+    async with troubled(house, door_name=request.param, ranges=mode) as game:
+        yield game
+
+
+async def said(game: Troubled, lobby_id: str, word: str) -> Any:
+    """What the server wrote behind this word."""
+
+    async def line() -> str | None:
+        lines = await game.logs(lobby_id)
+        return next((one.partition(" ")[2] for one in lines if one.startswith(f"{word} ")), None)
+
+    return json.loads(await eventually(line))
+
+
+async def test_lobbies_of_one_range_listen_in_it_themselves_and_players_are_told_the_range(
+    game: Troubled, span: dict[str, int]
+) -> None:
+    wanted = {
+        "host": None,
+        "hostname": "127.0.0.1",
+        "port": None,
+        "port_range": span,
+        "is_tls": False,
+    }
+    numbers = set()
+    for number in range(LOBBIES):
+        found = await game.found("ranges", tags={"n": str(number)})
+        assert found["ports"] == {"game": wanted}
+        lobby_id = found["lobby"]["lobby_id"]
+        fields = {"lobby_id": lobby_id}
+        joined = await game.developer.door.call("join", fields, token=game.public_token)
+        assert joined.code == "OK", joined
+        assert joined.body["ports"] == {"game": wanted}
+        assert await said(game, lobby_id, "told") == {
+            "PORT_RANGE_MIN_GAME": str(span["min"]),
+            "PORT_RANGE_MAX_GAME": str(span["max"]),
+        }
+        numbers.add(await said(game, lobby_id, "bound"))
+    assert len(numbers) == LOBBIES
+    assert all(span["min"] <= number <= span["max"] for number in numbers)
+    edge = int((game.developer.house.data_dir / "edge" / "LOCK").read_text())
+    os.kill(edge, signal.SIGSTOP)
+    try:
+        for number in numbers:
+            assert await asyncio.to_thread(echoed, ("127.0.0.1", number)) == b"hello"
+    finally:
+        os.kill(edge, signal.SIGCONT)

@@ -1,0 +1,154 @@
+"""Game servers that bring bad luck: `python3 -S trouble.py <which>`, beside `server.py`, whose ways they have.
+
+`plain` does nothing beside. `counts` writes numbered lines for ever. `beats` says all the time that it lives. `forks`
+goes on in a child alone. `leaks` takes memory for ever, as soon as it gets SIGUSR1; `leaks-early` before it is ready.
+`floods:<MiB>` writes so much as fast as it can. `astray` listens elsewhere than it was told and says that it is ready.
+`spies` tries the paths of its `lobby_config` and writes what of each it may do. `ranges` listens on the first free port
+of its range.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.programs import server
+else:
+    import server  # beside it in the archive
+
+LINE = b"flood " + b"x" * 93 + b"\n"
+
+
+def write(text: bytes) -> None:
+    """All of it, and between two lines of `server.say`."""
+    while text:
+        text = text[os.write(1, text) :]
+
+
+def beside(work: Callable[..., None], *given: int) -> int:
+    """A game server while the work is done."""
+    threading.Thread(target=work, args=given, daemon=True).start()
+    return server.main()
+
+
+def count() -> None:
+    for number in itertools.count():
+        write(b"n %d\n" % number)
+        time.sleep(0.01)
+
+
+def beat() -> None:
+    while True:
+        server.call("lobbies/heartbeat")
+        time.sleep(0.1)
+
+
+def leak_when_told() -> None:
+    signal.sigwait({signal.SIGUSR1})
+    leak()
+
+
+def leak() -> None:
+    held = []
+    while True:
+        held.append(b"\1" * (4 << 20))
+        time.sleep(0.005)
+
+
+def flood(mib: int) -> None:
+    for _ in range(mib):
+        write(LINE * ((1 << 20) // len(LINE)))
+        write(b"y" * 10_000 + b"\n")
+    while True:
+        # Of what comes too fast a part is not kept.
+        write(b"dry\n")
+        time.sleep(0.05)
+
+
+def forks() -> int:
+    if os.fork():
+        return 0
+    os.setsid()
+    return server.main()
+
+
+def leaks() -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    return beside(leak_when_told)
+
+
+def leaks_early() -> int:
+    leak()
+    return 0
+
+
+def astray() -> int:
+    with socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(("127.0.0.1", 0))
+        server.say("ready", server.call("lobbies/ready"))
+        threading.Event().wait()
+    return 0
+
+
+def attempt(path: str) -> str:
+    """What of it may be done."""
+    ways: dict[str, Callable[[], object]] = {
+        "read": lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK),
+        "write": lambda: os.open(path, os.O_WRONLY | os.O_NONBLOCK),
+        "connect": lambda: socket.socket(socket.AF_UNIX).connect(path),
+    }
+    done = []
+    for name, way in ways.items():
+        with contextlib.suppress(OSError):
+            way()
+            done.append(name)
+    return ",".join(done) or "nothing"
+
+
+def spies() -> int:
+    for path in json.loads(os.environ["HOSTING_LOBBY_CONFIG"]):
+        server.say("spied", attempt(path), path)
+    return server.main()
+
+
+def ranges() -> int:
+    first, last = (int(os.environ[f"PORT_RANGE_{end}_GAME"]) for end in ("MIN", "MAX"))
+    told = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("PORT")}
+    server.say("told", json.dumps(told))
+    for number in range(first, last + 1):
+        try:
+            socket.create_server(("127.0.0.1", number)).close()
+        except OSError:
+            continue
+        server.say("bound", number)
+        os.environ["PORT_GAME"] = str(number)
+        return server.main()
+    return 1
+
+
+def main() -> int:
+    which, _, much = sys.argv[1].partition(":")
+    work = {
+        "counts": lambda: beside(count),
+        "beats": lambda: beside(beat),
+        "forks": forks,
+        "leaks": leaks,
+        "leaks-early": leaks_early,
+        "floods": lambda: beside(flood, int(much)),
+        "astray": astray,
+        "spies": spies,
+        "ranges": ranges,
+    }
+    return work.get(which, server.main)()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""For how long builds stay on a node: they go when nothing has run them for a day, and never from under a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime.builds import KEPT_S
+from tests.runtime.store import Store
+from tests.runtime.test_unpacking import BUILD, GAME, opened, whole
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "builds"
+
+
+async def test_builds_that_nothing_runs_go_after_a_day_or_when_the_disk_is_full(
+    folder: Path,
+) -> None:
+    builds = opened(folder, Store(whole()))
+    used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
+    for build_id in (used, fresh, old):
+        await builds.unpacked(GAME, build_id)
+    then = time.time() - KEPT_S - 60
+    for build_id in (used, old):
+        os.utime(folder / build_id, (then, then))
+    await builds.remove_unused(lambda: {used}, is_full=False)
+    assert {path.name for path in folder.iterdir()} == {used, fresh}
+    await builds.remove_unused(lambda: {used}, is_full=True)
+    assert {path.name for path in folder.iterdir()} == {used}
+    # What is wanted again is unpacked again.
+    assert (await builds.unpacked(GAME, old)).root.is_dir()
+
+
+def _grow_old(folder: Path, build_id: str = BUILD) -> None:
+    """As if nothing had run it for two days."""
+    then = time.time() - 2 * KEPT_S
+    os.utime(folder / build_id, (then, then))
+
+
+async def test_a_build_is_there_for_a_day_after_its_last_run_began_or_ended(folder: Path) -> None:
+    builds = opened(folder, Store(whole()))
+    await builds.unpacked(GAME, BUILD)
+    _grow_old(folder)
+    await builds.unpacked(GAME, BUILD)
+    await builds.remove_unused(set, is_full=False)
+    assert (folder / BUILD).is_dir()
+    _grow_old(folder)
+    builds.note_run(BUILD)
+    await builds.remove_unused(set, is_full=False)
+    assert (folder / BUILD).is_dir()
+    _grow_old(folder)
+    await builds.remove_unused(set, is_full=False)
+    assert list(folder.iterdir()) == []
+    builds.note_run(BUILD)
+
+
+async def test_a_build_that_is_wanted_while_others_go_stays_whole(folder: Path) -> None:
+    store = Store(whole())
+    builds = opened(folder, store)
+    await builds.unpacked(GAME, BUILD)
+    used: set[str] = set()
+    removing = asyncio.create_task(builds.remove_unused(lambda: used, is_full=True))
+    await asyncio.sleep(0)
+    used.add(BUILD)
+    found = await builds.unpacked(GAME, BUILD)
+    await removing
+    assert (found.root / "data/map").stat().st_size == 3 << 20
+    assert len(store.asked) == 1
+
+
+async def test_a_build_that_is_wanted_while_it_goes_is_unpacked_beside_it(folder: Path) -> None:
+    store = Store(whole())
+    builds = opened(folder, store)
+    first = await builds.unpacked(GAME, BUILD)
+    for number in range(2_000):
+        (first.root / f"{number}").touch()
+    removing = asyncio.create_task(builds.remove_unused(set, is_full=True))
+    while (folder / BUILD).exists():
+        await asyncio.sleep(0)
+    assert not removing.done()
+    again = await builds.unpacked(GAME, BUILD)
+    await removing
+    assert (again.root / "data/map").stat().st_size == 3 << 20
+    assert not (again.root / "0").exists()
+    assert [path.name for path in folder.iterdir()] == [BUILD]
+
+
+async def test_what_a_killed_service_left_half_removed_goes_when_the_next_starts(
+    folder: Path,
+) -> None:
+    await opened(folder, Store(whole())).unpacked(GAME, BUILD)
+    for name in ("unpacking", "removed"):
+        (folder / f"{BUILD}.{name}").mkdir()
+        shutil.copy(folder / BUILD / "boot_id", folder / f"{BUILD}.{name}")
+    opened(folder, Store())
+    assert [path.name for path in folder.iterdir()] == [BUILD]

@@ -1,0 +1,58 @@
+"""Room on the node before a run begins: what is reserved is nobody else's, and is counted once."""
+
+from __future__ import annotations
+
+from pyservice.runtime.orders import Resources
+from pyservice.runtime.room import Room
+
+NODE = Resources(1_000, 1_024)
+HALF = Resources(500, 512)
+NOTHING = Resources(0, 0)
+
+
+def test_what_is_reserved_is_the_runs_when_it_begins() -> None:
+    room = Room(NODE)
+    assert room.reserve("one", HALF)
+    assert room.unclaimed == HALF
+    assert room.free == NODE, "nothing runs yet"
+    room.claim("one", HALF)
+    assert room.unclaimed == HALF
+    room.give_back("one")
+    assert room.unclaimed == HALF, "it is the run's"
+    assert room.take(HALF)
+    room.end(HALF, was_held=True)
+    assert (room.unclaimed, room.free) == (NODE, NODE)
+
+
+def test_what_a_run_does_not_begin_with_is_given_back_once() -> None:
+    room = Room(NODE)
+    assert room.reserve("one", HALF)
+    room.give_back("one")
+    room.give_back("one")
+    room.give_back("nobody")
+    assert room.unclaimed == NODE
+
+
+def test_more_than_there_is_is_not_reserved() -> None:
+    room = Room(NODE)
+    assert room.reserve("one", HALF)
+    assert room.reserve("two", HALF)
+    assert not room.reserve("three", Resources(1, 0))
+    assert not room.reserve("three", Resources(0, 1))
+    assert room.unclaimed == NOTHING
+    room.claim("four", HALF)
+    assert not room.reserve("five", NOTHING), "somebody waits already"
+
+
+def test_each_change_of_what_is_unclaimed_is_told_and_nothing_else() -> None:
+    room = Room(NODE)
+    told: list[Resources] = []
+    room.changed = lambda: told.append(room.unclaimed)
+    room.reserve("one", HALF)
+    room.claim("one", HALF)
+    room.take(HALF)
+    room.give_back("one")
+    room.claim("two", HALF)
+    room.end(HALF, was_held=True)
+    room.end(HALF, was_held=False)
+    assert told == [HALF, NOTHING, HALF, NODE]

@@ -1,0 +1,126 @@
+"""What a node keeps on its disk, and what it says when the disk does not do what it should."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.errors import ServiceError
+from pyservice.runtime import runs
+from pyservice.runtime.builds import KEPT_S
+from pyservice.runtime.removal import remove_tree
+from pyservice.runtime.supervisor import LOGS_KEPT_S
+from tests.runtime.node import SHELL, Place, build_of, open_place, until
+
+pytestmark = pytest.mark.anyio
+
+LONG: Final = "0192f000-0000-7000-8000-0000000000f1"
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """With builds of its own."""
+    async with open_place(tmp_path, tmp_path / "builds") as made:
+        yield made
+
+
+async def about_to_be_laid_out(place: Place, run_id: str) -> None:
+    await until(lambda: place.supervisor.runs[run_id].state == "preparing")
+    await until(lambda: place.store.asked)
+
+
+async def test_one_that_cannot_be_laid_out_now_is_laid_out_later(place: Place) -> None:
+    place.store.archives[LONG] = build_of("sleep", "3600")
+    place.store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
+    order = place.want(build_id=LONG, args=())
+    await about_to_be_laid_out(place, order.id)
+    servers = place.folder / "servers"
+    servers.rename(place.folder / "elsewhere")
+    servers.touch()
+    place.store.fault = None
+    await until(lambda: place.supervisor.runs[order.id].state == "placing")
+    servers.unlink()
+    (place.folder / "elsewhere").rename(servers)
+    await place.ear.told(order.id, "running")
+    assert place.ear.of(order.id) == ["placed", "running"]
+
+
+async def test_one_that_cannot_be_laid_out_is_over_after_a_minute_and_tells_no_path_of_ours(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "STARTING_S", 0.3)
+    place.store.archives[LONG] = build_of("sleep", "3600")
+    place.store.fault = ServiceError("CONTROL_PLANE_UNAVAILABLE")
+    order, stopped = (place.want(build_id=LONG, args=()) for _ in range(2))
+    for one in (order, stopped):
+        await about_to_be_laid_out(place, one.id)
+    servers = place.folder / "servers"
+    servers.rename(place.folder / "elsewhere")
+    servers.touch()
+    place.store.fault = None
+    await until(lambda: place.supervisor.runs[stopped.id].state == "placing")
+    place.supervisor.end(stopped.id)
+    assert (await place.ear.end(stopped.id)).reason == "stopped"
+    end = await place.ear.end(order.id)
+    servers.unlink()
+    (place.folder / "elsewhere").rename(servers)
+    assert (end.reason, end.exit_code) == ("exec_failed", None)
+    assert end.message == "this node could not lay it out: Not a directory"
+
+
+async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) -> None:
+    place.store.archives[LONG] = build_of("sleep", "3600")
+    order = await place.running(build_id=LONG, args=())
+    folder = place.folder / "builds" / LONG
+    then = time.time() - 2 * KEPT_S
+    os.utime(folder, (then, then))
+    # Whoever finds it has not unpacked it.
+    await place.anew()
+    place.supervisor.end(order.id)
+    await until(lambda: not place.supervisor.runs)
+    await place.supervisor.builds.remove_unused(set, is_full=False)
+    assert folder.is_dir()
+
+
+async def test_one_folder_that_does_not_go_keeps_no_other(place: Place) -> None:
+    orders = [place.want("exit 0") for _ in range(4)]
+    for order in orders:
+        await place.ear.end(order.id)
+    await until(lambda: not place.supervisor.runs)
+    await place.drop()
+    folders = [place.of(order).path for order in orders]
+    for folder in folders[:2]:
+        _fill_deep(folder / "scratch")
+    then = time.time() - LOGS_KEPT_S - 60
+    for folder in folders[:3]:
+        os.utime(folder / "told", (then, then))
+    # And builds that do not go at all.
+    builds = place.folder / "builds"
+    os.utime(builds / SHELL, (then, then))
+    (builds / f"{SHELL}.unpacking" / "root").mkdir(parents=True)
+    (builds / f"{SHELL}.unpacking" / "boot_id").write_bytes(
+        (builds / SHELL / "boot_id").read_bytes()
+    )
+    try:
+        await place.start()
+        await until(lambda: [folder.exists() for folder in folders] == [False, False, False, True])
+    finally:
+        for folder in folders:
+            remove_tree(folder)
+
+
+def _fill_deep(folder: Path) -> None:
+    """Deeper than one can recurse."""
+    folder.mkdir(exist_ok=True)
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(3_000):
+        os.mkdir("deep", dir_fd=at)
+        below = os.open("deep", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
