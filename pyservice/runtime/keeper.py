@@ -155,7 +155,11 @@ class Folder:
                 text = file.read()
         except FileNotFoundError:
             return None
-        told = dict(line.split("=", 1) for line in text.split("\n") if line)
+        # Each has an empty line at its end; what has none is being written.
+        *_, last, _ = ["", *text.split("\n\n")]
+        if not last:
+            return None
+        told = dict(line.split("=", 1) for line in last.split("\n"))
         code = told.get("exit_code")
         status: Status = told["status"]  # type: ignore[assignment]
         return State(
@@ -171,7 +175,9 @@ class Folder:
 
     def was_started(self) -> bool:
         """Whether a keeper ever began, so that none may again."""
-        return os.path.exists(f"{self.path}/state")
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(f"{self.path}/state").st_size > 0
+        return False
 
     def is_kept(self) -> bool:
         """Whether a keeper has it now."""

@@ -106,7 +106,7 @@ class ProcessRun:
         """Its end is known; of the folder the log is kept, for as long as logs are."""
         groups.remove(self.id)
         (self.folder.path / _TOLD).touch()
-        for name in ("scratch", "root", containers.BUNDLE):
+        for name in ("scratch", containers.BUNDLE):
             remove_tree(self.folder.path / name)
 
     def failure(self) -> str | None:

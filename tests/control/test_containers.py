@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.files import packed
 from tests.control.test_servers import Servers, echoed, process_of, reached
@@ -339,9 +340,9 @@ async def test_whatever_of_it_is_killed_takes_the_container_with_it(
     record = await back.until(made["id"], "running")
     await eventually(lambda: reached(record))
     inside = container_of(house, made["id"])
-    state = house.data_dir / "servers" / made["id"] / "state"
-    told = dict(line.split("=", 1) for line in state.read_text().splitlines())
-    pid = int(told["keeper_pid"]) if victim == "keeper" else parent_of(inside)
+    state = Folder(house.data_dir / "servers" / made["id"]).state()
+    assert state is not None
+    pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)
     over = await back.until(made["id"], "destroyed", "failed")
     expected = "LOST" if victim == "keeper" else None

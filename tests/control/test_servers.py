@@ -13,6 +13,7 @@ import grpc
 import httpx
 import pytest
 
+from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.test_builds import Back
 from tests.databases import KINDS, Databases
@@ -123,8 +124,9 @@ async def reached(record: Any) -> bool:
 
 def process_of(house: House, server_id: str) -> int:
     """Of what its keeper runs."""
-    state = (house.data_dir / "servers" / server_id / "state").read_text()
-    return int(dict(line.split("=", 1) for line in state.splitlines())["pid"])
+    state = Folder(house.data_dir / "servers" / server_id).state()
+    assert state is not None
+    return state.pid
 
 
 async def test_a_server_is_made_reached_told_of_and_destroyed(back: Servers) -> None:

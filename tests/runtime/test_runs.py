@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from pyservice.runtime import nursery, runs
-from pyservice.runtime.keeper import KeeperFailed
+from pyservice.runtime.keeper import Folder, KeeperFailed
 from pyservice.runtime.orders import End, PortOrder, Resources
 from tests.runtime.node import CAPACITY, Place, build_of, is_alive, until
 
@@ -293,8 +293,8 @@ async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: P
 
 
 def _status(place: Place, run_id: str) -> str:
-    text = (place.folder / "servers" / run_id / "state").read_text()
-    return dict(line.split("=", 1) for line in text.splitlines())["status"]
+    state = Folder(place.folder / "servers" / run_id).state()
+    return "" if state is None else state.status
 
 
 async def test_the_end_of_one_that_ended_while_nobody_was_there_is_told(place: Place) -> None:

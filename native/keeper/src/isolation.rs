@@ -69,15 +69,11 @@ pub struct Cage {
 }
 
 impl Cage {
-    /// `folder` is the run's own; the root is made in it.
-    pub fn new(spec: &Spec, folder: &Path) -> io::Result<Self> {
-        let root = folder.join("root");
-        if matches!(spec.isolation, Isolation::User | Isolation::Namespace) {
-            fs::create_dir_all(&root)?;
-        }
+    /// `folder` is the run's own. The root is made over `place`: any folder that is there, because nobody else sees it.
+    pub fn new(spec: &Spec, folder: &Path, place: PathBuf) -> io::Result<Self> {
         let cage = Self {
             isolation: spec.isolation,
-            root,
+            root: place,
             read: spec.read.clone(),
             write: spec.write.clone(),
             uid: spec.uid,

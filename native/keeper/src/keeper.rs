@@ -139,7 +139,7 @@ pub fn prepare(folder: &Path) -> Result<Prepared, Refusal> {
     let spec = Spec::parse(&content).map_err(Refusal::Spec)?;
     let log = Log::create(&folder.join("log"), spec.log_bytes_max).map_err(|error| named("log", error))?;
     let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
-    let cage = Cage::new(&spec, &folder)?;
+    let cage = Cage::new(&spec, &folder, folder.join("log"))?;
     Ok(Prepared { _lock: lock, spec, states, log, control, cage })
 }
 
@@ -147,8 +147,8 @@ const BEGUN: u8 = b'+';
 
 /// From its start to its end, which is recorded, whatever it is.
 pub fn go_on(prepared: Prepared, caller: Caller) {
-    let Prepared { _lock, spec, states, log, control, cage } = prepared;
-    let begin = || -> io::Result<(State, File)> {
+    let Prepared { _lock, spec, mut states, log, control, cage } = prepared;
+    let mut begin = || -> io::Result<(State, File)> {
         let state = State::starting();
         let signals = signal_descriptor(&OURS)?;
         set_child_subreaper(Some(getpid()))?;

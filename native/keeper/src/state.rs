@@ -1,9 +1,11 @@
-//! `state`: how the run is, replaced whole, so that a reader sees one state or the next and never half of one.
+//! `state`: how the run is. What is new stands behind what was, each with an empty line at its end: a reader takes the
+//! last that has one, and so sees one state or the next and never half of one. A file in place of the file would be
+//! found as fast; but file systems look at numbers of files that went long after they did, and each run would leave three.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::times::wall_us;
@@ -73,19 +75,20 @@ impl State {
 /// The file.
 pub struct StateFile {
     path: PathBuf,
-    next: PathBuf,
     folder: File,
+    /// It, and where the next state goes; once it is there.
+    file: Option<(File, u64)>,
 }
 
 impl StateFile {
     /// Of this folder.
     pub fn new(folder: &Path) -> io::Result<Self> {
-        Ok(Self { path: folder.join("state"), next: folder.join("state.new"), folder: File::open(folder)? })
+        Ok(Self { path: folder.join("state"), folder: File::open(folder)?, file: None })
     }
 
-    /// Whether there is one: then this folder was run before.
+    /// Whether there is one: then this folder was run before. An empty one is that of a keeper that came no further.
     pub fn exists(&self) -> bool {
-        self.path.exists()
+        fs::metadata(&self.path).is_ok_and(|found| found.len() > 0)
     }
 
     /// Whether the folder was removed, so that nobody will ever look.
@@ -93,16 +96,31 @@ impl StateFile {
         self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 
-    /// Replaces it. An end is durable when this returns; all before it is of a program that a crash of the machine ends.
-    pub fn write(&self, state: &State) -> io::Result<()> {
-        let is_end = state.status == Status::Ended;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.next)?;
-        file.write_all(text(state).as_bytes())?;
-        if is_end {
-            file.sync_all()?;
+    /// Adds one. An end is durable when this returns; all before it is of a program that a crash of the machine ends.
+    pub fn write(&mut self, state: &State) -> io::Result<()> {
+        let (file, end) = match &mut self.file {
+            Some(place) => place,
+            None => {
+                let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
+                self.file.insert((file, 0))
+            }
+        };
+        let text = text(state);
+        if let Err(error) = file.write_all_at(text.as_bytes(), *end) {
+            // Half of one is none; where even that cannot be taken back, the next one goes over it.
+            let _ = file.set_len(*end);
+            if *end == 0 {
+                let _ = fs::remove_file(&self.path);
+                self.file = None;
+            }
+            return Err(error);
         }
-        fs::rename(&self.next, &self.path)?;
-        if is_end { self.folder.sync_all() } else { Ok(()) }
+        if state.status == Status::Ended {
+            file.sync_all()?;
+            self.folder.sync_all()?;
+        }
+        *end += text.len() as u64;
+        Ok(())
     }
 }
 
@@ -136,6 +154,7 @@ fn text(state: &State) -> String {
     if !state.message.is_empty() {
         let _ = writeln!(text, "message={}", state.message.replace(ends_a_line, " "));
     }
+    text.push('\n');
     text
 }
 
@@ -149,26 +168,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_replaced_whole_and_has_what_is_known() {
+    fn states_stand_behind_each_other_and_have_what_is_known() {
         let folder = tempfile::tempdir().expect("folder");
-        let states = StateFile::new(folder.path()).expect("folder");
+        let mut states = StateFile::new(folder.path()).expect("folder");
         assert!(!states.exists());
+        fs::write(folder.path().join("state"), "").expect("written");
+        assert!(!states.exists(), "nothing was said");
         let mut state = State::starting();
         states.write(&state).expect("written");
         let first = fs::read_to_string(folder.path().join("state")).expect("there");
         assert!(
             first.starts_with("status=starting\n") && first.contains("\npid=0\n") && first.contains("\nended_us=0\n")
         );
+        assert!(first.ends_with("=0\n\n") && states.exists());
         assert!(!first.contains("exit_code") && !first.contains("reason") && !first.contains("message"));
         state.status = Status::Ended;
         (state.exit_code, state.reason) = (Some(137), Some(Reason::Killed));
         state.message = "a\nb\r\u{85}c\u{2029}d".to_owned();
         states.write(&state).expect("written");
-        let last = fs::read_to_string(folder.path().join("state")).expect("there");
+        let both = fs::read_to_string(folder.path().join("state")).expect("there");
+        let last = both.strip_prefix(&first).expect("what was said stays");
         assert!(last.starts_with("status=ended\n"));
-        assert!(last.ends_with("exit_code=137\nreason=killed\nmessage=a b  c d\n"), "{last}");
-        assert!(!folder.path().join("state.new").exists() && !states.is_nowhere());
+        assert!(last.ends_with("exit_code=137\nreason=killed\nmessage=a b  c d\n\n"), "{last}");
+        assert!(!states.is_nowhere());
         drop(folder);
-        assert!(states.is_nowhere() && states.write(&state).is_err());
+        assert!(states.is_nowhere());
     }
 }

@@ -206,7 +206,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if self.path("state").exists() && self.state()["status"] != "ended" {
+        if self.state().get("status").is_some_and(|status| status != "ended") {
             // Where nobody reads any more it is refused at once.
             let open = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(self.path("control"));
             if let Ok(mut control) = open {
