@@ -143,6 +143,8 @@ class Parent:
 
     def share_its_end(self) -> bool:
         """From now on its death is a SIGTERM for us. False when it is dead already."""
+        # Whatever we start must not keep it open: the parent reads to its end.
+        os.set_inheritable(self.ready_descriptor, False)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) != 0:
             code = ctypes.get_errno()

@@ -74,7 +74,7 @@ def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
     time.sleep(later_s)
     household.signal(number)
     assert process.wait(WAIT_S) == 0
-    assert not processes_of(household.data_dir)
+    until(lambda: not processes_of(household.data_dir))
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.3, 0.6])

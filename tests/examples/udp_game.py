@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 
+from pyservice.runtime.keeper import Folder
 from tests.household import House
 from tests.patience import PATIENCE_S, until
 from tests.programs import upload_build
@@ -174,8 +175,9 @@ class Stage:
     def pid(self, lobby_id: str) -> int:
         """Of the server: what its keeper notes, or what runs below that in a namespace of its own."""
         [state] = self.house.data_dir.glob(f"**/{lobby_id}/state")
-        noted = dict(line.split("=", 1) for line in state.read_text().splitlines())
-        pid = int(noted["pid"])
+        noted = Folder(state.parent).state()
+        assert noted is not None
+        pid = noted.pid
         while Path(f"/proc/{pid}/comm").read_text() != "udp-server\n":
             [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             pid = int(child)

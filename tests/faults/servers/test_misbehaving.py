@@ -100,8 +100,10 @@ def secrets_of(game: Troubled) -> list[str]:
     return [str(path) for path in files]
 
 
-async def start_failed(game: Troubled, mode: str, reason: str, exit_code: int | None) -> Any:
-    """The record of a lobby that find told so of."""
+async def start_failed(
+    game: Troubled, mode: str, reason: str, exit_code: int | None, *, ended_with: int | None = None
+) -> Any:
+    """The record of a lobby that find told so of. `ended_with`: of a process that still ran then."""
     told = await game.failed(mode)
     lobby_id = told["lobby_id"]
     wanted = {"lobby_id": lobby_id, "reason": reason}
@@ -110,9 +112,14 @@ async def start_failed(game: Troubled, mode: str, reason: str, exit_code: int | 
     assert told == wanted
     record = await game.over(lobby_id)
     assert record["status"]["stopped"]["failed"] is True
-    assert record["status"]["stopped"]["exit_code"] == (exit_code or 0)
     await nothing_is_left(game, lobby_id)
-    return await game.record(lobby_id)
+    expected = exit_code if ended_with is None else ended_with
+
+    async def as_expected() -> Any:
+        record = await game.record(lobby_id)
+        return record if record["status"]["stopped"]["exit_code"] == expected else None
+
+    return await eventually(as_expected)
 
 
 async def nothing_is_left(game: Troubled, lobby_id: str) -> None:
@@ -132,7 +139,7 @@ async def test_one_that_exits_at_once_is_told_with_its_code(game: Troubled) -> N
 
 
 async def test_one_that_never_says_that_it_is_ready_is_ended_at_the_limit(game: Troubled) -> None:
-    record = await start_failed(game, "mute", "start_timeout", None)
+    record = await start_failed(game, "mute", "start_timeout", None, ended_with=128 + 15)
     assert record["failure"] == "START_TIMEOUT"
 
 

@@ -150,6 +150,8 @@ fn a_keeper_that_is_killed_on_its_way_is_told_of() {
     let keeper = Pid::from_raw(run.number("keeper_pid")).expect("a pid");
     kill_process(keeper, Signal::KILL).expect("killed");
     assert_eq!((&nursery.answer().0[..], nursery.start(run.folder.path()).0), ("70", "75".to_owned()));
+    // What was forked for the program finds out as soon as it goes on.
+    drop(OpenOptions::new().read(true).open(&group).expect("opened by both"));
 }
 
 #[test]
