@@ -1,4 +1,6 @@
-"""A Python that runs as an ordinary user where tests run as root, with what comes with it, wherever that is."""
+"""A Python that runs as an ordinary user where tests run as root, with what comes with it, wherever that is, and with
+another keeper in the place of ours when that is wanted.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,28 @@ from typing import Final
 
 import pytest
 
+from pyservice.app.runtime import KEEPER
+
 USER: Final = 61_235
 _PROJECT: Final = Path(__file__).parent.parent
 _NEEDED: Final = tuple(Path(one).resolve() for one in (sys.base_prefix, sys.prefix, _PROJECT))
 
 
-def interpreter(folder: Path) -> Sequence[str]:
+def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
     """Words before the arguments of Python; `folder` becomes the user's. Skips where it cannot be had.
 
     Python and what is tested may be in a home that only root is let into. The user sees it with nothing else in it: in
-    mounts of its own, which end with its processes.
+    mounts of its own, which end with its processes. `keeper`: what is found there in the place of ours.
     """
     if os.geteuid() != 0:
+        if keeper is not None:
+            pytest.skip("only root puts another keeper in the place of ours")
         return [sys.executable]
     os.chown(folder, USER, USER)
-    script = "\n".join(["set -e", *_mounts(folder / "mounts"), 'exec "$@"'])
+    mounts = list(_mounts(folder / "mounts"))
+    if keeper is not None:
+        mounts.append(shlex.join(["mount", "--bind", str(keeper), str(KEEPER)]))
+    script = "\n".join(["set -e", *mounts, 'exec "$@"'])
     user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     words = ["unshare", "--mount", "sh", "-c", script, "sh", *user, sys.executable]
     tried = subprocess.run(

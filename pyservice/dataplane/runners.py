@@ -94,8 +94,10 @@ class Runners:
     @property
     def is_connected(self) -> bool:
         """Whether somebody would start what is made now."""
-        if not self.capacity.kinds:
-            return False
+        return bool(self.capacity.kinds) and self._is_asked
+
+    @property
+    def _is_asked(self) -> bool:
         return self._asking > 0 or _now_s() - self._asked_s <= CONNECTED_S
 
     def begin(self) -> None:
@@ -164,9 +166,11 @@ class Runners:
 
     def described(self) -> str:
         """For operators."""
-        if not self.is_connected:
+        if not self._is_asked:
             return "nobody is connected who starts game servers"
-        told = f"runs {', '.join(self.capacity.kinds)}, isolation {self.capacity.isolation}"
+        kinds = ", ".join(self.capacity.kinds) or "nothing"
+        isolation = self.capacity.isolation
+        told = f"runs {kinds}, {f'isolation {isolation}' if isolation else 'no isolation works'}"
         unenforced = "; ".join(self.capacity.unenforced)
         return f"{told}; unenforced: {unenforced}" if unenforced else told
 

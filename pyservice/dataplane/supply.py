@@ -101,8 +101,17 @@ class Plan:
     look_ms: int | None = None
 
 
-def plan(group: Group, mode: ResolvedMode | None, region: str, grace_ms: int) -> Plan:
-    """Decides. `mode` None: the version is not the current one, or has no such mode."""
+def plan(
+    group: Group,
+    mode: ResolvedMode | None,
+    region: str,
+    grace_ms: int,
+    *,
+    is_region_there: bool = True,
+) -> Plan:
+    """Decides. `mode` None: the version is not the current one, or has no such mode. Nobody is led to a region that the
+    operator took away: no idle lobby is kept there.
+    """
     ours = [one for one in group.empty if one.is_ours]
     if mode is None:
         # They drain: whoever is empty goes. A grace would keep a lobby for newcomers, and there are none.
@@ -110,9 +119,11 @@ def plan(group: Group, mode: ResolvedMode | None, region: str, grace_ms: int) ->
     place = mode.place(region)
     idle = [one for one in group.empty if one.is_findable and _is_idle(one, grace_ms)]
     shut = [one for one in ours if not one.is_findable and _is_idle(one, grace_ms)]
-    surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - place.idle_max)]
+    is_wanted = is_region_there and mode.allows_region(region)
+    low, high = (place.idle_min, place.idle_max) if is_wanted else (0, 0)
+    surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - high)]
     pending = [grace_ms - one.empty_ms for one in ours if not _is_idle(one, grace_ms)]
-    missing = place.idle_min - len(idle) - group.starting if mode.allows_region(region) else 0
+    missing = low - len(idle) - group.starting
     return Plan(max(0, missing), (*shut, *surplus), min(pending, default=None))
 
 
@@ -224,7 +235,8 @@ class Supply:
         if self._namespaces.is_known(namespace_id):
             namespace = self._namespaces.resolved(namespace_id)
             mode = namespace.modes.get(mode_name) if namespace.version_id == version else None
-        todo = plan(group, mode, region, self._grace_ms)
+        is_there = region in self._regions
+        todo = plan(group, mode, region, self._grace_ms, is_region_there=is_there)
         if todo.look_ms is not None:
             self._looks[key] = _now_s() + todo.look_ms / 1000
         try:

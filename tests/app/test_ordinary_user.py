@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ from tests.household import Developer, House, running
 from tests.leftovers import pids_of
 from tests.ordinary_user import interpreter
 from tests.patience import eventually
+from tests.runtime.test_isolations import NOT_SCOPED, Machine
 
 pytestmark = pytest.mark.anyio
 
@@ -38,14 +40,46 @@ FILES: Final = {
 }
 
 
-@pytest.fixture
-def house() -> Iterator[House]:
+UNLIMITED: Final = {
+    "memory is watched twice a second, not limited",
+    "processors are shared by nice values",
+}
+"""What only who may make control groups has the kernel do."""
+SIGNALS: Final = "game servers can signal all processes of this user, the service's too"
+
+
+@contextlib.contextmanager
+def serving(isolation: str, *, landlock: int | None = None) -> Iterator[House]:
+    """`landlock`: on a machine without user namespaces, whose Landlock has this version."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = House(folder, runtime={**programs.SETTINGS, "isolation": "landlock"})
-        made.interpreter = interpreter(folder)
+        keeper = None
+        if landlock is not None:
+            machine = Machine(folder)
+            keeper = machine.keeper(landlock)
+        made = House(folder, runtime={**programs.SETTINGS, "isolation": isolation})
+        made.interpreter = interpreter(folder, keeper)
         with running(made):
             yield made
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with serving("landlock") as made:
+        yield made
+
+
+async def told_of_runtime(house: House) -> tuple[str, set[str]]:
+    """What `/readyz?verbose` says of game servers: what is run, and what is not enforced, without its reasons."""
+
+    async def looked() -> str | None:
+        told = httpx.get(f"http://{house.said['metrics']}/readyz?verbose").text
+        [line] = [line for line in told.splitlines() if line.startswith("runtime: ")]
+        # Who starts game servers asks a moment after the doors are open.
+        return line.removeprefix("runtime: ") if "isolation" in line else None
+
+    runs, _, unenforced = (await eventually(looked)).partition("; unenforced: ")
+    return runs, {one.partition(":")[0] for one in unenforced.split("; ") if one}
 
 
 @pytest.fixture
@@ -62,12 +96,12 @@ async def back(house: House) -> AsyncIterator[Servers]:
 async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
     house: House, back: Servers
 ) -> None:
-    ready = httpx.get(f"http://{house.said['metrics']}/readyz?verbose").text
-    if "isolation landlock" not in ready:
+    runs, unenforced = await told_of_runtime(house)
+    if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     other = await back.running()
     await eventually(lambda: reached(other))
-    goals = goals_of(house, is_scoped="can signal" not in ready)
+    goals = goals_of(house, is_scoped=SIGNALS not in unenforced)
     for path in goals["sockets"]:
         # For us somebody is there.
         with socket.socket(socket.AF_UNIX) as connection:
@@ -106,3 +140,26 @@ def goals_of(house: House, *, is_scoped: bool) -> Any:
 
 def planes(root: Path) -> list[int]:
     return [int((root / name).read_text().split()[0]) for name in ("LOCK", "control/LOCK")]
+
+
+async def test_what_nobody_enforces_here_is_told_to_operators(house: House) -> None:
+    runs, unenforced = await told_of_runtime(house)
+    if "landlock" not in runs:
+        pytest.skip("this kernel has no Landlock")
+    assert runs == "runs archive, isolation landlock"
+    assert unenforced - {SIGNALS} == UNLIMITED
+
+
+async def test_signals_that_get_through_are_told_where_landlock_was_asked_for_by_name() -> None:
+    with serving("landlock", landlock=NOT_SCOPED) as house:
+        runs, unenforced = await told_of_runtime(house)
+    if "landlock" not in runs:
+        pytest.skip("this kernel has no Landlock")
+    assert unenforced == {*UNLIMITED, SIGNALS}
+
+
+async def test_where_nothing_keeps_game_servers_apart_none_is_run_and_that_is_told() -> None:
+    with serving("auto", landlock=NOT_SCOPED) as house:
+        runs, unenforced = await told_of_runtime(house)
+    assert runs.startswith("runs nothing")
+    assert unenforced == UNLIMITED

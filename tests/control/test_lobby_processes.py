@@ -16,14 +16,23 @@ import pytest
 
 from tests import programs
 from tests.control.test_builds import Back
+from tests.databases import KINDS, Databases
 from tests.household import Answer, Developer, House, eventually, running
 
 pytestmark = pytest.mark.anyio
 
 TIER = "basic-1d8"
+ALIASES = {
+    "THEIR_LOBBY": "HOSTING_LOBBY_ID",
+    "THEIR_PASS": "HOSTING_LOBBY_TOKEN",
+    "THEIR_PORT": "PORT_GAME",
+    "THEIR_SERVER": "HOSTING_SERVER_ID",
+    "HOSTING_REGION_ID": "HOSTING_LOBBY_ID",
+}
+"""The last two come to nothing: a lobby is no server, and has a region of its own."""
 TELL = b"""
 import json, os, sys
-names = [name for name in os.environ if name.startswith(("HOSTING_", "PORT"))]
+names = [name for name in os.environ if name.startswith(("HOSTING_", "PORT", "THEIR_"))]
 print(json.dumps({name: os.environ[name] for name in names if "TOKEN" not in name}), flush=True)
 print("=1+1", flush=True)
 print("to err", file=sys.stderr, flush=True)
@@ -31,10 +40,20 @@ os.execv(sys.executable, [sys.executable, "-S", "server.py"])
 """
 
 
-@pytest.fixture(scope="module")
-def lobbies_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder = tmp_path_factory.mktemp("lobbies")
-    with running(House(folder, runtime=programs.SETTINGS, empty_lobby_grace_ms=200)) as house:
+@pytest.fixture(scope="module", params=KINDS)
+def lobbies_house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
+    made = House(
+        tmp_path_factory.mktemp("lobbies"),
+        databases.url(request.param),
+        runtime=programs.SETTINGS,
+        empty_lobby_grace_ms=200,
+        lobby_env_aliases=ALIASES,
+    )
+    with running(made) as house:
         yield house
 
 
@@ -101,6 +120,11 @@ class Game:
         lines: list[str] = answer["lines"]
         return lines
 
+    async def variables(self, lobby_id: str) -> dict[str, str]:
+        """What its process was told."""
+        told: dict[str, str] = json.loads((await self.logs(lobby_id))[0])
+        return told
+
     async def csv(self, slug: str, **fields: Any) -> list[dict[str, str]]:
         url = (await self.developer.good(slug, game_id=self.game_id, **fields))["url"]
         answer = httpx.get(url)
@@ -133,7 +157,11 @@ async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Gam
     assert await asyncio.to_thread(echoed, port) == b"hello"
     lobby_id = found["lobby"]["lobby_id"]
 
-    told = json.loads((await game.logs(lobby_id))[0])
+    told = {
+        name: value
+        for name, value in (await game.variables(lobby_id)).items()
+        if not name.startswith("THEIR_")
+    }
     assert told.pop("PORT") == told.pop("PORT_GAME") != str(port["port"])
     assert told.pop("HOSTING_API_URL").startswith("http://127.0.0.1:")
     assert told.pop("HOSTING_GRPC_ADDRESS").startswith("127.0.0.1:")
@@ -168,6 +196,17 @@ async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Gam
     assert 0 <= int(row["query_uptime_ms"]) <= int(row["total_uptime_ms"])
     record = await game.record(lobby_id)
     assert record["create_ts"] <= record["start_ts"] <= record["ready_ts"]
+
+
+async def test_a_lobby_has_our_values_under_the_names_that_the_operator_set(game: Game) -> None:
+    await game.deploy(duel={})
+    lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
+    told = await game.variables(lobby_id)
+    theirs = {name: value for name, value in told.items() if name.startswith("THEIR_")}
+    door, token = game.developer.door, theirs.pop("THEIR_PASS")
+    assert theirs == {"THEIR_LOBBY": lobby_id, "THEIR_PORT": told["PORT_GAME"]}
+    assert told["HOSTING_REGION_ID"] == "local"
+    assert (await door.call("heartbeat", {}, token=token)).code == "OK"
 
 
 async def test_a_lobby_that_nobody_needs_any_more_is_stopped_and_told_of(game: Game) -> None:

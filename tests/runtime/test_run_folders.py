@@ -19,6 +19,7 @@ from tests.runtime.node import SHELL, Place, build_of, open_place, until
 
 pytestmark = pytest.mark.anyio
 
+A_WEEK_S: Final = 7 * 24 * 3600
 LONG: Final = "0192f000-0000-7000-8000-0000000000f1"
 
 
@@ -85,6 +86,28 @@ async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) 
     await until(lambda: not place.supervisor.runs)
     await place.supervisor.builds.remove_unused(set, is_full=False)
     assert folder.is_dir()
+
+
+async def test_logs_stay_for_seven_days_after_their_end_was_heard(place: Place) -> None:
+    orders = [place.want("echo said") for _ in range(3)]
+    for order in orders:
+        await place.ear.end(order.id)
+    goes_on = await place.running("echo said; exec sleep 3600")
+    await until(lambda: set(place.supervisor.runs) == {goes_on.id})
+    await place.drop()
+    now = time.time()
+    for order, age_s in zip(orders, (0, A_WEEK_S - 60, A_WEEK_S + 60), strict=True):
+        os.utime(place.of(order).path / "told", (now - age_s, now - age_s))
+    for path in (place.of(goes_on).path, *place.of(goes_on).path.iterdir()):
+        os.utime(path, (now - 2 * A_WEEK_S, now - 2 * A_WEEK_S), follow_symlinks=False)
+    await place.start()
+    # A whole pass, beside that of the start.
+    await place.supervisor._tidy()
+    await until(lambda: not place.of(orders[2]).path.exists())
+    kept = [order for order in (*orders, goes_on) if place.of(order).path.exists()]
+    assert kept == [*orders[:2], goes_on]
+    for order in kept:
+        assert await place.lines(order, 1) == ["said"]
 
 
 async def test_one_folder_that_does_not_go_keeps_no_other(place: Place) -> None:

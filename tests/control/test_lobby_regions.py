@@ -1,0 +1,151 @@
+"""A region that the operator takes away between two starts: nobody is led there any more, and what is there goes on for
+those who are in it (decisions 4, 5.7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import programs
+from tests.control.test_lobby_processes import Game, echoed
+from tests.control.test_servers import Servers, reached
+from tests.household import Developer, Door, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+STAYS, GOES = "north", "south"
+LONG_MS = 3_600_000
+"""Of a place that is reserved: nobody hurries."""
+THERE: dict[str, Any] = {"regions": {GOES: {}}, "player_token_ttl": LONG_MS}
+"""A mode of that region alone."""
+
+
+class Operator:
+    """A service whose regions are in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "settings.toml"
+        self.doors: list[Door] = []
+        self.house = House(folder / "house", runtime=programs.SETTINGS, empty_lobby_grace_ms=200)
+
+    async def start(self, *regions: str) -> Door:
+        """With these. Everybody comes to another door."""
+        tables = (
+            f'[[regions]]\nname_id = "{one}"\nregion_display_name = "{one.title()}"\n'
+            for one in regions
+        )
+        self.path.write_text("".join(tables))
+        await asyncio.to_thread(self.house.start, "--config", str(self.path))
+        self.doors.append(self.house.door("http"))
+        return self.doors[-1]
+
+    async def take_away(self, *games: Game) -> None:
+        """The service ends and starts without the region."""
+        await asyncio.to_thread(self.house.stop)
+        door = await self.start(STAYS)
+        for game in games:
+            game.developer.door = door
+
+    async def game(self, **modes: Any) -> Game:
+        developer = Developer(self.house, self.doors[-1])
+        made = Game(developer, await developer.game())
+        await made.deploy(**modes)
+        return made
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    made = Operator(tmp_path)
+    try:
+        await made.start(STAYS, GOES)
+        yield made
+    finally:
+        for door in made.doors:
+            await door.close()
+        await asyncio.to_thread(made.house.close)
+
+
+async def ids_of_listed(game: Game) -> set[str]:
+    answer = await game.developer.door.call("list", {}, token=game.public_token)
+    assert answer.code == "OK", answer
+    return {one["lobby_id"] for one in answer.body["lobbies"]}
+
+
+async def test_nobody_is_led_to_a_region_that_is_gone_and_who_is_there_stays(
+    operator: Operator,
+) -> None:
+    poor, other = await operator.game(duel=THERE), await operator.game(duel={})
+    there = await poor.found("duel", regions=[GOES])
+    lobby_id = there["lobby"]["lobby_id"]
+    assert there["lobby"]["region"] == {"region_id": GOES, "display_name": GOES.title()}
+    everywhere = (await other.found("duel", regions=[GOES]))["lobby"]["lobby_id"]
+    await operator.take_away(poor, other)
+
+    for game in (poor, other):
+        answer = await game.find("duel", regions=[GOES])
+        assert answer.code == "MATCHMAKER_REGION_NOT_FOUND"
+    assert (await poor.find("duel")).code == "MATCHMAKER_REGION_NOT_ENABLED"
+    found = await other.found("duel")
+    assert found["lobby"]["lobby_id"] != everywhere
+    assert found["lobby"]["region"] == {"region_id": STAYS, "display_name": STAYS.title()}
+    door, asked = poor.developer.door, {"lobby_id": lobby_id}
+    joined = await door.call("join", asked, token=poor.public_token)
+    assert joined.code == "OK", joined
+    assert joined.body["lobby"]["region"] == {"region_id": GOES, "display_name": GOES}
+    assert await asyncio.to_thread(echoed, joined.body["ports"]["game"]) == b"hello"
+    assert await asyncio.to_thread(echoed, there["ports"]["game"]) == b"hello"
+    assert await ids_of_listed(poor) == {lobby_id}
+    for slug in ("regions", "statistics"):
+        assert (await door.call(slug, {}, token=poor.public_token)).code == "OK"
+    # Its game still takes changes, and its lobbies end in order.
+    poor.public_token = await poor.developer.public_token(poor.game_id)
+    assert await ids_of_listed(poor) == {lobby_id}
+    assert (await poor.record(lobby_id))["region_id"] == GOES
+    await poor.developer.good("detach", game_id=poor.game_id, lobby_id=lobby_id)
+    assert "failure" not in await poor.over(lobby_id)
+
+
+async def test_servers_of_a_region_that_is_gone_go_on_and_no_more_are_made(
+    operator: Operator,
+) -> None:
+    game = await operator.game(duel={})
+    developer = game.developer
+    back = Servers(developer, game.game_id, await developer.service_token(game.game_id))
+    await back.prepare_build()
+    made = await back.running(datacenter=GOES)
+    await operator.take_away(game)
+    assert (await back.get(made["id"]))["status"] == "running"
+    await eventually(lambda: reached(made))
+    assert (await back.try_create(datacenter=GOES)).code == "REGION_NOT_FOUND"
+    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=0)
+    await back.until(made["id"], "destroyed")
+
+
+async def test_idle_lobbies_of_a_region_that_is_gone_end_and_others_are_kept(
+    operator: Operator,
+) -> None:
+    """Nobody would be led to them."""
+    idle = {"idle_lobbies": {"min": 1, "max": 1}}
+    poor = await operator.game(duel={**THERE, **idle})
+    other = await operator.game(duel={**idle, "player_token_ttl": LONG_MS})
+    [alone] = await eventually(lambda: ids_of_listed(poor))
+
+    async def both() -> set[str] | None:
+        ids = await ids_of_listed(other)
+        return ids if len(ids) == 2 else None
+
+    pair = await eventually(both)
+    await operator.take_away(poor, other)
+    for game, lobby_ids in ((poor, {alone}), (other, pair)):
+        for lobby_id in lobby_ids:
+            if (await game.record(lobby_id))["region_id"] == GOES:
+                assert "failure" not in await game.over(lobby_id)
+    assert await ids_of_listed(poor) == set()
+    [left] = await ids_of_listed(other)
+    found = await other.found("duel", prevent_auto_create_lobby=True)
+    assert found["lobby"]["lobby_id"] == left

@@ -1,0 +1,164 @@
+"""Idle lobbies through bad luck: they are as many as their mode wants, and the ones that they were, whatever is killed;
+those that nobody needs any more end in order, and whoever plays notices nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import programs
+from tests.faults.servers.scene import (
+    LONG_MS,
+    Bystander,
+    Troubled,
+    address_of,
+    kill,
+    processes_of,
+)
+from tests.household import Developer, House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+KILLED = 128 + 9
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder: Path = tmp_path_factory.mktemp("idle")
+    with running(House(folder, runtime=programs.SETTINGS, empty_lobby_grace_ms=200)) as house:
+        yield house
+
+
+@pytest.fixture
+async def game(house: House) -> AsyncIterator[Troubled]:
+    door = house.door("http")
+    developer = Developer(house, door)
+    yield Troubled(developer, await developer.game())
+    await door.close()
+
+
+def idle(least: int, most: int, **more: Any) -> dict[str, Any]:
+    """A mode with so many."""
+    return {"idle_lobbies": {"min": least, "max": most}, "player_token_ttl": LONG_MS, **more}
+
+
+async def standing(game: Troubled, count: int, *, without: str = "") -> set[str]:
+    """Lobbies that are ready, as soon as there are so many, and this one is not among them."""
+
+    async def looked() -> list[set[str]]:
+        answer = await game.developer.door.call("list", {}, token=game.public_token)
+        if answer.code != "OK":
+            return []
+        ids = {one["lobby_id"] for one in answer.body["lobbies"]}
+        return [ids] if len(ids) == count and without not in ids else []
+
+    found: list[set[str]] = await eventually(looked)
+    return found[0]
+
+
+async def only(game: Troubled, lobby_ids: set[str], *, live: bool = False) -> None:
+    """Returns when these lobbies have been begun in the game and no others; `live`: and these are not over."""
+
+    async def are_there() -> bool:
+        begun = [one["lobby_id"] for one in await game.records()]
+        return sorted(await game.alive("duel") if live else begun) == sorted(lobby_ids)
+
+    await eventually(are_there)
+
+
+async def found_standing(game: Troubled) -> Any:
+    return await game.found("duel", prevent_auto_create_lobby=True)
+
+
+async def test_they_are_the_same_ones_however_both_planes_are_killed(game: Troubled) -> None:
+    house = game.developer.house
+    await game.deploy(duel=idle(2, 3))
+    before = await standing(game, 2)
+    pids = {one: processes_of(house, one) for one in before}
+    for roles in (["data"], ["control"], ["data", "control"]):
+        await kill(game, *roles)
+        assert await standing(game, 2) == before
+    assert {one: processes_of(house, one) for one in before} == pids
+    assert (await found_standing(game))["lobby"]["lobby_id"] in before
+    after = await standing(game, 3)
+    assert before < after, "one is needed in the place of the one that was found"
+    await only(game, after)
+
+
+@pytest.mark.parametrize("roles", [[], ["data", "control"]], ids=["alone", "with both planes"])
+async def test_one_that_is_killed_is_replaced_once(game: Troubled, roles: list[str]) -> None:
+    await game.deploy(duel=idle(2, 2))
+    before = await standing(game, 2)
+    killed, other = before
+    os.kill(processes_of(game.developer.house, killed)[0], signal.SIGKILL)
+    if roles:
+        await kill(game, *roles)
+    after = await standing(game, 2, without=killed)
+    assert other in after
+    record = await game.over(killed)
+    stopped = record["status"]["stopped"]
+    assert (record["failure"], stopped["failed"], stopped["exit_code"]) == ("EXITED", True, KILLED)
+    await only(game, before | after)
+
+
+async def test_those_of_a_former_version_go_and_who_plays_in_one_stays(game: Troubled) -> None:
+    await game.deploy(duel=idle(2, 2))
+    first = await standing(game, 2)
+    found = await found_standing(game)
+    played = found["lobby"]["lobby_id"]
+    first |= await standing(game, 3)
+    with Bystander(address_of(found["ports"]["game"])) as bystander:
+        await game.deploy("2.0.0", duel=idle(1, 1))
+        [new] = await standing(game, 1)
+        assert new not in first
+        await only(game, {played, new}, live=True)
+        for lobby_id in first - {played}:
+            record = await game.over(lobby_id)
+            assert record["status"]["stopped"]["failed"] is False, record
+            assert "failure" not in record
+        await kill(game, "data", "control")
+        asked = {"lobby_id": played}
+        joined = await game.developer.door.call("join", asked, token=game.public_token)
+        assert joined.code == "OK", "by its id it is joined until its time is over"
+        await game.deploy("3.0.0", duel=idle(0, 0))
+        await only(game, {played}, live=True)
+        await bystander.notices_nothing()
+    refused = await game.find("duel", prevent_auto_create_lobby=True)
+    assert refused.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    await only(game, {*first, new})
+
+
+@pytest.mark.parametrize("most", [0, 1])
+async def test_when_their_players_are_gone_no_more_stay_than_the_most(
+    game: Troubled, most: int
+) -> None:
+    guests = {"docker": {"env": {"PLAY": "guests"}}}
+    await game.deploy(duel=idle(0, most, max_players=1, **guests))
+    places = await asyncio.gather(game.found("duel"), game.found("duel"))
+    lobby_ids = {place["lobby"]["lobby_id"] for place in places}
+    async with AsyncExitStack() as stack:
+        for place in places:
+            token = place["player"]["token"].encode()
+            address = address_of(place["ports"]["game"])
+            reader, writer = await asyncio.open_connection(*address)
+            stack.callback(writer.close)
+            writer.write(token)
+            assert await reader.readexactly(len(token)) == token
+        assert await standing(game, 2) == lobby_ids
+    left = await standing(game, most)
+    assert left < lobby_ids
+    for lobby_id in lobby_ids - left:
+        record = await game.over(lobby_id)
+        assert record["status"]["stopped"]["failed"] is False, record
+    await only(game, left, live=True)
+    if left:
+        assert (await found_standing(game))["lobby"]["lobby_id"] in left
+    await only(game, lobby_ids)
