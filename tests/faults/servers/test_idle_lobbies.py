@@ -78,6 +78,7 @@ async def found_standing(game: Troubled) -> Any:
     return await game.found("duel", prevent_auto_create_lobby=True)
 
 
+@pytest.mark.proof
 async def test_they_are_the_same_ones_however_both_planes_are_killed(game: Troubled) -> None:
     house = game.developer.house
     await game.deploy(duel=idle(2, 3))
