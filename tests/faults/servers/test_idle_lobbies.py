@@ -25,7 +25,7 @@ from tests.faults.servers.scene import (
 )
 from tests.household import Developer, House, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.proof]
 
 KILLED = 128 + 9
 
@@ -78,7 +78,6 @@ async def found_standing(game: Troubled) -> Any:
     return await game.found("duel", prevent_auto_create_lobby=True)
 
 
-@pytest.mark.proof
 async def test_they_are_the_same_ones_however_both_planes_are_killed(game: Troubled) -> None:
     house = game.developer.house
     await game.deploy(duel=idle(2, 3))
