@@ -239,23 +239,12 @@ def _body(connection: socket.socket, question: Question) -> bytes:
         answer.begin()
         text = answer.read()
     if answer.status != 200 or question.expected not in text:
-        raise WrongAnswer(f"{answer.status} {text[:400].decode(errors='replace')}")
+        asked = question.sent.partition(b"\r\n")[0].decode()
+        raise WrongAnswer(f"{asked}: {answer.status} {text[:400].decode(errors='replace')}")
     return text
 
 
 def ask_once(address: str, question: Question) -> bytes:
     """The body of one answer, on a connection of its own. Raises WrongAnswer."""
-    head, _, body = question.sent.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
-    method, path, _ = first.split(" ")
-    headers = dict(line.split(": ", 1) for line in lines)
-    connection = http.client.HTTPConnection(address, timeout=60)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-    finally:
-        connection.close()
-    if answer.status != 200 or question.expected not in text:
-        raise WrongAnswer(f"{first}: {answer.status} {text[:400].decode(errors='replace')}")
-    return text
+    [body] = ask_together(address, [question])
+    return body

@@ -1,10 +1,10 @@
-"""Waits for what must not be left in the middle, whoever gives up waiting for it."""
+"""Waits for what must not be left in the middle, whoever gives up waiting for it; and ends what nobody waits for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -26,3 +26,16 @@ async def finish(work: Awaitable[Result]) -> Result:
     if not task.cancelled():
         task.exception()
     raise cancelled
+
+
+async def drop(*tasks: asyncio.Future[Any]) -> None:
+    """Cancels them; they are over then, whatever they answered. That the caller is cancelled meanwhile is not mistaken
+    for that of what it waits for: to await a task that was cancelled, and suppress what comes, would lose it.
+    """
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()

@@ -11,11 +11,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
 from pyservice.control.going_on import GoingOn
+from pyservice.finishing import drop
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard
 from pyservice.storage import lobby_runs
@@ -101,7 +102,7 @@ class LobbyRuns:
         try:
             await self.going.for_ever(lambda: self._step(runs))
         finally:
-            await _dropped(*self._telling.values())
+            await drop(*self._telling.values())
 
     async def _step(self, runs: Runs) -> None:
         answer = await self._ask()
@@ -134,7 +135,7 @@ class LobbyRuns:
             if asking.done():
                 return asking.result()
         finally:
-            await _dropped(asking, changing)
+            await drop(asking, changing)
         # Waits for nothing, so it is not dropped: an answer comes however often the room changes.
         return await self._client.wanted(self._question(0))
 
@@ -253,17 +254,6 @@ class LobbyRuns:
             await self._client.report(report)
         except Away as error:
             raise Unheard(str(error)) from None
-
-
-async def _dropped(*tasks: asyncio.Future[Any]) -> None:
-    """They are under way no more. What they said nobody wants to know, or knows already."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
 
 
 def _port(port: pb.RuntimePort) -> PortOrder:

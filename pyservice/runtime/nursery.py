@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyservice.finishing import finish
+from pyservice.finishing import drop, finish
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.keeper import TAKEN, KeeperFailed
 
@@ -110,8 +110,7 @@ class Nursery:
         assert self._process is not None
         assert self._reading is not None
         self._process.kill()
-        self._reading.cancel()
-        await asyncio.wait([self._reading])
+        await drop(self._reading)
 
     def _answer(self, folder: Path) -> asyncio.Future[_Answer]:
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
+from pyservice.finishing import drop
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.builds import Build, Builds, BuildUnusable, NoRoom
 from pyservice.runtime.keeper import KeeperFailed
@@ -259,7 +260,7 @@ class Run:
                     return self._stopping
                 await self._next_change(_LOOK_S)
         finally:
-            await _cancelled(telling)
+            await drop(telling)
         return self._ended
 
     async def _stopping(self) -> Step:
@@ -354,7 +355,7 @@ class Run:
             raise Stopped
         finally:
             if not working.done():
-                await _cancelled(working)
+                await drop(working)
 
     async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:
         """Tries for a minute, none of it cut off: it is done or not. Raises Stopped between two tries, and at the end
@@ -391,11 +392,3 @@ class Run:
                     _log.warning("tried again", id=self.id, state=self.state, error=str(error))
             await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
             tried += 1
-
-
-async def _cancelled(task: asyncio.Future[Any]) -> None:
-    """It is over, whatever it answered. That the caller is cancelled meanwhile is not mistaken for it."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()

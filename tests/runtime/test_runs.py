@@ -184,13 +184,14 @@ async def test_what_is_not_heard_is_told_again_until_it_is_and_not_once_more(
     place.ear.deaf.add(what)
     order = place.want("trap 'exit 3' TERM; echo up; while :; do sleep 0.02; done")
     if what == "over":
+        await place.ear.told(order.id, "running")
         await place.lines(order, 1)
         place.supervisor.end(order.id)
     await until(lambda: place.ear.tries.count(what) > 2)
     assert what not in place.ear.of(order.id)
     assert place.of(order).was_started() == (what != "placed")
     place.ear.deaf.clear()
-    await place.ear.told(order.id, what)
+    await place.ear.told(order.id, "running")
     await place.lines(order, 1)
     place.supervisor.end(order.id)
     assert (await place.ear.end(order.id)).exit_code == 3
