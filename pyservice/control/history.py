@@ -82,11 +82,18 @@ class History:
 
     async def step(self, wait_ms: int) -> int:
         """Reads and applies the next facts; how many there were. Raises Away, ServiceError."""
+        # What may have been missed is looked for at once when nothing new comes.
+        count, is_all = await self._read(0 if self._is_gap else wait_ms)
+        if self._is_gap and is_all:
+            count += await self._end_unseen()
+        await self._prune()
+        return count
+
+    async def _read(self, wait_ms: int) -> tuple[int, bool]:
+        """Applies the next facts: how many, and whether there were no more."""
         async with self._database.read() as tx:
             stream = await numbers.get_text(tx, numbers.FACTS_STREAM) or ""
             lsn = await numbers.get(tx, numbers.FACTS_LSN) or 0
-        # What may have been missed is looked for at once when nothing new comes.
-        wait_ms = 0 if self._is_gap else wait_ms
         answer = await self._client.read_facts(
             pb.ReadRequest(stream=stream, acknowledged_lsn=lsn, limit=_BATCH, wait_ms=wait_ms)
         )
@@ -100,25 +107,34 @@ class History:
                 await _apply(tx, new)
                 await numbers.put_text(tx, numbers.FACTS_STREAM, answer.stream)
                 await numbers.put(tx, numbers.FACTS_LSN, after)
-        if self._is_gap and len(answer.facts) < _BATCH:
-            await self._end_unseen()
-            self._is_gap = False
-        await self._prune()
-        return len(new)
+        return len(new), len(answer.facts) < _BATCH
 
-    async def _end_unseen(self) -> None:
-        """Lobbies that are alive here and unknown there ended without anybody having been told."""
+    async def _end_unseen(self) -> int:
+        """Lobbies that are alive here and unknown there ended without anybody having been told; or they ended since
+        the facts were read, so those are read first. How many facts there were.
+        """
+        gone = await self._gone()
+        self._is_gap, count, is_all = False, 0, not gone
+        while not is_all:
+            read, is_all = await self._read(0)
+            count += read
+        for start in range(0, len(gone), _LOOKED_FOR):
+            async with self._database.write() as tx:
+                few = gone[start : start + _LOOKED_FOR]
+                await lobbies.end_unseen(tx, few, UNKNOWN, self._now_ms())
+        return count
+
+    async def _gone(self) -> list[str]:
+        """Those that are alive here and not there."""
+        gone: list[str] = []
         after = ""
         while True:
             async with self._database.read() as tx:
                 ids = await lobbies.live(tx, after, _LOOKED_FOR)
             if not ids:
-                return
+                return gone
             alive = await self._client.lobby_places(ids)
-            gone = [one for one in ids if one not in alive]
-            if gone:
-                async with self._database.write() as tx:
-                    await lobbies.end_unseen(tx, gone, UNKNOWN, self._now_ms())
+            gone += [one for one in ids if one not in alive]
             after = ids[-1]
 
     async def _prune(self) -> None:

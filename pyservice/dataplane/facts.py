@@ -47,6 +47,7 @@ class Source(Protocol):
     def acknowledge_facts(self, lsn: int) -> None: ...
     def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]: ...
     def lobby(self, lobby: bytes) -> engine.Lobby | None: ...
+    async def all_settled(self, deadline: float | None) -> None: ...
     async def progressed(self, at_most_s: float) -> None: ...
 
 
@@ -110,9 +111,13 @@ class Facts:
         )
 
     async def lobbies(self, request: pb.LobbiesRequest) -> pb.LobbiesResponse:
-        """Places of those of these lobbies that have not ended."""
+        """Places of those of these lobbies that have not ended. That the others have is durable, and
+        their ends are among the facts that are told from now on.
+        """
         _check(request)
-        found = ((each, self._source.lobby(raw_id(each))) for each in request.lobby_ids)
+        found = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
+        if not all(lobby for _, lobby in found):
+            await self._source.all_settled(None)
         return pb.LobbiesResponse(lobbies=(_places(each, lobby) for each, lobby in found if lobby))
 
     async def _until(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -51,6 +51,8 @@ class Scripted:
         self.lost = 0
         self.is_away = False
         self.asked: list[tuple[str, int]] = []
+        self.on_places: Callable[[], None] = lambda: None
+        """What happens just before it tells which lobbies it has."""
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
         if self.is_away:
@@ -64,6 +66,7 @@ class Scripted:
         )
 
     async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbyPlaces]:
+        self.on_places()
         return {one: pb.LobbyPlaces(lobby_id=one) for one in lobby_ids if one in self.alive}
 
     def tell(self, lobby_id: str, **what: Any) -> None:
@@ -236,6 +239,26 @@ async def test_ends_that_were_lost_are_found_out(
     plane.tell(lobby, ended=ended(exit_code=0))
     await history.step(0)
     assert (await rows(database))[lobby].stop_reason == "exited"
+
+
+async def test_an_end_between_two_questions_is_told_as_what_it_was(
+    database: Database, plane: Scripted, history: History
+) -> None:
+    """After a start all lobbies are compared, and one may end at this very moment."""
+    lobbies_there = [str(uuid4()) for _ in range(250)]
+    plane.alive = set(lobbies_there)
+    for lobby in lobbies_there:
+        plane.tell(lobby, made=pb.LobbyMade(about=about()))
+
+    def all_end() -> None:
+        if plane.alive:
+            plane.alive = set()
+            for lobby in lobbies_there:
+                plane.tell(lobby, ended=ended(exit_code=0))
+
+    plane.on_places = all_end
+    assert [await history.step(0) for _ in range(2)] == [200, 50 + 250]
+    assert {row.stop_reason for row in (await rows(database)).values()} == {"exited"}
 
 
 async def test_more_facts_than_one_answer_holds_are_all_applied(

@@ -126,7 +126,6 @@ async def test_servers_of_a_region_that_is_gone_go_on_and_no_more_are_made(
     await back.until(made["id"], "destroyed")
 
 
-@pytest.mark.proof
 async def test_idle_lobbies_of_a_region_that_is_gone_end_and_others_are_kept(
     operator: Operator,
 ) -> None:

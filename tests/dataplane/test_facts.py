@@ -207,6 +207,22 @@ async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> Non
     assert 3 <= answers["facts"] <= took_s / 0.05 + 2
 
 
+async def test_that_a_lobby_is_not_there_is_told_when_its_end_is_durable(scene: Scene) -> None:
+    """And so among the facts: whoever reads on knows why it is gone."""
+    lobby_id = (await scene.attach()).lobby_id
+    facts, engine, request = Facts(scene.engine), scene.engine, pb.LobbiesRequest()
+    request.lobby_ids.append(lobby_id)
+    assert len((await facts.lobbies(request)).lobbies) == 1
+    before = engine.status()
+    engine._native.detach([parse_uuid(NAMESPACE_ID) or b""], parse_uuid(lobby_id) or b"")
+    last = engine.status().last
+    assert last > before.last
+    assert len((await facts.lobbies(request)).lobbies) == 0
+    assert engine.status().durable >= last
+    told = await facts.read(pb.ReadRequest(acknowledged_lsn=before.durable))
+    assert kinds(told.facts) == ["ended"]
+
+
 async def test_a_reader_that_goes_away_leaves_nothing_behind(engine: Engine) -> None:
     facts = Facts(engine)
     tasks = [
