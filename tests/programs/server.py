@@ -7,12 +7,14 @@ PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code
 It writes a line when it begins, when it is ready, and for each player's first words.
 """
 
+import contextlib
 import json
 import os
 import selectors
 import signal
 import socket
 import sys
+import time
 
 PLAY = os.environ.get("PLAY", "").split()
 
@@ -46,6 +48,15 @@ def call(operation: str, **fields: str) -> str:
     return answer.split(b"\r\n", 1)[0].decode()
 
 
+def is_ready() -> str:
+    """Says so until it is heard: the service may be killed before it has answered."""
+    while True:
+        with contextlib.suppress(OSError):
+            if status := call("lobbies/ready"):
+                return status
+        time.sleep(0.02)
+
+
 def main() -> int:
     say("begins", *sys.argv[1:])
     for word in PLAY:
@@ -61,7 +72,7 @@ def main() -> int:
         datagrams.bind(("127.0.0.1", number))
         waiting.register(datagrams, selectors.EVENT_READ, "datagram")
     if "HOSTING_LOBBY_TOKEN" in os.environ and "mute" not in PLAY:
-        say("ready", call("lobbies/ready"))
+        say("ready", is_ready())
     guests: dict[socket.socket, str] = {}
     while True:
         for key, _ in waiting.select():

@@ -93,7 +93,7 @@ def leaks_early() -> int:
 def astray() -> int:
     with socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM) as datagrams:
         datagrams.bind(("127.0.0.1", 0))
-        server.say("ready", server.call("lobbies/ready"))
+        server.say("ready", server.is_ready())
         threading.Event().wait()
     return 0
 

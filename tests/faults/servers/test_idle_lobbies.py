@@ -25,7 +25,7 @@ from tests.faults.servers.scene import (
 )
 from tests.household import Developer, House, eventually, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.proof]
+pytestmark = pytest.mark.anyio
 
 KILLED = 128 + 9
 
