@@ -30,12 +30,21 @@ $(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
 	@$(BIN)/maturin develop --release >build/native.log 2>&1 || { cat build/native.log; exit 1; }
 	@touch $@
 
-# One run of cargo makes both; they are shipped with the package.
-$(PROGRAMS) &: $(NATIVE_SOURCES)
+# Both are shipped with the package.
+pyservice/bin/hosting-edge-guard: $(NATIVE_SOURCES)
 	@mkdir -p build pyservice/bin
-	@echo "building edge-guard and keeper (release)"
-	@cargo build --release --quiet -p hosting-edge-guard -p hosting-keeper 2>build/programs.log || { cat build/programs.log; exit 1; }
-	@install -s -t pyservice/bin target/release/hosting-edge-guard target/release/hosting-keeper
+	@echo "building edge-guard (release)"
+	@cargo build --release --quiet -p hosting-edge-guard 2>build/edge-guard.log || { cat build/edge-guard.log; exit 1; }
+	@install -s -t pyservice/bin target/release/hosting-edge-guard
+
+# A keeper forks and is forked for each game server: a static one has a third of the mappings that are copied then. Flags
+# for one target leave alone what is made for this build only.
+RUST_HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
+	@mkdir -p build pyservice/bin
+	@echo "building keeper (release)"
+	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --quiet -p hosting-keeper --target $(RUST_HOST) 2>build/keeper.log || { cat build/keeper.log; exit 1; }
+	@install -s -t pyservice/bin target/$(RUST_HOST)/release/hosting-keeper
 
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
 	@exec $(BIN)/python -m examples.run

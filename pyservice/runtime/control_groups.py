@@ -112,11 +112,12 @@ class ControlGroups:
 
     def _group(self, parent: Path, run_id: str) -> Path:
         group = parent / run_id
-        try:
-            group.mkdir(exist_ok=True)
-        except FileNotFoundError:
-            _make_parent(parent, is_unified=self.is_unified)
-            group.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.mkdir(group)
+            except FileNotFoundError:
+                _make_parent(parent, is_unified=self.is_unified)
+                os.mkdir(group)
         return group
 
 
@@ -170,10 +171,14 @@ def _own_group(controller: str) -> str | None:
 
 
 def _put(path: Path, text: str) -> None:
-    path.write_text(text)
+    # A kernel file takes its text as a whole; this is done several times for each run.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _put_if_there(path: Path, text: str) -> None:
     with contextlib.suppress(OSError):
-        if path.exists():
-            _put(path, text)
+        _put(path, text)

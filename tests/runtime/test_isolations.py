@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
+from pyservice.app.runtime import SYSTEM_PATHS
 from pyservice.runtime.isolations import choose, unkept
 
 pytestmark = pytest.mark.anyio
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 CHOOSES: Final = """
 import asyncio, concurrent.futures.thread, json, os, sys
 from pathlib import Path
@@ -50,7 +51,11 @@ class Machine:
         subprocess.run(
             ["cc", "-shared", "-fPIC", *strict, "-o", str(library), str(source), "-ldl"], check=True
         )
-        shutil.copy(KEEPER, folder / "keeper")
+        # The one that is shipped is linked statically, and sees the machine as it is.
+        build = ["cargo", "build", "--quiet", "--package", "hosting-keeper"]
+        subprocess.run(build, cwd=ROOT, check=True)
+        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+        shutil.copy(target / "debug" / "hosting-keeper", folder / "keeper")
 
     def keeper(self, landlock: int | None = None) -> Path:
         """One that sees this version of Landlock, and no user namespaces."""

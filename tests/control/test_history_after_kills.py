@@ -1,0 +1,78 @@
+"""Records and counts over the real planes: true again after either of them was killed (decisions 8.2 and 8.3)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pyservice.process import holder_of
+from tests.control.test_lobbies import Arena
+from tests.databases import KINDS, Databases
+from tests.household import Developer, House, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+def own_house(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> Iterator[House]:
+    """A service that may be killed."""
+    made = House(tmp_path / "house", databases.url(request.param))
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
+async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
+    own_house: House, folder: str
+) -> None:
+    door = own_house.door("http")
+    arena = Arena(Developer(own_house, door), await Developer(own_house, door).arena())
+    for _ in range(2):
+        stays, leaves = await arena.lobby(), await arena.lobby()
+        await arena.say("connected", stays, player_token=await arena.player(stays))
+        pid = holder_of(own_house.data_dir / folder)
+        assert pid is not None
+        fields = {"game_id": arena.game_id, "lobby_id": leaves["lobby_id"]}
+        await arena.developer.good("detach", **fields)
+        os.kill(pid, signal.SIGKILL)
+
+        await eventually(lambda pid=pid: _is_another(own_house.data_dir / folder, pid), 30)
+        over, record = await eventually(lambda both=(leaves, stays): _told(arena, *both), 30)
+        assert "stopped" in over["status"]
+        assert (record["connected_count"], record["status"]) == (1, {"running": {}})
+    listed = (await arena.developer.good("list_lobby_records", **arena.place))["lobbies"]
+    assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
+
+    async def is_counted() -> bool:
+        game = await arena.developer.good("get_game", game_id=arena.game_id)
+        return bool(game["game"]["total_player_count"] == 2)
+
+    await eventually(is_counted)
+    await door.close()
+
+
+async def _is_another(folder: Path, pid: int) -> bool:
+    """Whether another process serves the folder."""
+    return holder_of(folder) not in (None, pid)
+
+
+async def _told(arena: Arena, over: Any, alive: Any) -> list[Any] | None:
+    """Their records, once the first one is over; None while a door is shut or somebody is away."""
+    try:
+        answers = [await arena.record(one) for one in (over, alive)]
+    except httpx.TransportError:
+        return None
+    if any(answer.code != "OK" for answer in answers):
+        return None
+    records = [answer.body["lobby"] for answer in answers]
+    return records if "stopped" in records[0]["status"] else None
