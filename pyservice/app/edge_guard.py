@@ -10,14 +10,15 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 from pyservice.durable import write_file
 from pyservice.observability.logging import get_logger
-from pyservice.settings import Settings
+from pyservice.settings import Settings, SettingsError
 
 BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 
@@ -29,6 +30,9 @@ _LOOK_S: Final = 0.02
 _START_S: Final = 10.0
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
+_CHECK_S: Final = 10.0
+_READ_AGAIN: Final = ("certificates", "limits", "timeouts")
+"""What a running one takes anew. The rest of its settings is that of our start."""
 
 _log = get_logger("serve")
 
@@ -36,11 +40,16 @@ _log = get_logger("serve")
 class EdgeGuard:
     """The one of this data directory."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
+        """`reread` is `Launch`'s."""
         self._folder = settings.data_dir.resolve() / "edge"
         self._config = _config(settings, self._folder)
+        self._reread = reread
+        self._reload_due = asyncio.Event()
         self._is_vital = settings.domains.job is not None
         self._pid = 0
+        self._binary: list[int] = []
+        """Which one runs: by now another one may be in its place."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,6 +76,7 @@ class EdgeGuard:
         tried, is_first = 0, True
         while not stop.is_set():
             try:
+                await self._read_again()
                 await self._ensure()
             except (OSError, TimeoutError, EdgeGuardFailed) as error:
                 _log.error("edge-guard does not serve", error=str(error))
@@ -82,8 +92,8 @@ class EdgeGuard:
             tried += 1
 
     def reload(self) -> None:
-        """It reads its certificates again."""
-        self._signal(signal.SIGHUP)
+        """Certificates, limits and times are taken from the settings of now, as soon as `keep` comes to it."""
+        self._reload_due.set()
 
     async def end(self) -> None:
         """Ends it, and whoever it took over from. At once: connections are cut."""
@@ -96,7 +106,8 @@ class EdgeGuard:
     async def _ensure(self) -> None:
         """Raises OSError, EdgeGuardFailed."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        wanted = json.dumps({"config": self._config, "binary": _version()}, sort_keys=True)
+        self._binary = _version()
+        wanted = self._wanted()
         started = self._folder / "started.json"
         with contextlib.suppress(FileNotFoundError):
             if self._holder() and started.read_text() == wanted:
@@ -104,7 +115,7 @@ class EdgeGuard:
                 _log.info("edge-guard found", pid=self._pid)
                 return
         path = self._folder / "config.json"
-        write_file(path, json.dumps(self._config, indent=1).encode())
+        write_file(path, _text_of(self._config))
         before = self._holder()
         # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
         self._process = self._start(path)
@@ -112,6 +123,47 @@ class EdgeGuard:
         write_file(started, wanted.encode())
         self._pid = self._holder()
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
+
+    def _wanted(self) -> str:
+        """By what a later service knows that one of these settings runs."""
+        return json.dumps({"config": self._config, "binary": self._binary}, sort_keys=True)
+
+    async def _read_again(self) -> None:
+        """When somebody asked for it. A mistake is logged, and nothing changes."""
+        if not self._reload_due.is_set():
+            return
+        self._reload_due.clear()
+        try:
+            config = await self._checked(self._reread())
+            write_file(self._folder / "config.json", _text_of(config))
+            self._config = config
+            # It was not found yet, or is about to be replaced: what it was started with is not for us to say.
+            if self._pid and self._pid == self._holder():
+                write_file(self._folder / "started.json", self._wanted().encode())
+        except SettingsError as error:
+            for problem in error.problems:
+                _log.error("settings of edge-guard not reloaded", problem=str(problem))
+        except (OSError, TimeoutError, EdgeGuardFailed) as error:
+            _log.error("settings of edge-guard not reloaded", problem=str(error))
+        else:
+            self._signal(signal.SIGHUP)
+            _log.info("settings of edge-guard reloaded")
+
+    async def _checked(self, settings: Settings) -> dict[str, Any]:
+        """The settings of now with what may change of these. Raises OSError, TimeoutError, EdgeGuardFailed."""
+        fresh = _config(settings, self._folder)
+        config = {**self._config, **{name: fresh[name] for name in _READ_AGAIN}}
+        if bool(config["certificates"]) != bool(self._config["certificates"]):
+            # Lobbies are told whether there is TLS at a port by what the data plane was started with.
+            raise EdgeGuardFailed("edge.certificates: the first ones, and none, need a restart")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        trial = self._folder / "config.new"
+        try:
+            write_file(trial, _text_of(config))
+            await _check(trial)
+        finally:
+            trial.unlink(missing_ok=True)
+        return config
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
         with self._open_log() as log:
@@ -193,17 +245,12 @@ class EdgeGuard:
 
     async def _until_it_ends(self, stop: asyncio.Event) -> None:
         try:
-            descriptor = os.pidfd_open(self._pid)
+            with _end_of(self._pid) as ended:
+                while not (ended.is_set() or stop.is_set()):
+                    await self._read_again()
+                    await _either(ended, stop, self._reload_due)
         except OSError:
             return  # it has ended already
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        loop.add_reader(descriptor, ended.set)
-        try:
-            await _either(ended, stop)
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
         self._reap()
 
     def _reap(self) -> None:
@@ -251,13 +298,61 @@ async def _pause(stop: asyncio.Event, pause_s: float) -> None:
             await stop.wait()
 
 
+def _text_of(config: dict[str, Any]) -> bytes:
+    return json.dumps(config, indent=1).encode()
+
+
+async def _check(path: Path) -> None:
+    """Whether edge-guard takes these settings, with the files that they name. Raises OSError, TimeoutError,
+    EdgeGuardFailed.
+    """
+    with tempfile.TemporaryFile() as said:
+        process = _begin_check(path, said)
+        try:
+            with _end_of(process.pid) as ended:
+                async with asyncio.timeout(_CHECK_S):
+                    await ended.wait()
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0:
+            said.seek(0)
+            raise EdgeGuardFailed(said.read().decode(errors="replace").strip().replace("\n", "; "))
+
+
+def _begin_check(path: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    # As in `_start`: by no thread.
+    return subprocess.Popen(
+        [str(BINARY), str(path), "--check"],
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=said,
+        env={},
+        cwd="/",
+    )
+
+
+@contextlib.contextmanager
+def _end_of(pid: int) -> Iterator[asyncio.Event]:
+    """Becomes set when the process ends. Raises ProcessLookupError: there is none, and nobody waits for it."""
+    descriptor = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        yield ended
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
 def _version() -> list[int]:
     found = BINARY.stat()
     return [found.st_size, found.st_mtime_ns]
 
 
 def _config(settings: Settings, folder: Path) -> dict[str, Any]:
-    edge, domains = settings.edge, settings.domains
+    edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
     config: dict[str, Any] = {
         "folder": str(folder),
         "source": str(settings.admin_socket.resolve()),
@@ -273,6 +368,17 @@ def _config(settings: Settings, folder: Path) -> dict[str, Any]:
             for one in edge.certificates
         ],
         "backends": [],
+        "limits": {
+            "connections": limits.connections,
+            "connections_per_route": limits.connections_per_route,
+            "connections_per_address": limits.connections_per_address,
+            "datagram_sessions": limits.datagram_sessions,
+            "datagram_sessions_per_address": limits.datagram_sessions_per_address,
+        },
+        "timeouts": {
+            "stream_idle_ms": limits.stream_idle_ms,
+            "datagram_idle_ms": limits.datagram_idle_ms,
+        },
     }
     if edge.workers is not None:
         config["workers"] = edge.workers

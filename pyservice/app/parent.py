@@ -88,7 +88,7 @@ class _Household:
         self._log = get_logger("serve")
         from pyservice.app.edge_guard import EdgeGuard
 
-        self._edge_guard = EdgeGuard(settings)
+        self._edge_guard = EdgeGuard(settings, self._launch.reread)
         self._serves_data = asyncio.Event()
         guarding = asyncio.create_task(
             self._edge_guard.keep(self._signals.stop, self._serves_data, self._give_up)

@@ -259,6 +259,25 @@ class Certificate(_Section):
     """PEM."""
 
 
+class EdgeLimits(_Section):
+    """How many players edge-guard carries, and for how long one that is silent. Read again at SIGHUP."""
+
+    connections: int = Field(default=65_536, ge=1, le=10_000_000)
+    """TCP connections of clients in all; of HTTP too."""
+    connections_per_route: int = Field(default=16_384, ge=1, le=10_000_000)
+    """Of one port of a lobby or a server that has a number of its own."""
+    connections_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
+    """Of one client address (IPv6: /64)."""
+    datagram_sessions: int = Field(default=16_384, ge=1, le=10_000_000)
+    """UDP sessions in all, shared equally among the threads."""
+    datagram_sessions_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
+    """Of one client address (IPv6: /64) at the ports of one thread."""
+    stream_idle_ms: int = Field(default=7_200_000, ge=1_000, le=604_800_000)
+    """A stream that carries nothing for so long is closed."""
+    datagram_idle_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
+    """A UDP session that carries nothing for so long is over."""
+
+
 class EdgeSettings(_Section):
     """Edge-guard: how players reach the game servers that the service starts."""
 
@@ -280,6 +299,7 @@ class EdgeSettings(_Section):
     """In front of edge-guard: they are believed about addresses of clients."""
     workers: int | None = Field(default=None, ge=1, le=256)
     """Threads for streams, and as many for datagrams. None: one for each core."""
+    limits: EdgeLimits = EdgeLimits()
 
 
 class S3Settings(_Section):

@@ -148,12 +148,17 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+def guard_of(data_dir: Path) -> EdgeGuard:
+    settings = load({"data_dir": data_dir}, environ={})
+    return EdgeGuard(settings, lambda: settings)
+
+
 @pytest.mark.anyio
 async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
     tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
     """The number in the file may be another process's by now, and the lock that of one that has not signed yet."""
-    guard = EdgeGuard(load({"data_dir": tmp_path}, environ={}))
+    guard = guard_of(tmp_path)
     path = tmp_path / "edge" / "LOCK"
     path.parent.mkdir()
     path.write_text(f"{bystander.pid}\n")
@@ -162,7 +167,6 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert guard.pid == 0, "it is ours, and not of whom the file tells"
         await guard.end()
-        guard.reload()
         assert bystander.poll() is None
         # As at a handover: the lock is that of the open file, whoever has it.
         holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
@@ -182,7 +186,7 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
 def test_a_lock_of_the_same_number_on_another_disk_is_no_lock_of_ours(
     tmp_path: Path, bystander: subprocess.Popen[bytes]
 ) -> None:
-    guard = EdgeGuard(load({"data_dir": tmp_path}, environ={}))
+    guard = guard_of(tmp_path)
     ours, other = tmp_path / "edge", tmp_path / "other"
     with mounted(ours), mounted(other):
         (ours / "LOCK").write_text(f"{bystander.pid}\n")

@@ -37,10 +37,6 @@ pub struct Admin {
     pub counters: Arc<Counters>,
     /// Where HTTP and HTTPS by host are served.
     pub listeners: [(&'static str, Option<SocketAddr>); 2],
-    /// How many descriptors there may be.
-    pub descriptors: u64,
-    /// How many UDP sessions there may be.
-    pub datagram_sessions: usize,
 }
 
 /// Puts the socket into its place, whoever's was there before.
@@ -150,8 +146,8 @@ impl Admin {
             "version": status.version,
             "routes_listening": status.standing.listening,
             "routes_refused": status.standing.refused,
-            "descriptors": self.descriptors,
-            "datagram_sessions_max": self.datagram_sessions,
+            "descriptors": status.descriptors,
+            "datagram_sessions_max": status.datagram_sessions,
             "pid": std::process::id(),
             http: at_http,
             https: at_https,
@@ -174,8 +170,8 @@ impl Admin {
         gauge(&mut page, "routes_version", "Version of the routes", status.version);
         gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_kept.into());
         gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
-        gauge(&mut page, "descriptors_max", "Descriptors that there may be", self.descriptors);
-        gauge(&mut page, "datagram_sessions_max", "UDP sessions that there may be", self.datagram_sessions as u64);
+        gauge(&mut page, "descriptors_max", "Descriptors that there may be", status.descriptors);
+        gauge(&mut page, "datagram_sessions_max", "UDP sessions that there may be", status.datagram_sessions as u64);
         page.counters(&all);
         page.into_text()
     }

@@ -1,4 +1,5 @@
-//! The settings of one edge-guard: a JSON file, read once (certificates again on SIGHUP), every problem told at once.
+//! The settings of one edge-guard: a JSON file, every problem of it told at once. Read at the start; certificates, times,
+//! and how many connections and sessions there may be, again on SIGHUP.
 //!
 //! Owns names, defaults and ranges. What a setting does is told where it is used.
 
@@ -95,7 +96,7 @@ pub struct LimitSettings {
 }
 
 /// How long everything.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// Until a back end takes a connection.
     pub connect: Duration,

@@ -17,8 +17,8 @@ use crate::table::{Outcome, Standing, Table};
 pub enum Order {
     /// Give everything to the process on the other end.
     HandOver(std::os::unix::net::UnixStream),
-    /// Read certificates again.
-    ReadCertificates,
+    /// Read the settings again.
+    ReadAgain,
     /// End gently, a second time at once.
     Drain,
     /// End now.
@@ -42,6 +42,10 @@ pub struct Status {
     pub version: u64,
     /// Routes.
     pub standing: Standing,
+    /// How many descriptors there may be.
+    pub descriptors: u64,
+    /// How many UDP sessions there may be.
+    pub datagram_sessions: usize,
 }
 
 /// Everything that the control thread has.
@@ -102,7 +106,8 @@ impl Control {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let cursor = if self.has_been_answered { (self.set.epoch, self.set.version) } else { (0, 0) };
+            let is_known = self.has_been_answered && self.set.is_whole();
+            let cursor = if is_known { (self.set.epoch, self.set.version) } else { (0, 0) };
             let question = self.source.question(cursor, self.is_kept);
             tokio::select! {
                 Some(order) = orders.recv() => return order,
@@ -144,6 +149,10 @@ impl Control {
             self.is_connected = true;
             self.table.announce();
             log::say(&format!("routes come from epoch {}", answer.epoch));
+            if self.set.is_older() {
+                let newest = self.set.newest_epoch;
+                log::say(&format!("epoch {newest} was here before: what it brought stays until a newer one comes"));
+            }
         }
         let after = (self.set.epoch, self.set.version, self.set.newest_epoch);
         self.is_kept = self.is_kept && before == after && change == Change::default();

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::config::Config;
 use crate::metrics::Counters;
 use epoll::Waker;
 pub use sessions::Rank;
@@ -54,6 +55,8 @@ enum Order {
     Close(u64, oneshot::Sender<()>),
     /// Stop reading, and say what there is.
     Rest(oneshot::Sender<Vec<Carried>>),
+    /// Other bounds from now on.
+    Bound(Bounds),
     /// Go on as before.
     GoOn,
     /// Everything belongs to another process now.
@@ -71,6 +74,27 @@ pub struct Bounds {
     pub sessions_per_second: usize,
     /// How long one may carry nothing.
     pub idle: Duration,
+}
+
+impl Bounds {
+    fn of_each(self, threads: usize) -> Self {
+        Self {
+            sessions: self.sessions.div_ceil(threads),
+            sessions_per_second: self.sessions_per_second.div_ceil(threads),
+            ..self
+        }
+    }
+}
+
+impl From<&Config> for Bounds {
+    fn from(config: &Config) -> Self {
+        Self {
+            sessions: config.limits.datagram_sessions,
+            sessions_per_address: config.limits.datagram_sessions_per_address,
+            sessions_per_second: config.limits.datagram_sessions_per_second,
+            idle: config.timeouts.datagram_idle,
+        }
+    }
 }
 
 /// All threads.
@@ -92,11 +116,7 @@ impl Datagrams {
     /// # Errors
     /// The system gives no thread, or no descriptors for its loop.
     pub fn start(threads: usize, bounds: Bounds) -> io::Result<Self> {
-        let each = Bounds {
-            sessions: bounds.sessions.div_ceil(threads),
-            sessions_per_second: bounds.sessions_per_second.div_ceil(threads),
-            ..bounds
-        };
+        let each = bounds.of_each(threads);
         let threads = (0..threads).map(|number| Thread::start(number, each)).collect::<io::Result<_>>()?;
         Ok(Self { threads })
     }
@@ -132,6 +152,12 @@ impl Datagrams {
             all.extend(said.await.unwrap_or_default());
         }
         all
+    }
+
+    /// Other bounds from now on, for all threads together. Sessions that are there and go on stay.
+    pub fn bound(&self, bounds: Bounds) {
+        let each = bounds.of_each(self.threads.len());
+        self.threads.iter().for_each(|thread| thread.order(Order::Bound(each)));
     }
 
     /// Goes on after a rest.

@@ -189,7 +189,7 @@ async fn until_cut<C: Future>(
         tokio::select! {
             biased;
             _ = connection.as_mut() => return,
-            () = timer.as_mut() => match tracker.verdict(timeouts) {
+            () = timer.as_mut() => match tracker.verdict(&worker.shared.timeouts()) {
                 Verdict::Cut => return,
                 Verdict::AskAgain(when) => timer.as_mut().reset(when + Duration::from_millis(1)),
             },

@@ -10,7 +10,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use crate::admin;
-use crate::config::Config;
 use crate::control::{Control, Order, outcomes};
 use crate::datagram::Carried;
 use crate::folder::Lock;
@@ -70,7 +69,8 @@ impl Life {
         let kept = (Disk::new(folder), taken.set);
         let control = Control::new(table, source, kept, outcomes, parts.counters.clone(), parts.status.clone());
         let listener = admin::bind(folder).map_err(|error| format!("{}: cannot listen: {error}", folder.display()))?;
-        let admin = tokio::spawn(Arc::new(parts.admin(orders, &doors, descriptors)).serve(listener));
+        parts.show_room(descriptors, parts.shared.config.limits.datagram_sessions);
+        let admin = tokio::spawn(Arc::new(parts.admin(orders, &doors)).serve(listener));
         Ok(Self { parts, control, doors, lock, told, admin })
     }
 
@@ -83,7 +83,7 @@ impl Life {
                     self.drain().await;
                     break;
                 }
-                Order::ReadCertificates => self.read_certificates(),
+                Order::ReadAgain => self.read_again(),
                 Order::HandOver(stream) => {
                     if let Some(stream) = self.hand_over(stream).await {
                         return self.carry_on(stream).await;
@@ -164,7 +164,7 @@ impl Life {
         let Self { parts, mut control, lock, mut told, .. } = self;
         // The newer process has the lock through a descriptor of its own.
         drop(lock);
-        let end = Instant::now() + parts.shared.config.timeouts.replaced;
+        let end = Instant::now() + parts.shared.timeouts().replaced;
         let (from, mut to) = stream.into_split();
         let mut frames = hear_frames(from);
         // New routes are not heard of here: whoever asks over a connection that stays is sent to the newer process.
@@ -206,7 +206,7 @@ impl Life {
     /// Takes nobody in any more, and waits until everybody has left, within the time for it.
     async fn drain(&mut self) {
         self.parts.status.lock().unwrap_or_else(PoisonError::into_inner).is_leaving = true;
-        let end = Instant::now() + self.parts.shared.config.timeouts.drain;
+        let end = Instant::now() + self.parts.shared.timeouts().drain;
         log::say(&format!("drains: {} go on", self.parts.busy()));
         self.doors = [None, None];
         self.control.table.step_back();
@@ -214,18 +214,17 @@ impl Life {
         while self.parts.busy() > 0 && Instant::now() < end {
             match tokio::time::timeout(Duration::from_millis(50), self.told.recv()).await {
                 Ok(Some(Order::Drain | Order::Stop)) => return,
-                Ok(Some(Order::ReadCertificates | Order::HandOver(_)) | None) | Err(_) => {}
+                Ok(Some(Order::ReadAgain | Order::HandOver(_)) | None) | Err(_) => {}
             }
         }
     }
 
-    fn read_certificates(&self) {
-        let read = Config::read(&self.parts.path).and_then(|config| self.parts.shared.certificates.read_again(&config));
-        match read {
-            Ok(()) => log::say("certificates were read again"),
+    fn read_again(&self) {
+        match self.parts.read_again() {
+            Ok(()) => log::say("certificates, limits and times were read again"),
             Err(problems) => {
                 problems.iter().for_each(|problem| log::say(problem));
-                log::say("the certificates of before stay");
+                log::say("the certificates, limits and times of before stay");
                 self.parts.counters.failures.of(Failure::Certificates).one();
             }
         }

@@ -12,9 +12,9 @@ use crate::metrics::Refusal;
 /// Counts what is there, and says no.
 #[derive(Debug)]
 pub struct Limits {
-    all_max: usize,
-    route_max: usize,
-    address_max: usize,
+    all_max: AtomicUsize,
+    route_max: AtomicUsize,
+    address_max: AtomicUsize,
     all: AtomicUsize,
     addresses: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -32,18 +32,25 @@ impl Limits {
     #[must_use]
     pub fn new(settings: &LimitSettings) -> Self {
         Self {
-            all_max: settings.connections,
-            route_max: settings.connections_per_route,
-            address_max: settings.connections_per_address,
+            all_max: settings.connections.into(),
+            route_max: settings.connections_per_route.into(),
+            address_max: settings.connections_per_address.into(),
             all: AtomicUsize::new(0),
             addresses: Mutex::default(),
         }
     }
 
+    /// Other settings from now on. Nobody who is in is put out.
+    pub fn change(&self, settings: &LimitSettings) {
+        self.all_max.store(settings.connections, SeqCst);
+        self.route_max.store(settings.connections_per_route, SeqCst);
+        self.address_max.store(settings.connections_per_address, SeqCst);
+    }
+
     /// Whether all connections that there may be are there: nothing more need be accepted.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.all.load(SeqCst) >= self.all_max
+        self.all.load(SeqCst) >= self.all_max.load(SeqCst)
     }
 
     /// Lets a connection in. Without a client (a proxy in front of us) or a route (the listener of all hosts) only the
@@ -56,13 +63,13 @@ impl Limits {
         client: Option<IpAddr>,
         of_route: Option<&Arc<AtomicUsize>>,
     ) -> Result<Permit, Refusal> {
-        if !add_one(&self.all, self.all_max) {
+        if !add_one(&self.all, &self.all_max) {
             return Err(Refusal::All);
         }
         // What is counted by it is given back by it, also when one of the next limits says no.
         let mut permit = Permit { limits: self.clone(), source: None, of_route: None };
         if let Some(of_route) = of_route {
-            if !add_one(of_route, self.route_max) {
+            if !add_one(of_route, &self.route_max) {
                 return Err(Refusal::Route);
             }
             permit.of_route = Some(of_route.clone());
@@ -70,7 +77,7 @@ impl Limits {
         if let Some(source) = client.map(address::source) {
             let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
             let count = addresses.entry(source).or_default();
-            if *count >= self.address_max {
+            if *count >= self.address_max.load(SeqCst) {
                 drop(addresses);
                 return Err(Refusal::Address);
             }
@@ -81,7 +88,8 @@ impl Limits {
     }
 }
 
-fn add_one(count: &AtomicUsize, most: usize) -> bool {
+fn add_one(count: &AtomicUsize, most: &AtomicUsize) -> bool {
+    let most = most.load(SeqCst);
     count.fetch_update(SeqCst, SeqCst, |count| (count < most).then_some(count + 1)).is_ok()
 }
 
@@ -176,6 +184,27 @@ mod tests {
         assert_eq!(limits.admit(Some(there), Some(&two)).unwrap_err(), Refusal::All);
         drop(first);
         assert!(limits.admit(Some(there), Some(&one)).is_ok(), "a place that was given back is a place");
+    }
+
+    #[test]
+    fn other_limits_put_nobody_out_and_hold_for_who_comes() {
+        let route = Arc::default();
+        let here: IpAddr = "10.0.0.1".parse().unwrap();
+        let limits = limits(9, 9, 2);
+        let held: Vec<_> = (0..2).map(|_| limits.admit(Some(here), Some(&route)).unwrap()).collect();
+        let mut settings = crate::config::Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap().limits;
+        settings.connections_per_address = 1;
+        limits.change(&settings);
+        assert_eq!(route.load(SeqCst), 2, "both go on");
+        assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), Refusal::Address);
+        settings.connections_per_address = 3;
+        limits.change(&settings);
+        let _third = limits.admit(Some(here), Some(&route)).unwrap();
+        settings.connections = 3;
+        limits.change(&settings);
+        assert_eq!(limits.admit(Some(here), Some(&route)).unwrap_err(), Refusal::All);
+        drop(held);
+        assert!(limits.admit(Some(here), Some(&route)).is_ok());
     }
 
     #[test]

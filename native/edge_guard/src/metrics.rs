@@ -146,7 +146,7 @@ labels! {
         Disk = "disk",
         /// A route that could not be read.
         Route = "route",
-        /// Reading certificates anew.
+        /// Reading certificates, limits and times anew.
         Certificates = "certificates",
         /// Handing over.
         Handover = "handover",

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
@@ -18,7 +18,7 @@ use crate::folder::Lock;
 use crate::handover::{self, Taken};
 use crate::hosts::Hosts;
 use crate::http::Requests;
-use crate::limits::Limits;
+use crate::limits::{Limits, fit_descriptors};
 use crate::listener::{Door, bind_stream};
 use crate::live::Live;
 use crate::log;
@@ -81,7 +81,7 @@ pub fn hear_signals(orders: &UnboundedSender<Order>) -> std::io::Result<()> {
     let kinds: [(SignalKind, fn() -> Order); 3] = [
         (SignalKind::terminate(), || Order::Drain),
         (SignalKind::interrupt(), || Order::Drain),
-        (SignalKind::hangup(), || Order::ReadCertificates),
+        (SignalKind::hangup(), || Order::ReadAgain),
     ];
     for (kind, order) in kinds {
         let mut signals = signal(kind)?;
@@ -117,22 +117,40 @@ impl Parts {
     /// # Errors
     /// The system's.
     pub fn start(config: Config, path: PathBuf, certificates: Certificates) -> std::io::Result<Self> {
-        let bounds = Bounds {
-            sessions: config.limits.datagram_sessions,
-            sessions_per_address: config.limits.datagram_sessions_per_address,
-            sessions_per_second: config.limits.datagram_sessions_per_second,
-            idle: config.timeouts.datagram_idle,
-        };
+        let bounds = Bounds::from(&config);
         let shared = Arc::new(Shared {
             limits: Arc::new(Limits::new(&config.limits)),
             hosts: RwLock::new(Hosts::new(&config.backends)),
             certificates,
             leaving: watch::Sender::new(false),
+            times: RwLock::new(config.timeouts),
             config,
         });
         let workers = Workers::start(&shared)?;
         let datagrams = Arc::new(Datagrams::start(shared.config.workers, bounds)?);
         Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
+    }
+
+    /// Other certificates, limits and times from now on; who is in stays in. Nothing changes when anything is wrong.
+    ///
+    /// # Errors
+    /// Every problem.
+    pub fn read_again(&self) -> Result<(), Vec<String>> {
+        let mut config = Config::read(&self.path)?;
+        self.shared.certificates.read_again(&config)?;
+        let (limits, descriptors) = fit_descriptors(&config.limits);
+        config.limits = limits;
+        self.shared.limits.change(&config.limits);
+        *self.shared.times.write().unwrap_or_else(PoisonError::into_inner) = config.timeouts;
+        self.datagrams.bound(Bounds::from(&config));
+        self.show_room(descriptors, config.limits.datagram_sessions);
+        Ok(())
+    }
+
+    /// Writes down how much there may be.
+    pub fn show_room(&self, descriptors: u64, datagram_sessions: usize) {
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        (status.descriptors, status.datagram_sessions) = (descriptors, datagram_sessions);
     }
 
     /// The listeners for everybody who is reached by host.
@@ -154,7 +172,7 @@ impl Parts {
     }
 
     /// The administrators' door.
-    pub fn admin(&self, orders: UnboundedSender<Order>, doors: &[Option<Door>; 2], descriptors: u64) -> Admin {
+    pub fn admin(&self, orders: UnboundedSender<Order>, doors: &[Option<Door>; 2]) -> Admin {
         let at = |door: &Option<Door>| -> Option<SocketAddr> { door.as_ref().and_then(Door::address) };
         Admin {
             status: self.status.clone(),
@@ -163,8 +181,6 @@ impl Parts {
             datagrams: self.datagrams.clone(),
             counters: self.counters.clone(),
             listeners: [("http", at(&doors[0])), ("https", at(&doors[1]))],
-            descriptors,
-            datagram_sessions: self.shared.config.limits.datagram_sessions,
         }
     }
 

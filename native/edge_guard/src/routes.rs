@@ -1,12 +1,12 @@
 //! The set of routes: which public port or host leads where, and the rules by which it changes.
 //!
-//! Absence removes nothing by itself: a route goes when its owner is named as removed, or when a complete set that is
-//! not empty and of an epoch not older than the newest one seen does not have it. So a data plane that lost its memory
-//! takes nobody's game away.
+//! Nothing goes before a complete set of an epoch not older than the newest one seen. Then a route goes when its owner
+//! is named as removed, or when such a set that is not empty does not have it. So a data plane that lost its memory
+//! takes nobody's game away; what it brought itself it may remove.
 
 mod disk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
@@ -171,8 +171,14 @@ pub struct Set {
     pub epoch: u64,
     /// Of the last answer.
     pub version: u64,
-    /// The newest epoch that was seen: a complete set of an older one removes nothing.
+    /// The newest epoch that was seen: an older one removes nothing that it did not bring.
     pub newest_epoch: u64,
+    /// Of the last complete set.
+    #[serde(default)]
+    whole_epoch: u64,
+    /// Owners that an older epoch brought.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    of_older: BTreeSet<String>,
     #[serde(with = "as_list")]
     routes: BTreeMap<Key, Route>,
 }
@@ -180,15 +186,31 @@ pub struct Set {
 impl Set {
     /// Takes an answer, by the rules above.
     pub fn take(&mut self, answer: &Answer) -> Change {
-        let mut change = Change { removed: answer.removed.clone(), ..Change::default() };
-        if answer.is_complete && !answer.routes.is_empty() && answer.epoch >= self.newest_epoch {
+        let is_older = answer.epoch < self.newest_epoch;
+        if answer.is_complete {
+            self.whole_epoch = answer.epoch;
+        }
+        let may_remove = !is_older && self.whole_epoch == answer.epoch;
+        // The end of an owner that is not here takes nothing away.
+        let goes = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
+        let removed = answer.removed.iter().filter(goes).cloned().collect();
+        let mut change = Change { removed, ..Change::default() };
+        if answer.is_complete && !answer.routes.is_empty() && !is_older {
             self.name_what_is_missing(answer, &mut change);
         }
         for owner in &change.removed {
             self.routes.retain(|key, _| key.owner != *owner);
+            self.of_older.remove(owner);
         }
         for key in &change.dropped {
             self.routes.remove(key);
+        }
+        if is_older {
+            let owners = answer.routes.iter().map(|route| &route.key.owner);
+            let brought: Vec<String> = owners.filter(|owner| !self.has(owner)).cloned().collect();
+            self.of_older.extend(brought);
+        } else {
+            self.of_older.clear();
         }
         for route in &answer.routes {
             if self.routes.get(&route.key) != Some(route) {
@@ -202,12 +224,29 @@ impl Set {
         change
     }
 
+    /// Whether what was told last is all that there is, up to its version.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.whole_epoch == self.epoch
+    }
+
+    /// Whether the last answer came from an epoch that is not the newest one.
+    #[must_use]
+    pub fn is_older(&self) -> bool {
+        self.epoch < self.newest_epoch
+    }
+
+    fn has(&self, owner: &str) -> bool {
+        let first = Key { owner: owner.to_owned(), port_name: String::new() };
+        self.routes.range(first..).next().is_some_and(|(key, _)| key.owner == owner)
+    }
+
     fn name_what_is_missing(&self, answer: &Answer, change: &mut Change) {
         // What could not be read is not missing.
-        let kept: std::collections::BTreeSet<&Key> = (answer.routes.iter().map(|route| &route.key))
+        let kept: BTreeSet<&Key> = (answer.routes.iter().map(|route| &route.key))
             .chain(answer.unreadable.iter().map(|(key, _, _)| key))
             .collect();
-        let owners: std::collections::BTreeSet<&str> = kept.iter().map(|key| key.owner.as_str()).collect();
+        let owners: BTreeSet<&str> = kept.iter().map(|key| key.owner.as_str()).collect();
         for key in self.routes.keys() {
             if !owners.contains(key.owner.as_str()) {
                 if change.removed.last() != Some(&key.owner) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -20,8 +20,10 @@ use crate::tls::Certificates;
 /// What every connection may need to know.
 #[derive(Debug)]
 pub struct Shared {
-    /// Settings.
+    /// Settings of the start.
     pub config: Config,
+    /// How long everything may take from now on.
+    pub times: RwLock<Timeouts>,
     /// How many connections there may be.
     pub limits: Arc<Limits>,
     /// Who is reached by host name.
@@ -33,10 +35,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// How long everything may take.
+    /// How long everything may take, just now.
     #[must_use]
-    pub fn timeouts(&self) -> &Timeouts {
-        &self.config.timeouts
+    pub fn timeouts(&self) -> Timeouts {
+        *self.times.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a peer is a proxy in front of us, whose word about the client counts.

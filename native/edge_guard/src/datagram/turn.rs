@@ -278,6 +278,7 @@ impl Turns {
                 self.listen_to_ports(false);
                 let _ = say.send(self.carried());
             }
+            Order::Bound(bounds) => self.bounds = bounds,
             Order::GoOn => {
                 self.is_resting = false;
                 self.listen_to_ports(true);

@@ -58,6 +58,47 @@ fn changes_remove_only_whom_they_name() {
     assert_eq!(held(&set), ["b", "c"]);
 }
 
+fn gone(epoch: u64, version: u64, owners: &[&str]) -> Answer {
+    let removed = owners.iter().map(|owner| (*owner).to_owned()).collect();
+    Answer { epoch, version, removed, ..Answer::default() }
+}
+
+#[test]
+fn an_older_epoch_removes_nobody_by_name_and_the_same_one_does() {
+    let mut set = two();
+    let mut older = complete(4, &[route("c", "game", 3)]);
+    older.removed = vec!["a".to_owned()];
+    assert_eq!(set.take(&older).removed, [""; 0]);
+    assert_eq!(set.take(&gone(4, 11, &["b"])).removed, [""; 0]);
+    assert_eq!(held(&set), ["a", "b", "c"]);
+    set.take(&complete(5, &[route("a", "game", 1), route("b", "game", 2)]));
+    assert_eq!(set.take(&gone(5, 12, &["a"])).removed, ["a"]);
+    assert_eq!(held(&set), ["b"]);
+}
+
+#[test]
+fn an_older_epoch_removes_by_name_what_it_brought_itself() {
+    let mut set = two();
+    set.take(&complete(4, &[route("a", "game", 9), route("c", "game", 3)]));
+    assert_eq!(set.take(&gone(4, 11, &["a", "c", "z"])).removed, ["c", "z"]);
+    assert_eq!(held(&set), ["a", "b"]);
+    set.take(&Answer { epoch: 4, version: 12, routes: vec![route("d", "game", 4)], ..Answer::default() });
+    set.take(&complete(5, &[route("a", "game", 1), route("d", "game", 4)]));
+    assert_eq!(set.take(&gone(4, 13, &["d"])).removed, [""; 0], "the newest one has it now");
+}
+
+#[test]
+fn changes_of_a_new_epoch_remove_nobody_before_its_complete_set() {
+    let mut set = two();
+    assert_eq!(set.take(&gone(6, 1, &["a"])).removed, [""; 0]);
+    assert!(!set.is_whole(), "all of it has to be asked for");
+    assert_eq!(set.take(&gone(6, 2, &["a"])).removed, [""; 0], "a second change is no complete set either");
+    set.take(&complete(6, &[]));
+    assert_eq!(held(&set), ["a", "b"]);
+    assert_eq!(set.take(&gone(6, 11, &["a"])).removed, ["a"], "whoever has no routes left may say who ended");
+    assert_eq!(held(&set), ["b"]);
+}
+
 #[test]
 fn the_end_of_an_owner_that_is_not_here_is_told_too() {
     let mut set = two();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::guard::{Guard, free_port, route};
 use crate::patience::{until, until_rest};
-use crate::servers::{connect, echo, is_closed, tcp_echo};
+use crate::servers::{ask_datagram, connect, echo, echo_datagram, is_closed, speak, tcp_echo, udp_echo};
 
 fn from(address: [u8; 4], port: u16) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -63,6 +63,52 @@ fn above_all_connections_new_ones_wait_and_are_served_when_others_have_left() {
     guard.wait_for_figure("connections_refused_total{reason=\"connections\"}", |refused| refused > 0);
     held.clear();
     echo(&mut waiting, "at last");
+}
+
+#[test]
+fn sighup_takes_other_limits_and_times_and_cuts_nobody() {
+    let mut guard = Guard::start_with(json!({
+        "workers": 1,
+        "limits": {"connections_per_address": 2, "datagram_sessions_per_address": 2},
+    }));
+    let (bytes, datagrams) = (free_port(), free_port());
+    guard.source.serve_route(&route("a", "tcp", bytes, Some(tcp_echo())));
+    guard.source.serve_route(&route("b", "udp", datagrams, Some(udp_echo())));
+    let mut held = [connect(bytes), connect(bytes)];
+    held.iter_mut().for_each(|player| echo(player, "in"));
+    assert!(is_closed(&mut connect(bytes)));
+    let speakers = [speak(datagrams), speak(datagrams), speak(datagrams)];
+    speakers[..2].iter().for_each(|player| echo_datagram(player, "in"));
+    speakers[2].send(b"one too many").unwrap();
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
+
+    let (mut limits, times) = (json!({"connections_per_address": 3, "datagram_sessions": 77}), 1_000);
+    guard.set("limits", limits.clone());
+    guard.set("timeouts", json!({"stream_idle_ms": times, "datagram_idle_ms": times}));
+    guard.signal(libc::SIGHUP);
+    guard.wait_for_figure("datagram_sessions_max", |most| most == 77);
+    assert_eq!(guard.status()["datagram_sessions_max"], 77);
+    let mut late = connect(bytes);
+    echo(&mut late, "there is room now");
+    assert_eq!(ask_datagram(&speakers[2], "for me, too"), "for me, too");
+    assert!(is_closed(&mut late), "who came later has the time of then");
+    held.iter_mut().for_each(|player| echo(player, "whoever was in has the time of before"));
+    guard.wait_for_figure("datagram_sessions_ended_total{reason=\"idle\"}", |ended| ended == 3);
+
+    limits["connections_per_address"] = json!(1);
+    limits["datagram_sessions"] = json!(78);
+    guard.set("limits", limits.clone());
+    guard.signal(libc::SIGHUP);
+    guard.wait_for_figure("datagram_sessions_max", |most| most == 78);
+    assert!(is_closed(&mut connect(bytes)));
+    held.iter_mut().for_each(|player| echo(player, "nobody is put out"));
+
+    limits["connections_per_address"] = json!(0);
+    limits["datagram_sessions"] = json!(79);
+    guard.set("limits", limits);
+    guard.signal(libc::SIGHUP);
+    guard.wait_for_figure("failures_total{of=\"certificates\"}", |failures| failures == 1);
+    assert_eq!(guard.figure("datagram_sessions_max"), 78, "one mistake, and nothing is taken");
 }
 
 /// Changes how many descriptors a process may have, and says how many it might.

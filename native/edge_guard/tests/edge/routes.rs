@@ -79,6 +79,34 @@ fn an_empty_set_and_one_of_an_older_epoch_remove_nothing() {
 }
 
 #[test]
+fn who_is_named_as_removed_by_an_older_epoch_plays_on_and_by_the_same_one_is_cut() {
+    let guard = Guard::start();
+    let (first, second) = (free_port(), free_port());
+    guard.source.put(&[route("a", "tcp", first, Some(tcp_echo())), route("b", "tcp", second, Some(tcp_echo()))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let mut players = [connect(first), connect(second)];
+    players.iter_mut().for_each(|player| echo(player, "before"));
+    let epoch = guard.source.held(|held| held.epoch);
+    // Whom it names and does not have, it was told of; and so it was heard.
+    let removed = ["a", "b", "nobody"].map(str::to_owned).to_vec();
+    let older = FollowResponse { epoch: epoch - 1, version: 9, removed, ..FollowResponse::default() };
+    guard.source.answer_next(FollowResponse { is_complete: true, ..older.clone() });
+    guard.source.wait_for("nobody", OutcomeKind::Removed);
+    guard.source.forget_outcomes();
+    guard.source.answer_next(older);
+    guard.source.wait_for("nobody", OutcomeKind::Removed);
+    players.iter_mut().for_each(|player| echo(player, "after"));
+    echo(&mut connect(first), "anew");
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    let [cut, stays] = &mut players;
+    assert!(is_closed(cut), "a session went on");
+    echo(stays, "still here");
+    assert!(!guard.source.was_told("b", OutcomeKind::Removed));
+}
+
+#[test]
 fn a_complete_set_of_a_new_epoch_removes_whom_it_does_not_have() {
     let mut guard = Guard::start();
     let (first, second) = (free_port(), free_port());

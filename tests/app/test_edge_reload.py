@@ -1,0 +1,199 @@
+"""SIGHUP while edge-guard runs: certificates, limits and times are those of the settings of now, a mistake leaves those
+of before, and whoever is in stays in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.app.edge_guard import BINARY
+from pyservice.settings import SettingsError, load
+from tests import programs
+from tests.app.test_edge_guard import Held, is_reached, with_server
+from tests.patience import PATIENCE_S, until
+from tests.service import UNLIMITED
+
+
+class Operated(Held):
+    """A service whose settings of edge-guard are in a file."""
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "service.toml"
+
+    def write(self, *certificates: dict[str, Any], https: str | None = None, **limits: int) -> None:
+        lines = ["[edge]"] + ([f'https = "{https}"'] if https else [])
+        lines += ["[edge.limits]"] + [f"{name} = {value}" for name, value in limits.items()]
+        for certificate in certificates:
+            lines.append("[[edge.certificates]]")
+            lines += [f"{name} = {json.dumps(value)}" for name, value in certificate.items()]
+        self.path.write_text("\n".join(lines))
+
+    def start(self, *words: str) -> Operated:
+        super().start("--config", str(self.path), *words)
+        return self
+
+    def hang_up(self) -> None:
+        """Returns when edge-guard's part of it was taken."""
+        before = len(self.events("settings of edge-guard reloaded"))
+        self.signal(signal.SIGHUP)
+        until(lambda: len(self.events("settings of edge-guard reloaded")) > before)
+
+    def hang_up_in_vain(self) -> str:
+        """Returns why it was not taken."""
+        before = len(self.events("settings of edge-guard not reloaded"))
+        self.signal(signal.SIGHUP)
+        until(lambda: len(self.events("settings of edge-guard not reloaded")) > before)
+        problems = self.events("settings of edge-guard not reloaded")[before:]
+        return "\n".join(event["problem"] for event in problems)
+
+    def config(self) -> Any:
+        return json.loads((self.data_dir / "edge" / "config.json").read_text())
+
+    def certificate(self, name: str) -> dict[str, Any]:
+        """A new one for a name, of an authority of its own."""
+        folder = self.folder / name
+        subprocess.run([str(BINARY), "ca", str(folder), name], check=True)
+        pair = {"cert": str(folder / "server.pem"), "key": str(folder / "server.key")}
+        return {"server_names": [name], **pair}
+
+    def is_known(self, name: str) -> bool:
+        """Whether somebody who asks for this name sees its certificate."""
+        trust = ssl.create_default_context(cafile=str(self.folder / name / "ca.pem"))
+        try:
+            host, _, port = self.edge()["https"].rpartition(":")
+            with (
+                socket.create_connection((host, int(port)), PATIENCE_S) as connection,
+                trust.wrap_socket(connection, server_hostname=name),
+            ):
+                return True
+        except (OSError, ValueError):
+            return False
+
+
+@pytest.fixture
+def operated(tmp_path: Path) -> Iterator[Operated]:
+    folder = tmp_path / "h"
+    folder.mkdir()
+    made = Operated(folder, settings={**UNLIMITED, "runtime": programs.SETTINGS})
+    yield made
+    made.close()
+
+
+def said(player: socket.socket) -> bytes:
+    """What it hears who says hello; empty: the connection was closed."""
+    try:
+        player.sendall(b"hello")
+        return player.recv(100)
+    except OSError:
+        return b""
+
+
+def inside(address: tuple[str, int]) -> socket.socket:
+    """A player who is in. Places of those who have just left may still be taken."""
+
+    def entered() -> socket.socket | None:
+        player = socket.create_connection(address, PATIENCE_S)
+        if said(player):
+            return player
+        player.close()
+        return None
+
+    found = until(entered)
+    assert found is not None
+    return found
+
+
+def all_hear(*players: socket.socket) -> bool:
+    return [said(player) for player in players] == [b"hello"] * len(players)
+
+
+def test_a_certificate_more_is_taken_and_outlives_edge_guard(operated: Operated) -> None:
+    first, second = operated.certificate("one.example"), operated.certificate("two.example")
+    operated.write(first, https="127.0.0.1:0")
+    operated.start()
+    until(lambda: operated.is_known("one.example"))
+    assert not operated.is_known("two.example")
+    pid = operated.edge_pid()
+    operated.write(first, second, https="127.0.0.1:0")
+    operated.hang_up()
+    until(lambda: operated.is_known("two.example"))
+    assert operated.is_known("one.example")
+    assert operated.edge_pid() == pid, "it was not replaced"
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: operated.edge_pid() not in (0, pid) and operated.is_known("two.example"))
+    assert operated.is_known("one.example")
+
+
+def test_limits_are_taken_cut_nobody_and_are_no_reason_to_replace_it(operated: Operated) -> None:
+    operated.write(connections_per_address=2)
+    address = with_server(operated)
+    pid = operated.edge_pid()
+    with inside(address) as first, inside(address) as second:
+        assert not is_reached(address), "two are in"
+        operated.write(connections_per_address=3, stream_idle_ms=3_600_000)
+        operated.hang_up()
+        assert operated.config()["limits"]["connections_per_address"] == 3
+        assert operated.config()["timeouts"]["stream_idle_ms"] == 3_600_000
+        until(lambda: is_reached(address))
+        assert all_hear(first, second)
+        operated.kill()
+        assert all_hear(first, second), "edge-guard goes on by itself"
+        operated.start()
+        until(lambda: operated.events("edge-guard found"))
+        assert operated.edge_pid() == pid
+        assert all_hear(first, second)
+
+
+def test_a_mistake_is_logged_and_leaves_what_was(operated: Operated) -> None:
+    good = operated.certificate("one.example")
+    operated.write(good, https="127.0.0.1:0", connections=1_000)
+    operated.start()
+    until(lambda: operated.is_known("one.example"))
+    before = operated.config()
+
+    operated.write(good, https="127.0.0.1:0", connections=0)
+    assert "edge.limits.connections: " in operated.hang_up_in_vain()
+    broken = operated.certificate("two.example")
+    Path(broken["cert"]).write_text("no certificate")
+    operated.write(good, broken, https="127.0.0.1:0", connections=2_000)
+    assert "two.example/server.pem: has no certificate" in operated.hang_up_in_vain()
+    operated.write(connections=2_000)
+    assert "edge.certificates: " in operated.hang_up_in_vain()
+
+    assert operated.config() == before
+    assert sorted(path.name for path in (operated.data_dir / "edge").glob("*config*")) == [
+        "config.json"
+    ]
+    pid = operated.edge_pid()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: operated.edge_pid() not in (0, pid) and operated.is_known("one.example"))
+    operated.write(good, https="127.0.0.1:0", connections=2_000)
+    operated.hang_up()
+    assert operated.config()["limits"]["connections"] == 2_000
+
+
+def test_every_limit_out_of_its_range_is_named_at_once() -> None:
+    limits = {
+        "connections": 0,
+        "connections_per_address": 10_000_001,
+        "datagram_sessions": "many",
+        "stream_idle_ms": 999,
+        "datagram_idle_ms": 3_600_001,
+        "speed": 1,
+    }
+    with pytest.raises(SettingsError) as raised:
+        load({"edge": {"limits": limits}}, environ={})
+    assert [problem.name for problem in raised.value.problems] == [
+        f"edge.limits.{name}" for name in limits
+    ]
