@@ -19,6 +19,7 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.ended_runs import is_short
 from pyservice.runtime.isolations import choose, choose_containers, unkept
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.orders import Resources
@@ -109,6 +110,7 @@ class Runtime:
             settings.lobby_env_aliases or {},
             ControlGroups.find(settings.data_dir.resolve()),
             in_containers,
+            settings.storage_reserve_bytes,
         )
         unkept_by_isolation = await unkept(isolation, KEEPER, folder, shared_paths)
         self._unenforced = [*node.groups.unenforced, *unkept_by_isolation, *self._not_run()]
@@ -118,7 +120,7 @@ class Runtime:
             node,
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
-            is_disk_full=lambda: _is_below(folder, settings.storage_reserve_bytes),
+            is_disk_full=lambda: is_short(folder, settings.storage_reserve_bytes),
             noticed=self.logs.grew,
         )
         await self._supervisor.recover()
@@ -151,6 +153,7 @@ class Runtime:
 
     async def stop(self, *, is_ordered: bool) -> None:
         """What runs goes on, unless the operator wants it to end with the service, and the service ends by order."""
+        self.logs.close()
         if self._supervisor is None:
             return
         if is_ordered and self._settings.runtime.end_with_service:
@@ -224,11 +227,6 @@ class Runtime:
             isolation=self._isolation,
             unenforced=self._unenforced,
         )
-
-
-def _is_below(folder: Path, reserve_bytes: int) -> bool:
-    about = os.statvfs(folder)
-    return about.f_bavail * about.f_frsize < reserve_bytes
 
 
 def _capacity(settings: Settings) -> Resources:

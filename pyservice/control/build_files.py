@@ -28,4 +28,6 @@ class BuildFiles:
         key = object_key("build", row.upload_id, file.path)
         sha256 = None if file.sha256 is None else file.sha256.hex()
         content = self._objects.read(key)
-        return Source(row.kind, row.compression, sha256, content, row.image_tag)
+        return Source(
+            row.kind, row.compression, sha256, content, file.content_length, row.image_tag
+        )

@@ -22,6 +22,7 @@ from pyservice.runtime.manifests import (
     image,
     server_json,
 )
+from pyservice.runtime.unpacked_sizes import Allowance, PackedLayers
 from pyservice.storage.database import Record
 from pyservice.storage.images import check_image, kind_of_name
 from pyservice.storage.objects import Objects, Run
@@ -84,7 +85,7 @@ async def _picture(objects: Objects, run: Run, file: Record, key: str) -> str:
 
 async def _build(objects: Objects, run: Run, form: Form, file: Record, key: str) -> bytes:
     """Its SHA-256. It is gone through while it is digested: it is read once."""
-    digest, problem = await _read_archive(objects, run, form, key)
+    digest, problem = await _read_archive(objects, run, _Reading(*form, file.content_length), key)
     problems: list[FieldProblem] = [] if problem is None else [problem]
     if file.sha256 is not None and file.sha256 != digest:
         reason = f"is not that of what was uploaded, which is {digest.hex()}"
@@ -94,9 +95,8 @@ async def _build(objects: Objects, run: Run, form: Form, file: Record, key: str)
 
 
 async def _read_archive(
-    objects: Objects, run: Run, form: Form, key: str
+    objects: Objects, run: Run, reading: _Reading, key: str
 ) -> tuple[bytes, FieldProblem | None]:
-    reading = _Reading(*form)
     blocks: list[bytes] = []
     async for block in objects.read(key):
         blocks.append(block)
@@ -118,14 +118,19 @@ async def _read_archive(
 class _Reading:
     """A build and its digest, as far as they were read; what is bad is gone through no further."""
 
-    def __init__(self, kind: str, compression: str, image_tag: str | None) -> None:
+    def __init__(self, kind: str, compression: str, image_tag: str | None, length: int) -> None:
         self.digest = hashlib.sha256()
         self.bad: BadArchive | None = None
         self._kind = kind
         self._image_tag = image_tag
         self._small = SmallFiles(*_SMALL[kind])
-        rules = RootRules() if kind == BUNDLE else None
-        self._archive = Archive(compression, rules=rules, small=self._small)
+        self._archive = Archive(
+            compression,
+            Allowance(length),
+            rules=RootRules() if kind == BUNDLE else None,
+            small=self._small,
+            layers=PackedLayers(Allowance(length)) if kind == IMAGE else None,
+        )
 
     def manifest_problem(self) -> BadArchive | None:
         """What is wrong with what the build says of itself."""

@@ -6,7 +6,6 @@ request meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
@@ -17,8 +16,8 @@ from pyservice.control.servers import found
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
-from pyservice.runtime import logs
 from pyservice.runtime.keeper import Stream
+from pyservice.runtime.logs import Lines, Logs
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database
 from pyservice.watch import HOLD_MS, Topics, park
@@ -43,6 +42,11 @@ class ProcessLogs:
         self._topics = topics
         self._folder_of = folder_of
         self._follow = follow
+        self._logs = Logs()
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._logs.close()
 
     def grew(self, run_id: str) -> None:
         """There may be more lines: whoever waits for them looks."""
@@ -81,21 +85,24 @@ class ProcessLogs:
         path, stream = self._folder_of(run_id), cast(Stream, request.stream)
         own = f"{run_id[-_OWN:]}-{stream}"
         position = _position(request.watch_index, own)
-        if position is None or not await asyncio.to_thread(logs.is_within, path, position):
-            told = await asyncio.to_thread(logs.newest, path, stream)
-        else:
-            told = await asyncio.to_thread(logs.after, path, stream, position)
-            if not told.lines and not call.is_hold_over:
-                # In this order no line falls between looking and waiting.
-                sequence = self._topics.sequence
-                self._follow(run_id, _FOLLOW_MS)
-                told = await asyncio.to_thread(logs.after, path, stream, position)
-                if not told.lines:
-                    return park(_topic(run_id), sequence=sequence, run=self._topics.run)
+        told = None if position is None else await self._logs.after(path, stream, position)
+        if told is not None and _is_to_wait(told, call):
+            # In this order no line falls between looking and waiting.
+            sequence = self._topics.sequence
+            self._follow(run_id, _FOLLOW_MS)
+            told = await self._logs.after(path, stream, told.position)
+            if told is not None and _is_to_wait(told, call):
+                return park(_topic(run_id), sequence=sequence, run=self._topics.run)
+        if told is None:
+            told = await self._logs.newest(path, stream)
         answer.lines.extend(line.text for line in told.lines)
         answer.timestamps.extend(rfc3339(line.time_us // 1000) for line in told.lines)
         answer.watch.index = f"{own}.{told.position}"
         return None
+
+
+def _is_to_wait(told: Lines, call: Call) -> bool:
+    return not told.lines and told.is_all and not call.is_hold_over
 
 
 def _topic(run_id: str) -> str:

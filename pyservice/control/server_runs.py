@@ -176,7 +176,9 @@ class ServerRuns:
         if code is not None:
             failure = code, end.message or _MESSAGES.get(code, "It did not run.")
         await self._write(
-            lambda tx: servers.note_over(tx, run_id, now_ms(), end.exit_code, failure)
+            lambda tx: servers.note_over(
+                tx, run_id, now_ms(), end.exit_code, failure, end.started_ms
+            )
         )
         try:
             await self._client.end_lease(run_id)

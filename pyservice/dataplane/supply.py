@@ -141,10 +141,9 @@ class Pauses:
 
     def note(self, key: Key) -> None:
         """One more lobby of the group ended by itself."""
-        count, until_s = self._ends.get(key, (0, 0.0))
         now_s = self._now_s()
-        # Who was well for as long as the longest pause begins again with the shortest.
-        count = 0 if now_s - until_s > PAUSES_S[-1] else count
+        self._forget_old(now_s)
+        count, _ = self._ends.get(key, (0, 0.0))
         pause_s = PAUSES_S[min(count, len(PAUSES_S) - 1)]
         self._ends[key] = (count + 1, now_s + pause_s)
 
@@ -153,9 +152,13 @@ class Pauses:
         _, until_s = self._ends.get(key, (0, 0.0))
         return max(0.0, until_s - self._now_s())
 
-    def forget_old(self) -> None:
-        """Drops those that would begin again anyway."""
-        now_s = self._now_s()
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def _forget_old(self, now_s: float) -> None:
+        """Who was well for as long as the longest pause begins again with the shortest. Where groups come, so that
+        there are never more than those of the last minutes.
+        """
         over = [key for key, (_, until_s) in self._ends.items() if now_s - until_s > PAUSES_S[-1]]
         for key in over:
             del self._ends[key]

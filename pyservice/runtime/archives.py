@@ -11,8 +11,8 @@ from typing import Final
 
 from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRules, Rules
 from pyservice.runtime.decompression import BadCompression, unpacker
+from pyservice.runtime.unpacked_sizes import Allowance, PackedLayers
 
-UNPACKED_MAX_BYTES: Final = 32 << 30
 ENTRIES_MAX: Final = 1_000_000
 _META_MAX_BYTES: Final = 64 << 10
 NAMES_MAX: Final = 10_000
@@ -37,16 +37,18 @@ class Archive:
     def __init__(
         self,
         compression: str,
-        unpacked_max_bytes: int = UNPACKED_MAX_BYTES,
+        allowance: Allowance,
         *,
         rules: Rules | None = None,
         small: SmallFiles | None = None,
+        layers: PackedLayers | None = None,
     ) -> None:
-        """`compression` is one of those of `decompression`, or none. `rules`: those of an archive, unless there are
-        others. `small` gets what it wants.
+        """`compression` is one of those of `decompression`, or none; `allowance` is taken from. `rules`: those of an
+        archive, unless there are others. `small` gets what it wants, `layers` all that is in files.
         """
         self._unpack = unpacker(compression) if compression != "none" else None
-        self._walk = _Walk(unpacked_max_bytes, rules or FolderRules(), small)
+        self._walk = _Walk(allowance, rules or FolderRules(), small, layers)
+        self._layers = layers
 
     def feed(self, content: bytes) -> Iterator[None]:
         """The next bytes of the file."""
@@ -56,6 +58,8 @@ class Archive:
                     for part in _cut(piece):
                         self._walk.feed(part)
                         yield
+                        if self._layers is not None:
+                            yield from self._layers.work()
                 yield
         except BadCompression as error:
             raise _broken(str(error)) from None
@@ -68,6 +72,8 @@ class Archive:
             except BadCompression as error:
                 raise _broken(str(error)) from None
         yield from self._walk.finish()
+        if self._layers is not None:
+            self._layers.finish()
 
 
 def _cut(content: bytes) -> Iterator[bytes]:
@@ -133,11 +139,17 @@ def tidy(name: str) -> str:
 class _Walk:
     """Goes from header to header."""
 
-    def __init__(self, unpacked_max_bytes: int, rules: Rules, small: SmallFiles | None) -> None:
+    def __init__(
+        self,
+        allowance: Allowance,
+        rules: Rules,
+        small: SmallFiles | None,
+        layers: PackedLayers | None,
+    ) -> None:
         self._rules = rules
         self._small = small
-        self._max_bytes = unpacked_max_bytes
-        self._total_bytes = 0
+        self._layers = layers
+        self._allowance = allowance
         self._entries = 0
         self._buffer = bytearray()
         self._skip = 0
@@ -147,15 +159,13 @@ class _Walk:
 
     def feed(self, content: bytes) -> None:
         """Takes what is there in whole headers."""
-        self._total_bytes += len(content)
-        if self._total_bytes > self._max_bytes:
-            raise self._too_large()
+        self._allowance.take(len(content))
         if self._zero_blocks >= 2:
             return
         at = min(self._skip, len(content))
         self._skip -= at
-        if at and self._small is not None:
-            self._small.take(content[:at])
+        if at:
+            self._tell(content[:at])
         if at < len(content):
             self._buffer += content[at:] if at else content
             self._take()
@@ -177,12 +187,19 @@ class _Walk:
             content = self._header(bytes(buffer[at : at + _BLOCK]))
             at += _BLOCK
             jump = min(content, len(buffer) - at)
-            if jump and self._small is not None:
-                self._small.take(bytes(buffer[at : at + jump]))
+            if jump:
+                self._tell(bytes(buffer[at : at + jump]))
             self._skip, at = content - jump, at + jump
             if self._skip:
                 break
         del buffer[:at]
+
+    def _tell(self, content: bytes) -> None:
+        """Whoever wants to know what is in an entry."""
+        if self._small is not None:
+            self._small.take(content)
+        if self._layers is not None:
+            self._layers.take(content)
 
     def finish(self) -> Iterator[None]:
         """There have to be entries, and all of the last one."""
@@ -219,8 +236,9 @@ class _Walk:
         self._rules.entry(kind, name, link)
         if self._small is not None:
             self._small.begins(kind, name, size)
-        if size > self._max_bytes - self._total_bytes + len(self._buffer):
-            raise self._too_large()
+        if self._layers is not None:
+            self._layers.begins(kind, size)
+        self._allowance.refuse_beyond(size - len(self._buffer))
         return _padded(size)
 
     def _take_meta(self, kind: int, content: bytes) -> None:
@@ -236,9 +254,6 @@ class _Walk:
                 self._override |= records
             elif not records.keys().isdisjoint(("path", "linkpath", "size")):
                 raise _broken("gives all entries one path or size")
-
-    def _too_large(self) -> BadArchive:
-        return BadArchive("", "too-high", f"must unpack to at most {self._max_bytes} bytes")
 
 
 def _padded(size: int) -> int:

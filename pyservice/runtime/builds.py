@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import re
@@ -17,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.contained import PROGRAM_JSON, Contained
@@ -31,15 +33,21 @@ from pyservice.runtime.manifests import (
 )
 from pyservice.runtime.removal import remove_tree
 from pyservice.runtime.unpacking import NO_SPACE_STATUS
+from pyservice.runtime.unpacking_line import UnpackingLine
 
 KEPT_S: Final = 24 * 3600.0
 """For so long a build stays that nothing runs."""
+AT_ONCE: Final = 2
+"""So many are unpacked at one time, of each game one: one keeps a core busy."""
+UNPACKING_S: Final = 30 * 60.0
+"""Or who never comes to an end would have a place for ever."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _UNFINISHED: Final = ".unpacking"
 _GONE: Final = ".removed"
 
 _log = get_logger("runtime")
+_Result = TypeVar("_Result")
 
 
 class BuildUnusable(Exception):
@@ -72,6 +80,7 @@ class Source(NamedTuple):
     sha256: str | None
     """In hex; None: nobody said."""
     content: AsyncIterator[bytes]
+    content_length: int
     image_tag: str | None = None
     """Which of several images."""
 
@@ -84,6 +93,16 @@ class Fetch(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class _Preparation:
+    """A build that is unpacked, or waits for its turn."""
+
+    wanted: int = 0
+    """So many wait for it."""
+    is_begun: bool = False
+    task: asyncio.Task[Build] | None = None
+
+
 class Builds:
     """Builds by id."""
 
@@ -92,7 +111,9 @@ class Builds:
         self._folder = folder
         self._fetch = fetch
         self._reserve_bytes = reserve_bytes
-        self._unpacking: dict[str, asyncio.Task[Build]] = {}
+        self._unpacking: dict[str, _Preparation] = {}
+        self._line = UnpackingLine(AT_ONCE)
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="unpacking")
         self._known: dict[str, Build] = {}
 
     def recover(self) -> None:
@@ -107,42 +128,86 @@ class Builds:
             shutil.rmtree(found, ignore_errors=True)
 
     async def unpacked(self, game_id: str, build_id: str) -> Build:
-        """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. Raises BuildUnusable,
-        NoRoom, and whatever `fetch` raises.
+        """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. When the last of them is
+        cancelled it leaves the line; what is begun goes on, as the next one will want it. Raises BuildUnusable, NoRoom,
+        and whatever `fetch` raises.
         """
         known = self._known.get(build_id)
         if known is not None:
             self.note_run(build_id)
             return known
-        task = self._unpacking.get(build_id)
-        if task is None:
-            task = asyncio.create_task(self._unpack(game_id, build_id))
-            self._unpacking[build_id] = task
+        preparation = self._unpacking.get(build_id)
+        if preparation is None or preparation.task is None:
+            preparation = self._unpacking[build_id] = _Preparation()
+            task = asyncio.create_task(self._prepare(game_id, build_id, preparation))
+            preparation.task = task
             task.add_done_callback(lambda done: self._done(build_id, done))
-        return await asyncio.shield(task)
+        preparation.wanted += 1
+        try:
+            return await asyncio.shield(preparation.task)
+        finally:
+            preparation.wanted -= 1
+            if not preparation.wanted and not preparation.is_begun:
+                self._leave(build_id, preparation)
+
+    def _leave(self, build_id: str, preparation: _Preparation) -> None:
+        """Nobody wants it any more, and its turn has not come."""
+        task = preparation.task
+        if task is not None and not task.done():
+            # At once: who wants it from now on must not wait for what is cancelled.
+            del self._unpacking[build_id]
+            task.cancel()
 
     def _done(self, build_id: str, task: asyncio.Task[Build]) -> None:
-        del self._unpacking[build_id]
+        preparation = self._unpacking.get(build_id)
+        if preparation is not None and preparation.task is task:
+            del self._unpacking[build_id]
         if not task.cancelled() and task.exception() is None:
             self._known[build_id] = task.result()
 
-    async def _unpack(self, game_id: str, build_id: str) -> Build:
+    async def _prepare(self, game_id: str, build_id: str, preparation: _Preparation) -> Build:
         folder = self._folder / build_id
         if not folder.exists():
-            source = await self._fetch(game_id, build_id)
-            fresh = folder.with_suffix(_UNFINISHED)
-            await asyncio.to_thread(_make_new, fresh)
-            try:
-                await self._pour(source, fresh)
-                _read(fresh)
-                (fresh / "boot_id").write_text(_boot_id())
-                fresh.rename(folder)
-            except BaseException:
-                await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
-                raise
-            _log.info("build unpacked", build_id=build_id)
+            if not self._line.is_free(game_id):
+                _log.info(
+                    "build waits to be unpacked",
+                    build_id=build_id,
+                    game_id=game_id,
+                    reason=f"{AT_ONCE} are unpacked at one time, and one of each game",
+                )
+            async with self._line.turn(game_id):
+                preparation.is_begun = True
+                await self._in_time(game_id, build_id, folder)
         self.note_run(build_id)
         return _read(folder)
+
+    async def _in_time(self, game_id: str, build_id: str, folder: Path) -> None:
+        limit = asyncio.timeout(UNPACKING_S)
+        try:
+            async with limit:
+                await self._unpack(game_id, build_id, folder)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise BuildUnusable(f"it was not unpacked within {UNPACKING_S / 60:.0f} min") from None
+        _log.info("build unpacked", build_id=build_id)
+
+    async def _unpack(self, game_id: str, build_id: str, folder: Path) -> None:
+        source = await self._fetch(game_id, build_id)
+        fresh = folder.with_suffix(_UNFINISHED)
+        await self._in_thread(lambda: _make_new(fresh))
+        try:
+            await self._pour(source, fresh)
+            _read(fresh)
+            (fresh / "boot_id").write_text(_boot_id())
+            fresh.rename(folder)
+        except BaseException:
+            await self._in_thread(lambda: shutil.rmtree(fresh, ignore_errors=True))
+            raise
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        """Of our own: what takes minutes here holds up nobody who needs one of the common threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def note_run(self, build_id: str) -> None:
         """Something begins to run it, or did until now."""
@@ -150,19 +215,20 @@ class Builds:
             os.utime(self._folder / build_id)
 
     async def _pour(self, source: Source, folder: Path) -> None:
-        words = [str(folder), source.kind, source.compression, str(self._reserve_bytes)]
+        sizes = (str(source.content_length), str(self._reserve_bytes))
+        words = [str(folder), source.kind, source.compression, *sizes]
         words += [] if source.image_tag is None else [source.image_tag]
-        process = await asyncio.to_thread(_start, words)
+        process = await self._in_thread(lambda: _start(words))
         assert process.stdin is not None
         try:
             # Whoever refuses the archive stops reading it.
             with contextlib.suppress(BrokenPipeError):
                 async for block in source.content:
-                    await asyncio.to_thread(process.stdin.write, block)
-            digest, problem = await asyncio.to_thread(process.communicate)
+                    await self._in_thread(functools.partial(process.stdin.write, block))
+            digest, problem = await self._in_thread(process.communicate)
         except BaseException:
             process.kill()
-            await asyncio.to_thread(process.communicate)
+            await self._in_thread(process.communicate)
             raise
         if process.returncode == NO_SPACE_STATUS:
             raise NoRoom(problem.decode(errors="replace").strip())

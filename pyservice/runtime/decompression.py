@@ -12,6 +12,9 @@ import lz4.frame
 import zstandard
 
 COMPRESSIONS: Final = ("gzip", "zstd", "lz4")
+MAGIC_BYTES: Final = 4
+"""So many say what a layer of an image is packed with."""
+_LAYERS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _OUTPUT_BYTES: Final = 1 << 20
 _ZSTD_INPUT_BYTES: Final = 512
 """A block of 4 bytes can stand for 128 KiB, and the reader has no bound of its own: 16 MiB at one time."""
@@ -44,6 +47,11 @@ def unpacker(compression: str) -> Unpacker:
         case "lz4":
             return _Frames(_Lz4Frame, "lz4", RuntimeError)
     raise ValueError(f"{compression} is no compression")
+
+
+def compression_of(begin: bytes) -> str:
+    """What a layer of an image is packed with, by its first MAGIC_BYTES: gzip, zstd or none."""
+    return next((name for magic, name in _LAYERS.items() if begin.startswith(magic)), "none")
 
 
 class _Frame(Protocol):
@@ -101,6 +109,8 @@ class _GzipFrame:
         piece = self._reader.decompress(content, _OUTPUT_BYTES)
         while piece:
             yield piece
+            if self._reader.eof:
+                break  # asked once more, it would keep what came behind twice
             piece = self._reader.decompress(self._reader.unconsumed_tail, _OUTPUT_BYTES)
         self.rest = self._reader.unused_data
 

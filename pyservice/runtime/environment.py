@@ -1,7 +1,8 @@
 """Variables and arguments of a game server's process (decisions 5.10, 6.5). Pure.
 
 Three sources, each over the one before: the build's own, the configuration's, ours. `$(NAME)` in command and arguments
-is replaced by the variable; a name that there is not stays as it is, and `$$(NAME)` is the text `$(NAME)`.
+is replaced by the variable; a name that there is not stays as it is, and `$$(NAME)` is the text `$(NAME)`. What the
+kernel would not take is refused before it is made.
 """
 
 from __future__ import annotations
@@ -10,6 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+WORD_BYTES_MAX: Final = (128 << 10) - 1
+"""Of one argument, or of one variable with its name: what Linux takes."""
+ALL_BYTES_MAX: Final = 2 << 20
+"""Of all of them together, as Linux counts: with an end and a pointer for each."""
+
+_EACH_BYTES: Final = 1 + 8
+_SHOWN_MAX: Final = 64
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -57,13 +65,73 @@ def environment(
     return variables
 
 
+class TooLong(Exception):
+    """The kernel would not take it; a sentence."""
+
+
 def replaced(words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """Command or arguments with their references filled in, once: what a value brings is not looked at again."""
+    """Command or arguments with their references filled in, once: what a value brings is not looked at again. Raises
+    TooLong, for the variables as well.
+    """
+    together = 0
+    for name, value in variables.items():
+        count = _bytes(name) + 1 + _bytes(value)
+        if count > WORD_BYTES_MAX:
+            raise _too_long(
+                f"The variable {_shown(name)}", "put what it holds into a file of the build"
+            )
+        together = _plus(together, count)
+    done = []
+    for place, word in enumerate(words):
+        filled = _filled(word, variables, place)
+        together = _plus(together, _bytes(filled))
+        done.append(filled)
+    return done
 
-    def fill(found: re.Match[str]) -> str:
+
+def _filled(word: str, variables: Mapping[str, str], place: int) -> str:
+    parts: list[str] = []
+    count = at = 0
+
+    def add(part: str) -> None:
+        nonlocal count
+        count += _bytes(part)
+        if count > WORD_BYTES_MAX:
+            what = f"Argument {place}" if place else "The program's name"
+            raise _too_long(
+                f"{what}, with its variables filled in,",
+                "let the program read the variables itself, or put this into a file of the build",
+            )
+        parts.append(part)
+
+    for found in _REFERENCE.finditer(word):
         escape, name = found.groups()
-        if escape:
-            return f"$({name})"
-        return variables.get(name, found[0])
+        add(word[at : found.start()])
+        add(f"$({name})" if escape else variables.get(name, found[0]))
+        at = found.end()
+    add(word[at:])
+    return "".join(parts)
 
-    return [_REFERENCE.sub(fill, word) for word in words]
+
+def _plus(together: int, count: int) -> int:
+    together += count + _EACH_BYTES
+    if together > ALL_BYTES_MAX:
+        raise TooLong(
+            f"All arguments and variables together are longer than {ALL_BYTES_MAX} bytes, and Linux takes no more: "
+            "put what is long into a file of the build."
+        )
+    return together
+
+
+def _too_long(what: str, mend: str) -> TooLong:
+    return TooLong(
+        f"{what} is longer than {WORD_BYTES_MAX} bytes, and Linux takes no more: {mend}."
+    )
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}…"

@@ -51,6 +51,8 @@ class Spec:
     write: Sequence[Path] = ()
     kill_timeout_ms: int = 30_000
     log_bytes_max: int = 64 << 20
+    reserve_bytes: int = 0
+    """Free space of the disk that the log leaves to others."""
     memory_max_bytes: int = 0
     """Watched by the keeper; 0: a control group does it, or nobody."""
     cgroups: Sequence[Path] = ()
@@ -71,6 +73,7 @@ class Spec:
             "gid": self.gid,
             "kill_timeout_ms": self.kill_timeout_ms,
             "log_bytes_max": self.log_bytes_max,
+            "reserve_bytes": self.reserve_bytes,
             "memory_max_bytes": self.memory_max_bytes,
             "nice": self.nice,
         }
@@ -194,6 +197,26 @@ class Folder:
             os.close(descriptor)
         return False
 
+    def holders(self) -> list[int]:
+        """Processes that have its lock, as the kernel tells: its keeper, and what this one forked that is no program
+        yet. Nothing is asked of files that are not ours: a path may answer nobody any more.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.stat(f"{self.path}/lock")
+            ours = os.getpid()  # which looks
+            others = (int(name) for name in os.listdir("/proc") if name.isdigit())
+            return [pid for pid in others if pid != ours and _has_open(pid, lock)]
+        return []
+
+    def withdraw(self) -> None:
+        """No keeper begins in it from now on but one that has its lock by now. Raises OSError."""
+        # It is read by whoever has the lock, before anything else is done.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.path}/spec")
+
+    def is_withdrawn(self) -> bool:
+        return not os.path.exists(f"{self.path}/spec")
+
     def stop(self, timeout_ms: int) -> bool:
         """SIGTERM now and SIGKILL after so long; the soonest of several wins. False: no keeper is there to hear it."""
         return self._tell(f"stop {timeout_ms}\n")
@@ -250,6 +273,19 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             return sorted((int(path.name), path) for path in (self.path / "log").iterdir())
         return []
+
+
+def _has_open(pid: int, lock: os.stat_result) -> bool:
+    # It may have ended, or be somebody's whom we may not look at.
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                opened = f"/proc/{pid}/fd/{name}"
+                if os.readlink(opened).endswith("/lock") and os.path.samestat(
+                    os.stat(opened), lock
+                ):
+                    return True
+    return False
 
 
 def _line(raw: bytes, position: int) -> Line:

@@ -20,6 +20,9 @@ from pyservice.runtime.keeper import TAKEN, KeeperFailed
 _SHOWN: Final = "hosting-keeper, which forks one keeper for each game server"
 """Longer than what a keeper shows in its place: its own folder."""
 
+DEAF_S: Final = 5.0
+"""An answer that needs nothing any more is here by then, or never comes."""
+
 _OPEN_S: Final = 10.0
 _TRIES: Final = 3
 
@@ -93,11 +96,28 @@ class Nursery:
                 assert self._requests is not None
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")
-                status, sentence = await answer
+                # Who gives up waiting does not take back what was asked.
+                status, sentence = await asyncio.shield(answer)
                 if status not in (0, TAKEN):
                     raise KeeperFailed(sentence)
                 return status == 0
         raise NurseryGone("what starts game servers ends again and again")
+
+    async def settle(self, folder: Path) -> None:
+        """Nothing can begin in the folder any more, nothing is kept there: whatever was asked about it is answered
+        now, or what should answer is deaf and is ended. Then the next start begins another one, and what else was
+        asked is asked again.
+        """
+        asked = os.fsencode(folder)
+        answer = self._asked.get(asked)
+        if answer is None:
+            return
+        await asyncio.wait([answer], timeout=DEAF_S)
+        async with self._opening:
+            if self._asked.get(asked) is answer:
+                assert self._process is not None
+                _log.warning("nursery is deaf", pid=self._process.pid)
+                await self._end()
 
     async def close(self) -> None:
         """Keepers go on."""
@@ -137,6 +157,7 @@ class Nursery:
             for future in self._asked.values():
                 if not future.done():
                     future.set_exception(NurseryGone("what starts game servers ended"))
+                    future.exception()  # whoever asked may have gone meanwhile
             self._asked.clear()
             # Nobody reads what it tells any more: it is over, or ends now.
             process.kill()

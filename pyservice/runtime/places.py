@@ -1,17 +1,27 @@
 """Where runs are on the node: ports that their processes bind, and whom they run as. No two have one in common.
 
-A run that is over still has its own until its end is told.
+A run that is over still has its own until its end is told. A port rests from then on, and nobody has it meanwhile: for
+a moment edge-guard may still lead there whom it led to the run that is over. Nothing is kept of that but in memory: an
+end that was told before this service started is in the folder of its run.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from pyservice.runtime import process_ports
 from pyservice.runtime.environment import ProcessPort
 from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
+from pyservice.runtime.process import ProcessRun
+
+REST_S: Final = 60.0
+"""So long a port rests: three times as long as edge-guard goes on with a route that the data plane has ended, which is
+at most one question (15 s) whose answer is lost (5 s). One that is started again asks before it leads anybody on for
+longer.
+"""
 
 _UID_FIRST: Final = 2_000_000
 _UIDS: Final = 65_536
@@ -20,11 +30,16 @@ _UIDS: Final = 65_536
 class Places:
     """Those of one node."""
 
-    def __init__(self, *, has_users: bool) -> None:
+    def __init__(
+        self, *, has_users: bool, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """`has_users`: whether each run is a user of its own."""
         self._has_users = has_users
         # Whether it is a datagram port is not kept: a number is one run's in both families.
         self._numbers: Counter[int] = Counter()
+        self._rests_until_s: dict[int, float] = {}
+        """By number; never more than there are numbers, so those that have rested stay in it."""
+        self._monotonic_s = monotonic_s
         self._uids: set[int] = set()
         self._next_uid = _UID_FIRST
 
@@ -51,7 +66,8 @@ class Places:
         self._uids.add(placed.uid)
 
     def give_back(self, placed: Placed) -> None:
-        """It needs them no more."""
+        """It needs them no more; its ports rest."""
+        self._rest(placed, REST_S)
         for port in placed.ports.values():
             # Numbers that a developer chose may be another's, which comes while this one still ends.
             if self._numbers[port.number] <= 1:
@@ -60,13 +76,33 @@ class Places:
                 self._numbers[port.number] -= 1
         self._uids.discard(placed.uid)
 
+    def found_over(self, found: ProcessRun) -> None:
+        """A run whose end was told before we started: its ports rest as if we had told it. Costs next to nothing for
+        one that has been over for longer. Raises OSError.
+        """
+        # A clock that was set back makes it longer, and no longer than for one that ends now.
+        left_s = min(found.told_s + REST_S - time.time(), REST_S)
+        if left_s > 0 and (placed := found.placed()) is not None:
+            self._rest(placed, left_s)
+
+    def _rest(self, placed: Placed, for_s: float) -> None:
+        until_s = self._monotonic_s() + for_s
+        for port in placed.ports.values():
+            if port.number and not port.is_direct:
+                self._rests_until_s[port.number] = until_s
+
     def _port(self, wanted: PortOrder, others: Collection[int]) -> ProcessPort:
         if wanted.span is not None:
             return ProcessPort(0, *wanted.span, is_direct=True)
         if wanted.fixed:
             return ProcessPort(wanted.fixed, is_direct=True)
+        now_s, rests_until_s = self._monotonic_s(), self._rests_until_s
         number = process_ports.draw(
-            lambda number: number in self._numbers or number in others,
+            lambda number: (
+                number in self._numbers
+                or number in others
+                or rests_until_s.get(number, now_s) > now_s
+            ),
             is_datagram=wanted.is_datagram,
             address=ADDRESS,
         )

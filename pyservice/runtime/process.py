@@ -19,7 +19,7 @@ from pyservice.runtime.builds import Build
 from pyservice.runtime.contained import Contained, program_in
 from pyservice.runtime.containers import Containers
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.environment import environment, port_variables, replaced
+from pyservice.runtime.environment import TooLong, environment, port_variables, replaced
 from pyservice.runtime.keeper import Folder, Isolation, Spec
 from pyservice.runtime.orders import Order, Placed
 from pyservice.runtime.removal import remove_tree
@@ -28,7 +28,8 @@ KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 _PLACED: Final = "placed.json"
-_TOLD: Final = "told"
+TOLD: Final = "told"
+"""Whoever wanted the run knows its end."""
 
 
 class CannotRun(Exception):
@@ -51,6 +52,8 @@ class Node:
     """What the kernel keeps of the limits; keepers do the rest."""
     containers: Containers | None = None
     """What runs images and bundles; None: nothing does."""
+    reserve_bytes: int = 0
+    """Free space that logs leave to others."""
 
     @property
     def has_users(self) -> bool:
@@ -100,14 +103,19 @@ class ProcessRun:
     @property
     def is_told(self) -> bool:
         """Whether whoever wanted it knows its end."""
-        return (self.folder.path / _TOLD).exists()
+        return (self.folder.path / TOLD).exists()
 
     def note_told(self, groups: ControlGroups) -> None:
         """Its end is known; of the folder the log is kept, for as long as logs are."""
         groups.remove(self.id)
-        (self.folder.path / _TOLD).touch()
+        (self.folder.path / TOLD).touch()
         for name in ("scratch", containers.BUNDLE):
             remove_tree(self.folder.path / name)
+
+    def remove(self, groups: ControlGroups) -> None:
+        """Nothing was started in it, and nothing will be."""
+        groups.remove(self.id)
+        shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def failure(self) -> str | None:
         """Why what should have run it could not; None: it could, or keeps that to itself."""
@@ -116,7 +124,7 @@ class ProcessRun:
     @property
     def told_s(self) -> float:
         """When its end became known, in seconds since the Unix epoch."""
-        return (self.folder.path / _TOLD).stat().st_mtime
+        return (self.folder.path / TOLD).stat().st_mtime
 
 
 def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder) -> Spec:
@@ -128,11 +136,13 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         {**order.own_env, **port_variables(placed.ports)},
         aliases=node.aliases,
     )
+    args = order.args if inside is None else order.args or build.args
+    try:
+        command = replaced([*build.command, *args], variables)
+    except TooLong as error:
+        raise CannotRun(str(error)) from None
     if inside is None:
-        command = replaced([*build.command, *order.args], variables)
         command[0] = _program(command[0], build, variables.get("PATH", PATH))
-    else:
-        command = replaced([*build.command, *(order.args or build.args)], variables)
     membership = node.groups.make(order.id, order.resources)
     return Spec(
         order.id,
@@ -146,6 +156,7 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         write=[folder.scratch],
         kill_timeout_ms=order.kill_timeout_ms,
         log_bytes_max=node.log_bytes_max,
+        reserve_bytes=node.reserve_bytes,
         memory_max_bytes=0 if membership.oom_counter else order.resources.memory_mb << 20,
         cgroups=membership.joins,
         oom_counter=membership.oom_counter,

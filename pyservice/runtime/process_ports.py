@@ -1,5 +1,5 @@
-"""Ports that processes bind (decisions 6.6): 12000 to 19999, at random among those that no run has and that can be
-bound now. Never one that the kernel would give away by itself.
+"""Ports that processes bind (decisions 6.6): 12000 to 19999, at random among those that no run has, that rest behind
+none (`places`), and that can be bound now. Never one that the kernel would give away by itself.
 """
 
 from __future__ import annotations

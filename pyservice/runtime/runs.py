@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
 from pyservice.finishing import drop
 from pyservice.observability.logging import get_logger
+from pyservice.runtime import remnants
 from pyservice.runtime.builds import Build, Builds, BuildUnusable, NoRoom
 from pyservice.runtime.keeper import KeeperFailed
 from pyservice.runtime.nursery import Nursery
@@ -21,6 +21,7 @@ from pyservice.runtime.places import Places
 from pyservice.runtime.process import CannotRun, Node, ProcessRun
 from pyservice.runtime.process_ports import NoPorts
 from pyservice.runtime.room import Room
+from pyservice.runtime.stops import Stop, Stopped
 
 WAITING_S: Final = 300.0
 """For so long one waits for room on the node."""
@@ -29,21 +30,21 @@ PREPARING_S: Final = 1_800.0
 """For so long its build may be on its way."""
 
 STARTING_S: Final = 60.0
-"""For so long it may take to say where it will be, and to start it."""
+"""For so long it may take to say where it will be, and then to start it."""
 
 DEAF_S: Final = 5.0
 """A keeper that has not ended its program so long after its own deadline is ended itself."""
 
+NOT_BEGUN: Final = (
+    "it did not begin in time, and what was starting it was ended: this node waited too long for "
+    "a file that it opens or runs"
+)
 _LOOK_S: Final = 2.0
 _PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0)
 
 _log = get_logger("runtime")
 _Result = TypeVar("_Result")
 Step = Callable[[], Awaitable["Step | None"]]
-
-
-class Stopped(Exception):
-    """It is not wanted any more."""
 
 
 class Home(Protocol):
@@ -90,9 +91,10 @@ class Run:
         self._is_wanted = asyncio.Event()
         if order is not None:
             self._is_wanted.set()
-        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stop_ms: int | None = None
+        self._stop = Stop()
         self._end: End | None = None
+        self._not_begun: End | None = None
+        """How it ended, should its program never have run."""
         self._build: Build | None = None
 
     @property
@@ -121,10 +123,7 @@ class Run:
     def stop(self, kill_timeout_ms: int | None) -> None:
         """SIGTERM now, SIGKILL after so long; None: what it was ordered with. The soonest of several wins."""
         timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
-        if self._stop_ms is None or timeout_ms < self._stop_ms:
-            self._stop_ms = timeout_ms
-            if not self._stop.done():
-                self._stop.set_result(None)
+        if self._stop.ask(timeout_ms):
             self.changed.set()
 
     async def live(self) -> None:
@@ -138,14 +137,18 @@ class Run:
                 step = self._over(End("stopped"))
             except Exception as error:  # noqa: BLE001 — whatever it is, what runs is watched and ended
                 _log.error("run failed", id=self.id, state=self.state, exc_info=error)
-                step = await self._after(error)
+                step = await self._after()
 
-    async def _after(self, error: Exception) -> Step:
+    async def _after(self) -> Step:
         """What nobody foresaw must not hide a program that runs."""
         await asyncio.sleep(_PAUSES_S[-1])
+        self._folder.withdraw()
         if self._folder.is_kept():
             return self._running
-        return self._over(End("lost", message=f"{self.state}: {error}"))
+        sentence = (
+            f"an unforeseen error happened while it was {self.state}: the service's log has it"
+        )
+        return self._over(End("lost", message=sentence))
 
     def _first(self) -> Step:
         folder = self._folder
@@ -168,7 +171,7 @@ class Run:
             if self._home.room.take(self.resources):
                 self._has_room = True
             else:
-                await self._before(WAITING_S, self._room())
+                await self._stop.before(WAITING_S, self._room())
         except TimeoutError:
             wanted = self.resources
             return self._over(
@@ -189,7 +192,7 @@ class Run:
         order = self._order
         assert order is not None
         try:
-            build = await self._before(
+            build = await self._stop.before(
                 PREPARING_S,
                 self._again(
                     lambda: self._home.builds.unpacked(order.game_id, order.build_id), NoRoom
@@ -224,7 +227,9 @@ class Run:
 
     async def _found_again(self) -> Step:
         """Laid out by somebody who did not come further: whether it is still wanted is about to be told."""
-        await self._unless_stopped(self._is_wanted.wait())
+        await self._stop.unless(self._is_wanted.wait())
+        if self._folder.is_withdrawn():
+            return self._over(End("exec_failed", message=NOT_BEGUN))
         return self._starting
 
     async def _starting(self) -> Step:
@@ -233,22 +238,45 @@ class Run:
         assert placed is not None
         hearing = home.hearing(placed.owner)
         try:
-            await self._before(
+            await self._stop.before(
                 STARTING_S, self._again(lambda: hearing.placed(self.id, placed.backends))
             )
-            # Not cut off by a stop: whether it runs has to be known.
-            await home.nursery.start(self._folder.path)
         except TimeoutError:
-            return self._over(
-                End(
-                    "lost",
-                    message="nobody could be told where it would listen, so it was not started",
-                )
-            )
-        except (KeeperFailed, OSError) as error:
-            if not self._folder.was_started():
-                return self._over(End("exec_failed", message=str(error)))
-        return self._running
+            sentence = "nobody could be told where it would listen, so it was not started"
+            return self._over(End("lost", message=sentence))
+        starting = asyncio.create_task(home.nursery.start(self._folder.path))
+        starting.add_done_callback(lambda _: self.changed.set())
+        try:
+            return await self._begun(starting)
+        finally:
+            await drop(starting)
+
+    async def _begun(self, starting: asyncio.Task[bool]) -> Step:
+        """Who starts it may hang on what it opens or runs, and is not waited for then."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + STARTING_S
+        while not (starting.done() or self._stop.is_asked) and loop.time() < until_s:
+            await self._next_change(until_s - loop.time())
+        if starting.done():
+            try:
+                starting.result()
+            except (KeeperFailed, OSError) as error:
+                if not self._folder.was_started():
+                    return self._over(End("exec_failed", message=self._told(error)))
+            return self._running
+        # Whether it runs has to be known: from here on nobody begins but who has the lock.
+        self._folder.withdraw()
+        if self._stop.is_asked:
+            self._not_begun = End("stopped")
+            return self._stopping
+        state = self._folder.state()
+        if state is not None and state.status != "starting":
+            return self._running
+        self._not_begun = End("exec_failed", message=NOT_BEGUN)
+        while not self._is_over():
+            await self._end_keeper()
+            await self._next_change(_LOOK_S)
+        return self._ended
 
     async def _running(self) -> Step:
         """Until it ends or has to."""
@@ -256,7 +284,7 @@ class Run:
         telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
         try:
             while not self._is_over():
-                if self._stop.done():
+                if self._stop.is_asked:
                     return self._stopping
                 await self._next_change(_LOOK_S)
         finally:
@@ -269,14 +297,14 @@ class Run:
         wanted_ms: int | None = None
         is_told, until_s = False, 0.0
         while not self._is_over():
-            if wanted_ms != self._stop_ms and self._stop_ms is not None:
-                wanted_ms, is_told = self._stop_ms, False
+            if wanted_ms != self._stop.timeout_ms and self._stop.timeout_ms is not None:
+                wanted_ms, is_told = self._stop.timeout_ms, False
                 until_s = loop.time() + wanted_ms / 1000 + DEAF_S
             if not is_told and wanted_ms is not None:
                 # One that has just begun may not have its pipe yet.
                 is_told = self._folder.stop(wanted_ms)
             if loop.time() >= until_s:
-                self._end_keeper()
+                await self._end_keeper()
                 until_s = loop.time() + DEAF_S
             look_s = _LOOK_S if is_told else _PAUSES_S[0]
             await self._next_change(min(look_s, until_s - loop.time()))
@@ -285,6 +313,9 @@ class Run:
     async def _ended(self) -> None:
         """Told until it is heard."""
         end = self._end or self._observed()
+        if end.exit_code is None:
+            # Before its room and its ports are anybody's.
+            await self._home.in_thread(lambda: remnants.end(self._folder, self._home.node.groups))
         if self._has_claim:
             self._has_claim = False
             self._home.room.end(self.resources, was_held=self._has_room)
@@ -298,12 +329,9 @@ class Run:
         self._home.builds.note_run(self.build_id)
         hearing = self._home.hearing(self.owner)
         await self._again(lambda: hearing.over(self.id, end, self._about.tier))
-        if self._folder.was_started():
-            groups = self._home.node.groups
-            await self._home.in_thread(lambda: self._found.note_told(groups))
-        else:
-            path = self._folder.path
-            await self._home.in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
+        forget = self._found.note_told if self._folder.was_started() else self._found.remove
+        await self._home.in_thread(lambda: forget(self._home.node.groups))
+        await self._home.nursery.settle(self._folder.path)
 
     # Looking
 
@@ -314,9 +342,11 @@ class Run:
 
     def _observed(self) -> End:
         state = self._folder.state()
+        started_ms = state.started_us // 1000 if state is not None and state.pid else None
         if state is None or state.status != "ended":
-            return End("lost", message="its keeper is gone and told no end")
-        started_ms = state.started_us // 1000 if state.pid else None
+            if self._not_begun is not None and started_ms is None:
+                return self._not_begun
+            return End("lost", None, "its keeper is gone and told no end", started_ms)
         message = self._home.builds.without_paths(state.message)
         if state.reason == "exited" and state.exit_code:
             refused = self._found.failure()
@@ -324,12 +354,17 @@ class Run:
                 return End("exec_failed", message=self._home.builds.without_paths(refused))
         return End(state.reason, state.exit_code, message, started_ms)
 
-    def _end_keeper(self) -> None:
-        state = self._folder.state()
-        if state is not None and state.keeper_pid and self._folder.is_kept():
-            _log.warning("keeper does not end its program", id=self.id, pid=state.keeper_pid)
+    async def _end_keeper(self) -> None:
+        for pid in await self._home.in_thread(self._folder.holders):
+            _log.warning("keeper does not end its program", id=self.id, pid=pid)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(state.keeper_pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+
+    def _told(self, error: Exception) -> str:
+        """Without paths: where our folders are is ours to know."""
+        if isinstance(error, OSError):
+            return f"this node could not start it: {error.strerror or type(error).__name__}"
+        return self._home.builds.without_paths(str(error))
 
     # Waiting
 
@@ -338,24 +373,6 @@ class Run:
             async with asyncio.timeout(timeout_s):
                 await self.changed.wait()
         self.changed.clear()
-
-    async def _before(self, timeout_s: float, work: Awaitable[_Result]) -> _Result:
-        """Raises TimeoutError, Stopped."""
-        async with asyncio.timeout(timeout_s):
-            return await self._unless_stopped(work)
-
-    async def _unless_stopped(self, work: Awaitable[_Result]) -> _Result:
-        """Raises Stopped; then what was begun is cancelled."""
-        working = asyncio.ensure_future(work)
-        try:
-            either: list[asyncio.Future[Any]] = [working, self._stop]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            raise Stopped
-        finally:
-            if not working.done():
-                await drop(working)
 
     async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:
         """Tries for a minute, none of it cut off: it is done or not. Raises Stopped between two tries, and at the end
@@ -375,7 +392,7 @@ class Run:
                 is_told = True
             else:
                 return
-            await self._unless_stopped(asyncio.sleep(_PAUSES_S[-1]))
+            await self._stop.unless(asyncio.sleep(_PAUSES_S[-1]))
 
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]

@@ -13,8 +13,8 @@ folders: a supervisor that starts finds every run again, goes on where it was, a
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,17 +22,14 @@ from typing import Final, TypeVar
 
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.builds import Builds
+from pyservice.runtime.ended_runs import EndedRuns
 from pyservice.runtime.notices import Notices
 from pyservice.runtime.nursery import Nursery
-from pyservice.runtime.orders import Hearing, Order, Owner, Resources
+from pyservice.runtime.orders import Hearing, Order, Owner, Placed, Resources
 from pyservice.runtime.places import Places
 from pyservice.runtime.process import Node, ProcessRun
-from pyservice.runtime.removal import remove_tree
 from pyservice.runtime.room import Room
 from pyservice.runtime.runs import Run
-
-LOGS_KEPT_S: Final = 7 * 24 * 3600.0
-"""For so long after its end a run's folder is there (decisions 6.4)."""
 
 _TIDY_S: Final = 60.0
 _TOLD_MAX: Final = 10_000
@@ -66,6 +63,7 @@ class Supervisor:
         self.runs: dict[str, Run] = {}
         self._hearing = hearing
         self._is_disk_full = is_disk_full
+        self._ended = EndedRuns(folder, is_disk_full)
         self._hear = noticed
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runtime")
         self._notices = Notices(node.notify, self._noticed)
@@ -82,16 +80,8 @@ class Supervisor:
         await self.nursery.open()
         self.builds.recover()
         self._notices.open()
-        for path in self.folder.iterdir():
-            if not path.is_dir():
-                continue
-            found = ProcessRun(path)
-            placed = found.placed()
-            if placed is None and not found.folder.was_started():
-                # Nothing was started in it, and nothing can be.
-                shutil.rmtree(path, ignore_errors=True)
-            elif not found.is_told and placed is not None:
-                self._begin(Run(self, found, placed=placed))
+        for found, placed in await self.in_thread(self._untold):
+            self._begin(Run(self, found, placed=placed))
         self.node.groups.remove_others(self.runs)
 
     def want(self, order: Order) -> None:
@@ -171,6 +161,23 @@ class Supervisor:
 
     # Inside
 
+    def _untold(self) -> list[tuple[ProcessRun, Placed]]:
+        """Of those that are over and told, which are most, nothing is read but the ports of the last ones."""
+        runs = []
+        with os.scandir(self.folder) as entries:
+            paths = [Path(entry.path) for entry in entries if entry.is_dir()]
+        for found in map(ProcessRun, paths):
+            if found.is_told:
+                self.places.found_over(found)
+                continue
+            placed = found.placed()
+            if placed is not None:
+                runs.append((found, placed))
+            elif not found.folder.was_started():
+                # Nothing was started in it, and nothing can be.
+                shutil.rmtree(found.folder.path, ignore_errors=True)
+        return runs
+
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run
         self.room.claim(run.id, run.resources)
@@ -205,16 +212,6 @@ class Supervisor:
         except OSError as error:
             _log.warning("builds not tidied", error=str(error))
         try:
-            await asyncio.to_thread(self._remove_old_folders)
+            await self._ended.tidy()
         except OSError as error:
             _log.warning("not tidied", error=str(error))
-
-    def _remove_old_folders(self) -> None:
-        for path in self.folder.iterdir():
-            found = ProcessRun(path)
-            try:
-                if path.is_dir() and found.is_told and time.time() - found.told_s > LOGS_KEPT_S:
-                    remove_tree(path)
-            except OSError as error:
-                # The others go all the same.
-                _log.warning("not tidied", id=path.name, error=str(error))

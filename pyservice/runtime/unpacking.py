@@ -1,5 +1,6 @@
-"""Unpacks a build: `python -m pyservice.runtime.unpacking <folder> <kind> <compression> <reserve bytes> [<image tag>]`,
-the build on standard input. A process of its own, because it may take minutes and what it reads may be hostile.
+"""Unpacks a build: `python -m pyservice.runtime.unpacking <folder> <kind> <compression> <length> <reserve bytes>
+[<image tag>]`, the build on standard input. A process of its own, because it may take minutes and what it reads may be
+hostile.
 
 In the folder comes to be `root`, and of an image or a bundle `program.json`: what is run in it. Every byte goes through
 the rules of `archive_rules` before anything of it is written, nothing is written through a link that leads out, and
@@ -19,21 +20,26 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from pyservice.durable import write_file
 from pyservice.runtime.archive_rules import BadArchive, RootRules, Rules
-from pyservice.runtime.archives import UNPACKED_MAX_BYTES, Archive, SmallFiles, tidy
+from pyservice.runtime.archives import Archive, SmallFiles, tidy
 from pyservice.runtime.contained import PROGRAM_JSON, contained, owner
-from pyservice.runtime.decompression import BadCompression, unpacker
+from pyservice.runtime.decompression import (
+    MAGIC_BYTES,
+    BadCompression,
+    compression_of,
+    unpacker,
+)
 from pyservice.runtime.layers import RootFolder
 from pyservice.runtime.manifests import CONFIG_JSON, BadManifest, Program, bundle_config, image
 from pyservice.runtime.manifests import MAX_BYTES as MANIFEST_MAX_BYTES
+from pyservice.runtime.unpacked_sizes import Allowance
 
 NO_SPACE_STATUS: Final = errno.ENOSPC
 NICE: Final = 10
 _ROOTFS: Final = "rootfs"
-_MAGICS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PIECE_BYTES: Final = 1 << 20
 _LOOK_EVERY_BYTES: Final = 16 << 20
 
@@ -45,16 +51,15 @@ class _Checked:
         self,
         source: IO[bytes],
         compression: str,
+        allowance: Allowance,
         *,
         rules: Rules | None = None,
         small: SmallFiles | None = None,
-        max_bytes: int = UNPACKED_MAX_BYTES,
     ) -> None:
         self.digest = hashlib.sha256()
-        self.total_bytes = 0
         self._source = source
         self._unpack = unpacker(compression) if compression != "none" else None
-        self._archive = Archive("none", max_bytes, rules=rules, small=small)
+        self._archive = Archive("none", allowance, rules=rules, small=small)
         self._pieces = self._read()
         self._left = b""
 
@@ -77,11 +82,23 @@ class _Checked:
             self.digest.update(content)
             for piece in (content,) if self._unpack is None else self._unpack.pieces(content):
                 collections.deque(self._archive.feed(piece), maxlen=0)
-                self.total_bytes += len(piece)
                 yield piece
         if self._unpack is not None:
             self._unpack.finish()
         collections.deque(self._archive.finish(), maxlen=0)
+
+
+class _Upload(NamedTuple):
+    """What is unpacked."""
+
+    content: IO[bytes]
+    compression: str
+    length: int
+
+    def checked(self, rules: Rules | None = None, small: SmallFiles | None = None) -> _Checked:
+        """All of it, which is read once."""
+        allowance = Allowance(self.length)
+        return _Checked(self.content, self.compression, allowance, rules=rules, small=small)
 
 
 class Room:
@@ -190,10 +207,10 @@ def _entries(checked: _Checked) -> Iterator[tuple[tarfile.TarFile, tarfile.TarIn
     checked.finish()
 
 
-def _unpack_bundle(source: IO[bytes], compression: str, root: RootFolder) -> tuple[str, Program]:
+def _unpack_bundle(upload: _Upload, root: RootFolder) -> tuple[str, Program]:
     """`rootfs` of a bundle, and what its configuration says is run in it."""
     small = SmallFiles(CONFIG_JSON, MANIFEST_MAX_BYTES)
-    checked = _Checked(source, compression, rules=RootRules(), small=small)
+    checked = upload.checked(RootRules(), small)
     for archive, entry in _entries(checked):
         inside = _inside(entry.name)
         if inside is None:
@@ -218,37 +235,31 @@ def _inside(name: str) -> str | None:
 
 
 def _unpack_image(
-    source: IO[bytes],
-    folder: Path,
-    compression: str,
-    tag: str | None,
-    root: RootFolder,
-    room: Room,
+    upload: _Upload, folder: Path, tag: str | None, root: RootFolder, room: Room
 ) -> tuple[str, Program]:
     """The archive beside, then one layer over the other."""
     parts = folder / "parts"
     parts.mkdir()
     small = SmallFiles(None, MANIFEST_MAX_BYTES)
-    checked = _Checked(source, compression, small=small)
-    digest = _unpack_archive(checked, parts, room)
+    digest = _unpack_archive(upload.checked(small=small), parts, room)
     found = image(lambda path: bytes(small.files[path]), small.names, tag)
-    left_bytes = UNPACKED_MAX_BYTES
+    # One for all layers: each may be packed itself, however the archive is.
+    allowance = Allowance(upload.length)
     for layer in found.layers:
         root.next_layer()
         # Links stay inside: these are the rules of the archive.
         with (parts / layer).open("rb") as file:
-            below = _Checked(file, _compression(file), rules=RootRules(), max_bytes=left_bytes)
+            below = _Checked(file, _compression(file), allowance, rules=RootRules())
             for archive, entry in _entries(below):
                 root.add(archive, entry)
-        left_bytes -= below.total_bytes
     shutil.rmtree(parts)
     return digest, found.program
 
 
 def _compression(file: IO[bytes]) -> str:
-    begin = file.read(4)
+    begin = file.read(MAGIC_BYTES)
     file.seek(0)
-    return next((name for magic, name in _MAGICS.items() if begin.startswith(magic)), "none")
+    return compression_of(begin)
 
 
 def unpack(
@@ -256,41 +267,41 @@ def unpack(
     folder: Path,
     kind: str,
     compression: str,
+    length: int,
     reserve_bytes: int = 0,
     image_tag: str | None = None,
 ) -> str:
-    """Into `root` of the folder, which is there and empty; the SHA-256 of the source in hex. Raises BadArchive,
-    BadManifest, OSError.
+    """Into `root` of the folder, which is there and empty; the SHA-256 of the source in hex. `length`: of the source,
+    which says how much may be in it. Raises BadArchive, BadManifest, OSError.
     """
     room = Room(folder, reserve_bytes)
     room.refuse_without()
     try:
-        return _unpack(source, folder, kind, compression, room, image_tag)
+        return _unpack(_Upload(source, compression, length), folder, kind, room, image_tag)
     except (BadCompression, tarfile.TarError, UnicodeError) as error:
         raise BadArchive("", "invalid", str(error)) from None
 
 
-def _unpack(
-    source: IO[bytes], folder: Path, kind: str, compression: str, room: Room, image_tag: str | None
-) -> str:
+def _unpack(upload: _Upload, folder: Path, kind: str, room: Room, image_tag: str | None) -> str:
     if kind == "archive":
-        return _unpack_archive(_Checked(source, compression), folder / "root", room)
+        return _unpack_archive(upload.checked(), folder / "root", room)
     root = RootFolder(folder / "root", owner(), room.written)
     if kind == "oci_bundle":
-        digest, program = _unpack_bundle(source, compression, root)
+        digest, program = _unpack_bundle(upload, root)
     else:
-        digest, program = _unpack_image(source, folder, compression, image_tag, root, room)
+        digest, program = _unpack_image(upload, folder, image_tag, root, room)
     write_file(folder / PROGRAM_JSON, json.dumps(contained(program, root).told()).encode())
     return digest
 
 
 def main() -> int:
     """The process."""
-    folder, kind, compression, reserve_bytes, *tag = sys.argv[1:]
+    folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
     os.nice(NICE)
     try:
         stdin = sys.stdin.buffer
-        print(unpack(stdin, Path(folder), kind, compression, int(reserve_bytes), *tag))
+        sizes = int(length), int(reserve_bytes)
+        print(unpack(stdin, Path(folder), kind, compression, *sizes, *tag))
     except BadManifest as error:
         print(error, file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import and_, bindparam, delete, exists, insert, select, update
+from sqlalchemy import and_, bindparam, delete, exists, func, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import namespaces, server_host_ports, server_tags, servers
@@ -138,8 +138,11 @@ async def note_over(
     now_ms: int,
     exit_code: int | None,
     failure: tuple[str, str] | None,
+    started_ms: int | None = None,
 ) -> None:
-    """It is over; of several the first counts. Its ports of this machine are free."""
+    """It is over; of several the first counts. Its ports of this machine are free. `started_ms`: when its process
+    began, for one of which nobody was told that it runs.
+    """
     condition = and_(servers.c.server_id == server_id, servers.c.destroy_ms.is_(None))
     code, message = failure or (None, None)
     values = {
@@ -147,6 +150,7 @@ async def note_over(
         "exit_code": exit_code,
         "failure": code,
         "failure_message": message,
+        "start_ms": func.coalesce(servers.c.start_ms, started_ms),
     }
     await tx.run(update(servers).where(condition).values(values))
     await tx.run(delete(server_host_ports).where(server_host_ports.c.server_id == server_id))

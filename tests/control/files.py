@@ -53,6 +53,17 @@ def packed(content: bytes, compression: str) -> bytes:
     return bytes(lz4.frame.compress(content))
 
 
+def bomb(compression: str, unpacked_bytes: int = 3 << 30, name: str = "zeros") -> bytes:
+    """A tar that stands for a thousand times as much, lz4 for 250 times, and announces nothing: one small file over the
+    other, of one name, so that who unpacks it never has more than one of them.
+    """
+    each_bytes = 16 << 20
+    info = tarfile.TarInfo(name)
+    info.size = each_bytes
+    frame = packed(info.tobuf() + bytes(each_bytes), compression)
+    return packed(tar()[:1024], compression) + frame * (unpacked_bytes // each_bytes)
+
+
 def png(side: int = 2) -> bytes:
     """A white square."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.control.files import packed, put, tar
+from tests.control.files import bomb, packed, put, tar
 from tests.control.test_builds import Back
 from tests.databases import KINDS, Databases
 from tests.household import ARENA_MODES, Developer, House, eventually, running
@@ -225,6 +225,31 @@ async def test_what_is_wrong_with_a_build_is_told_when_it_is_completed(
     refused = await guest.refused(content, kind=kind, compression=compression)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", word),))
     assert words in problem(refused), problem(refused)
+
+
+BOMBS: Final[dict[str, tuple[str, str, bytes]]] = {
+    "an archive": ("archive", "gzip", bomb("gzip")),
+    "the archive of an image": ("docker_image", "zstd", bomb("zstd")),
+    "layers of an image": ("docker_image", "none", saved(*[bomb("gzip", 640 << 20)] * 2)),
+    "a bundle": (
+        "oci_bundle",
+        "zstd",
+        packed(tar({"config.json": CONFIG})[:1024], "zstd") + bomb("zstd", 2 << 30, "rootfs/zeros"),
+    ),
+}
+
+
+@needs_oci_runtime
+@pytest.mark.parametrize("name", BOMBS)
+async def test_a_build_that_stands_for_gigabytes_is_refused_when_it_is_completed(
+    guest: Back, name: str
+) -> None:
+    kind, compression, content = BOMBS[name]
+    refused = await guest.refused(content, kind=kind, compression=compression)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
+    allowed = f"{len(content)} bytes may unpack to at most {1 << 30} (100 times as much"
+    assert allowed in problem(refused)
+    assert "upload it with less compression" in problem(refused)
 
 
 @needs_oci_runtime

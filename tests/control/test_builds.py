@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.control.files import MANIFEST, entry, packed, put, tar
+from tests.control.files import MANIFEST, bomb, entry, packed, put, tar
 from tests.household import ARENA_MODES, Answer, Developer
 
 pytestmark = pytest.mark.anyio
@@ -168,6 +168,17 @@ async def test_an_archive_that_leaves_its_folder_or_is_none_is_refused(
 ) -> None:
     refused = await back.refused(content)
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
+async def test_an_archive_that_stands_for_gigabytes_is_refused_and_one_for_less_is_taken(
+    back: Back, compression: str
+) -> None:
+    refused = await back.refused(bomb(compression), compression=compression)
+    assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (("image_file", "too-high"),))
+    small = bomb(compression, 128 << 20)
+    assert len(small) * 240 < 128 << 20
+    await back.build(small, compression=compression)
 
 
 async def test_what_breaks_a_rule_is_told_all_at_once(back: Back) -> None:

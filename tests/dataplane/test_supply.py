@@ -108,6 +108,17 @@ def test_pauses_grow_while_lobbies_end_and_begin_anew_when_all_was_well_for_a_mi
     pauses.note(KEY)
     assert pauses.left_s(KEY) == 60, "a minute is not longer than a minute"
     now[0] += 60 + 61
-    pauses.forget_old()
     pauses.note(KEY)
     assert pauses.left_s(KEY) == 1
+
+
+def test_groups_whose_pause_is_long_over_are_forgotten_when_another_begins() -> None:
+    now = [100.0]
+    pauses = Pauses(lambda: now[0])
+    for number in range(1_000):
+        pauses.note((b"namespace", b"%d" % number, "mode", "local"))
+        now[0] += 1
+    assert len(pauses) == 62, "one second of pause, a minute to be well, and this one"
+    now[0] += 62
+    pauses.note(KEY)
+    assert len(pauses) == 1

@@ -92,6 +92,7 @@ class Place:
         self.store.archives[SHELL] = build_of("sh", "-c")
         self.noticed: list[str] = []
         self.capacity = CAPACITY
+        self.is_disk_full = False
         self.node = Node(
             KEEPER, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
@@ -107,7 +108,7 @@ class Place:
             self.node,
             self.capacity,
             {"server": self.ear, "lobby": self.ear},
-            is_disk_full=lambda: False,
+            is_disk_full=lambda: self.is_disk_full,
             noticed=self.noticed.append,
         )
         await self.supervisor.recover()
@@ -192,6 +193,16 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def nursery_of(place: Place) -> int:
+    """What starts keepers there."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            if words[1:3] == ["--nursery", str(place.folder / "servers")]:
+                return int(process.name)
+    raise AssertionError("nothing starts keepers")
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,7 @@ class Store:
         archive = self.archives.get(build_id, archive)
         if not archive:
             raise BuildUnusable("there is no such build")
-        return Source("archive", compression, sha256, _blocks(archive))
+        return Source("archive", compression, sha256, _blocks(archive), len(archive))
 
 
 async def _blocks(archive: bytes) -> AsyncIterator[bytes]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import re
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,22 +17,36 @@ from hypothesis import strategies as st
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.archives import Archive
 from pyservice.runtime.decompression import COMPRESSIONS
-from tests.control.files import entry, gzipped, packed, tar
+from pyservice.runtime.unpacked_sizes import (
+    FREE_BYTES,
+    RATIO_MAX,
+    UNPACKED_MAX_BYTES,
+    Allowance,
+    PackedLayers,
+)
+from tests.control.files import bomb, entry, gzipped, packed, tar
 
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 
 
-def judge(content: bytes, compression: str = "none", step: int = 1 << 16, **limits: Any) -> None:
-    archive = Archive(compression, **limits)
+def judge(
+    content: bytes, compression: str = "none", step: int = 1 << 16, *, is_image: bool = False
+) -> None:
+    layers = PackedLayers(Allowance(len(content))) if is_image else None
+    archive = Archive(compression, Allowance(len(content)), layers=layers)
     for start in range(0, len(content), step):
         collections.deque(archive.feed(content[start : start + step]), maxlen=0)
     collections.deque(archive.finish(), maxlen=0)
 
 
-def word(content: bytes, compression: str = "none", **limits: int) -> str:
+def refusal(content: bytes, compression: str = "none", *, is_image: bool = False) -> BadArchive:
     with pytest.raises(BadArchive) as caught:
-        judge(content, compression, **limits)
-    return caught.value.word
+        judge(content, compression, is_image=is_image)
+    return caught.value
+
+
+def word(content: bytes, compression: str = "none") -> str:
+    return refusal(content, compression).word
 
 
 LONG = "folder/" * 30 + "server.json"
@@ -101,16 +115,89 @@ def test_what_is_no_whole_tar_is_refused() -> None:
     assert word(bytes(broken)) == "invalid"
 
 
-def test_a_small_file_that_stands_for_a_large_one_is_refused() -> None:
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("step", [999, 1 << 20])
+def test_large_frames_one_behind_the_other_are_one_file(compression: str, step: int) -> None:
+    whole = tar({"a": bytes(3 << 20), "b": os.urandom(3 << 20)})
+    frames = (packed(whole[at : at + (2 << 20)], compression) for at in range(0, 7 << 20, 2 << 20))
+    judge(b"".join(frames), compression, step)
+
+
+# What it unpacks to --------------------------------------------------------------------------------
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def test_a_build_may_unpack_to_a_hundred_times_its_size_or_to_a_gib() -> None:
+    sizes = {
+        0: GIB,
+        2 * MIB: GIB,
+        10 * MIB: 1_024 * MIB,
+        11 * MIB: 1_100 * MIB,
+        100 * MIB: 10_000 * MIB,
+        327 * MIB: 32_700 * MIB,
+        328 * MIB: 32 * GIB,
+        8 * GIB: 32 * GIB,
+    }
+    assert {packed_bytes: Allowance(packed_bytes).max_bytes for packed_bytes in sizes} == sizes
+    assert (FREE_BYTES, RATIO_MAX, UNPACKED_MAX_BYTES) == (GIB, 100, 32 * GIB)
+
+
+def test_what_announces_more_than_may_be_is_refused_before_it_comes() -> None:
     large = tarfile.TarInfo("large")
     large.size = 1 << 40
-    assert word(large.tobuf() + b"\0" * 4096) == "too-high"
+    content = large.tobuf() + b"\0" * 4096
+    assert word(content) == "too-high"
     for compression in COMPRESSIONS:
-        zeros = packed(tar({"a": bytes(4 << 20)}), compression)
-        assert len(zeros) < 32 << 10
-        assert word(zeros, compression, unpacked_max_bytes=1 << 20) == "too-high"
-        behind = packed(tar({"a": b"x"}) + bytes(4 << 20), compression)
-        assert word(behind, compression, unpacked_max_bytes=1 << 20) == "too-high"
+        assert word(packed(content, compression), compression) == "too-high"
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_small_file_that_stands_for_gigabytes_is_refused_before_all_of_it_is_unpacked(
+    compression: str,
+) -> None:
+    content = bomb(compression)
+    assert len(content) * 240 < 3 * GIB
+    allowance = Allowance(len(content))
+    archive = Archive(compression, allowance)
+    pieces = (content[start : start + 4_096] for start in range(0, len(content), 4_096))
+    with pytest.raises(BadArchive) as caught:
+        collections.deque((step for piece in pieces for step in archive.feed(piece)), maxlen=0)
+    assert sum(map(len, pieces)) > len(content) * 0.55, "and nothing more is read of it"
+    assert caught.value.word == "too-high"
+    reason = caught.value.reason
+    told = re.fullmatch(r"unpacks to at least (\d+) bytes, and (\d+) bytes .* (\d+) \(.*", reason)
+    assert told, reason
+    unpacked_bytes, *rest = map(int, told.groups())
+    assert rest == [len(content), allowance.max_bytes]
+    assert 0 < unpacked_bytes - allowance.max_bytes <= 16 * MIB
+    assert "upload it with less compression" in reason
+
+
+def test_what_unpacks_to_much_and_no_more_than_anybody_may_have_is_taken() -> None:
+    content = bomb("zstd", GIB - 16 * MIB)
+    assert len(content) < MIB
+    judge(content, "zstd")
+    # What stands behind the end of a tar is unpacked, too.
+    behind = content + packed(bytes(1024), "zstd") + packed(bytes(64 * MIB), "zstd")
+    assert word(behind, "zstd") == "too-high"
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_layers_of_an_image_are_counted_together_however_its_archive_is_packed(
+    compression: str,
+) -> None:
+    half = bomb(compression, 640 * MIB)
+    judge(tar({"1/layer.tar": half, "plain": b"x" * MIB}), is_image=True)
+    both = tar({"1/layer.tar": half, "plain": b"x" * MIB, "2/layer.tar": half})
+    judge(both)
+    assert "unpacks to at least" in refusal(both, is_image=True).reason
+    assert refusal(packed(both, "gzip"), "gzip", is_image=True).word == "too-high"
+
+
+def test_what_only_begins_as_a_packed_layer_is_not_counted_as_one() -> None:
+    files = {"a": b"\x1f\x8bno gzip" * 9_000, "b": b"\x28\xb5\x2f\xfd" * 9_000, "c": b"\x1f"}
+    judge(tar({**files, "cut": packed(tar(), "gzip")[:30]}), step=7, is_image=True)
 
 
 def test_attributes_that_would_fill_the_memory_are_refused() -> None:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import re
+import subprocess
+import tracemalloc
+
 import pytest
 
-from pyservice.runtime.environment import ProcessPort, environment, port_variables, replaced
+from pyservice.runtime.environment import (
+    ALL_BYTES_MAX,
+    WORD_BYTES_MAX,
+    ProcessPort,
+    TooLong,
+    environment,
+    port_variables,
+    replaced,
+)
 
 GAME = ProcessPort(number=12_000)
 
@@ -63,3 +76,49 @@ def test_a_lobby_has_our_values_under_the_names_that_its_library_reads() -> None
 )
 def test_references_are_replaced_once_and_unknown_names_stay(word: str, expected: str) -> None:
     assert replaced([word], {"PORT": "12000", "A": "$(PORT)"}) == [expected]
+
+
+def test_a_word_is_as_long_as_the_kernel_takes_it() -> None:
+    [word] = replaced(["$(A)$(A)é"], {"A": "a" * ((WORD_BYTES_MAX - 2) // 2)})
+    assert len(word.encode()) == WORD_BYTES_MAX - 1
+    [word] = replaced([word + "x"], {})
+    subprocess.run(["true", word], check=True)
+    with pytest.raises(OSError, match="too long") as refused:
+        subprocess.run(["true", word + "x"], check=True)
+    assert refused.value.errno == errno.E2BIG
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "sentence"),
+    [
+        (
+            ["run", "$(A)" * 256],
+            {"A": "a" * 55_000},
+            "Argument 1, with its variables filled in, is",
+        ),
+        (["run", "a" * (WORD_BYTES_MAX + 1)], {}, "Argument 1, with"),
+        (["run", "é" * (WORD_BYTES_MAX // 2 + 1)], {}, "Argument 1, with"),
+        (["$(A)" * 3], {"A": "a" * 55_000}, "The program's name, with"),
+        (["run"], {"A": "a" * (WORD_BYTES_MAX - 1)}, "The variable A is longer than"),
+        (["run", *["$(A)$(A)"] * 20], {"A": "a" * 55_000}, "All arguments and variables together"),
+        (["run"], {str(n): "a" * 100_000 for n in range(21)}, "All arguments and variables"),
+        (["run", *["x"] * (ALL_BYTES_MAX // 10)], {}, "All arguments and variables together"),
+    ],
+)
+def test_more_than_the_kernel_takes_is_refused_with_what_to_do(
+    words: list[str], variables: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(TooLong, match=f"^{re.escape(sentence)}.*: .* a file of the build\\.$"):
+        replaced(words, variables)
+
+
+def test_nothing_large_is_made_of_what_is_refused() -> None:
+    words, variables = ["$(A)" * 5_000] * 64, {"A": "a" * 55_000}
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong):
+            replaced(words, variables)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * WORD_BYTES_MAX

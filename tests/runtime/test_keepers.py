@@ -5,6 +5,7 @@ apart from what is ours (decisions 6.4, 6.6).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,9 +13,9 @@ from typing import Final
 import pytest
 
 from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
-from pyservice.runtime import logs
 from pyservice.runtime.isolations import choose
 from pyservice.runtime.keeper import Line, Stream
+from pyservice.runtime.logs import LINES_MAX, Logs
 from pyservice.runtime.notices import Notices
 from tests.runtime.node import Place, until
 
@@ -38,41 +39,47 @@ def numbers(lines: list[Line]) -> list[int]:
     return [int(line.text.split()[0]) for line in lines]
 
 
-def followed(path: Path, stream: Stream) -> list[Line]:
+async def followed(logs: Logs, path: Path, stream: Stream) -> list[Line]:
     """All that whoever goes on from the beginning is told, in pages."""
     found: list[Line] = []
     position = 0
-    while (page := logs.after(path, stream, position)).lines:
-        assert len(page.lines) <= logs.LINES_MAX
+    while (page := await logs.after(path, stream, position)) is not None and page.lines:
+        assert len(page.lines) <= LINES_MAX
         assert page.position > position
         found += page.lines
         position = page.position
     return found
 
 
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    made = Logs()
+    yield made
+    made.close()
+
+
 async def test_the_newest_lines_and_all_after_a_position_over_several_segments(
-    place: Place,
+    place: Place, logs: Logs
 ) -> None:
     order = place.want(COUNTS)
     await place.ear.end(order.id)
     path = place.of(order).path
     assert len(place.of(order).segments()) >= 3
-    newest = logs.newest(path, "std_out")
-    assert numbers(list(newest.lines)) == [*range(LINES - logs.LINES_MAX + 1, LINES + 1)]
-    assert logs.after(path, "std_out", newest.position) == ([], newest.position)
-    assert logs.is_within(path, newest.position)
-    assert not logs.is_within(path, newest.position + 1)
+    newest = await logs.newest(path, "std_out")
+    assert numbers(list(newest.lines)) == [*range(LINES - LINES_MAX + 1, LINES + 1)]
+    assert await logs.after(path, "std_out", newest.position) == ([], newest.position, True)
+    assert await logs.after(path, "std_out", newest.position + 1) is None
     # Of the rare stream the newest thousand are in more than the last segment.
-    rare = logs.newest(path, "std_err").lines
-    assert numbers(list(rare)) == [*range(LINES - 10 * logs.LINES_MAX + 10, LINES + 1, 10)]
-    assert numbers(followed(path, "std_out")) == [*range(1, LINES + 1)]
-    assert numbers(followed(path, "std_err")) == [*range(10, LINES + 1, 10)]
-    times = [line.time_us for line in followed(path, "std_out")]
+    rare = (await logs.newest(path, "std_err")).lines
+    assert numbers(list(rare)) == [*range(LINES - 10 * LINES_MAX + 10, LINES + 1, 10)]
+    assert numbers(await followed(logs, path, "std_out")) == [*range(1, LINES + 1)]
+    assert numbers(await followed(logs, path, "std_err")) == [*range(10, LINES + 1, 10)]
+    times = [line.time_us for line in await followed(logs, path, "std_out")]
     assert times == sorted(times)
 
 
 async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
-    place: Place,
+    place: Place, logs: Logs
 ) -> None:
     place.node = replace(place.node, log_bytes_max=2 << 20)
     await place.anew()
@@ -81,27 +88,31 @@ async def test_of_a_log_that_is_too_long_the_oldest_goes_and_the_rest_is_whole(
     path = place.of(order).path
     sizes = [one.stat().st_size for _, one in place.of(order).segments()]
     assert sum(sizes) <= 2 << 20
-    found = numbers(followed(path, "std_out"))
+    found = numbers(await followed(logs, path, "std_out"))
     assert found == [*range(found[0], LINES + 1)]
     assert found[0] > 1
     # Who comes with a position that is gone is told what is there.
-    assert numbers(list(logs.after(path, "std_out", 1).lines))[0] == found[0]
+    page = await logs.after(path, "std_out", 1)
+    assert page is not None
+    assert numbers(list(page.lines))[0] == found[0]
 
 
-async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(place: Place) -> None:
+async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(
+    place: Place, logs: Logs
+) -> None:
     script = "head -c 10000 /dev/zero | tr '\\0' y; echo; printf 'a\\377b\\n'; printf end"
     order = place.want(script)
     await place.ear.end(order.id)
-    lines = list(logs.newest(place.of(order).path, "std_out").lines)
+    lines = (await logs.newest(place.of(order).path, "std_out")).lines
     assert [len(line.text) for line in lines] == [4096, 4096, 10_000 - 2 * 4096, 3, 3]
     assert [line.goes_on for line in lines] == [False, True, True, False, False]
     assert [line.text for line in lines[3:]] == ["a\ufffdb", "end"]
 
 
-async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path) -> None:
+async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path, logs: Logs) -> None:
     gone = tmp_path / "gone"
-    assert logs.newest(gone, "std_out") == ([], 0)
-    assert logs.after(gone, "std_err", 4711) == ([], 4711)
+    assert await logs.newest(gone, "std_out") == ([], 0, True)
+    assert await logs.after(gone, "std_err", 4711) is None
 
 
 # Hints --------------------------------------------------------------------------------------------
@@ -182,7 +193,7 @@ async def test_a_program_reads_its_build_writes_its_own_and_nothing_else(
     }
     place.supervisor.want(replace(order, env=places))
     await place.ear.end(order.id)
-    said = [line.text for line in logs.newest(place.of(order).path, "std_out").lines]
+    said = [line.text for line in place.of(order).lines() if line.stream == "std_out"]
     # Of descriptors there are the three of every program, and the one that lists them.
     assert said == ["wrote what is its own", "read its build", "0", "4"], isolation
 

@@ -69,13 +69,18 @@ async def test_a_port_that_a_foreign_program_has_is_nobodys_and_another_is_drawn
     assert (await place.ear.end(want(place, foreigner).id)).reason == "no_ports"
 
 
-async def test_a_port_of_a_run_that_ended_is_drawn_again(
+async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
     place: Place, foreigner: Foreigner
 ) -> None:
+    now_s = 1_000.0
+    place.supervisor.places = places.Places(has_users=False, monotonic_s=lambda: now_s)
     fitting = [want(place, foreigner) for _ in range(FREE)]
     numbers = [await bound(place, order) for order in fitting]
     for order, number in itertools.islice(zip(fitting, numbers, strict=True), 2):
         place.supervisor.end(order.id, 0)
         await place.ear.end(order.id)
         await until(lambda: len(place.supervisor.runs) < FREE)
+        assert (await place.ear.end(want(place, foreigner).id)).reason == "no_ports"
+        await until(lambda: len(place.supervisor.runs) < FREE)
+        now_s += places.REST_S
         assert await bound(place, want(place, foreigner)) == number

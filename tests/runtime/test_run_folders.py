@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +16,9 @@ import pytest
 from pyservice.errors import ServiceError
 from pyservice.runtime import runs
 from pyservice.runtime.builds import KEPT_S
+from pyservice.runtime.ended_runs import LOGS_KEPT_S
 from pyservice.runtime.removal import remove_tree
-from pyservice.runtime.supervisor import LOGS_KEPT_S
+from tests.patience import PATIENCE_S
 from tests.runtime.node import SHELL, Place, build_of, open_place, until
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +76,66 @@ async def test_one_that_cannot_be_laid_out_is_over_after_a_minute_and_tells_no_p
     (place.folder / "elsewhere").rename(servers)
     assert (end.reason, end.exit_code) == ("exec_failed", None)
     assert end.message == "this node could not lay it out: Not a directory"
+
+
+async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> None:
+    order = place.want("echo said")
+    await place.ear.end(order.id)
+    await until(lambda: not place.supervisor.runs)
+    await place.drop()
+    # Long enough for others to have its ports.
+    then = time.time() - 24 * 3600
+    os.utime(place.of(order).path / "told", (then, then))
+    _become_fifo(place.of(order).path / "placed.json")
+    with _opened_in_the_end(place.of(order).path / "placed.json") as was_waited_for:
+        await place.start()
+    assert not was_waited_for()
+    assert place.of(order).path.exists()
+    assert not place.supervisor.runs
+
+
+async def test_others_have_their_turn_while_a_service_looks_what_runs(place: Place) -> None:
+    order = await place.running()
+    await place.drop()
+    path = place.of(order).path / "placed.json"
+    content = path.read_bytes()
+    _become_fifo(path)
+    with _opened_in_the_end(path) as was_waited_for:
+        starting = asyncio.create_task(place.start())
+        descriptors: list[int] = []
+        await until(lambda: _opened_by_a_reader(path, descriptors))
+        assert not was_waited_for()
+        os.write(descriptors[0], content)
+        os.close(descriptors[0])
+        await starting
+    assert place.supervisor.ids("server") == [order.id]
+
+
+def _become_fifo(path: Path) -> None:
+    """Who reads it waits for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _opened_by_a_reader(fifo: Path, descriptors: list[int]) -> bool:
+    with contextlib.suppress(OSError):
+        descriptors.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(descriptors)
+
+
+@contextlib.contextmanager
+def _opened_in_the_end(fifo: Path) -> Iterator[Callable[[], bool]]:
+    """Who holds up everything with it is let go at last: whether somebody was."""
+    descriptors: list[int] = []
+    timer = threading.Timer(PATIENCE_S, _opened_by_a_reader, (fifo, descriptors))
+    timer.start()
+    try:
+        yield lambda: bool(descriptors)
+    finally:
+        timer.cancel()
+        timer.join()
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 async def test_a_build_is_kept_for_a_day_after_its_last_run_ended(place: Place) -> None:

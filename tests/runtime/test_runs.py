@@ -5,11 +5,9 @@ services that die in it (docs/servers.md).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,7 +15,7 @@ import pytest
 from pyservice.runtime import nursery, runs
 from pyservice.runtime.keeper import Folder, KeeperFailed
 from pyservice.runtime.orders import End, PortOrder, Resources
-from tests.runtime.node import CAPACITY, Place, build_of, is_alive, until
+from tests.runtime.node import CAPACITY, Place, build_of, is_alive, nursery_of, until
 
 pytestmark = pytest.mark.anyio
 
@@ -329,21 +327,11 @@ async def test_what_a_service_left_in_the_middle_of_laying_out_is_removed(place:
 # What starts keepers fails -----------------------------------------------------------------------
 
 
-def _nursery(place: Place) -> int:
-    """What starts keepers there."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (process / "cmdline").read_text().split("\0")
-            if words[1:3] == ["--nursery", str(place.folder / "servers")]:
-                return int(process.name)
-    raise AssertionError("nothing starts keepers")
-
-
 async def test_what_starts_keepers_may_end_in_any_moment(place: Place) -> None:
     first = await place.running("exec sleep 3600")
-    os.kill(_nursery(place), signal.SIGKILL)
+    os.kill(nursery_of(place), signal.SIGKILL)
     second = await place.running("exec sleep 3600")
-    deaf = _nursery(place)
+    deaf = nursery_of(place)
     os.kill(deaf, signal.SIGSTOP)
     third = place.want("exec sleep 3600")
     await until(lambda: place.supervisor.runs[third.id].state == "starting")
@@ -376,7 +364,8 @@ async def test_one_whose_keeper_is_killed_is_lost(place: Place) -> None:
     pid = place.pid_of(order)
     os.kill(place.keeper_of(order), signal.SIGKILL)
     end = await place.ear.end(order.id)
-    assert end == End("lost", message="its keeper is gone and told no end")
+    assert end == End("lost", None, "its keeper is gone and told no end", end.started_ms)
+    assert end.started_ms is not None
     await until(lambda: not is_alive(pid))
     assert place.supervisor.room.free == CAPACITY
 

@@ -14,7 +14,8 @@ from pyservice.runtime.unpacking import unpack
 def unpacked(place: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
     """The root of what was uploaded."""
     (place / "root").mkdir(parents=True)
-    unpack(io.BytesIO(content), place, kind, more.pop("compression", "none"), **more)
+    compression = more.pop("compression", "none")
+    unpack(io.BytesIO(content), place, kind, compression, len(content), **more)
     return place / "root"
 
 

@@ -137,7 +137,8 @@ pub fn prepare(folder: &Path) -> Result<Prepared, Refusal> {
     }
     let content = fs::read(folder.join("spec")).map_err(|error| named("spec", error))?;
     let spec = Spec::parse(&content).map_err(Refusal::Spec)?;
-    let log = Log::create(&folder.join("log"), spec.log_bytes_max).map_err(|error| named("log", error))?;
+    let log = Log::create(&folder.join("log"), spec.log_bytes_max, spec.reserve_bytes);
+    let log = log.map_err(|error| named("log", error))?;
     let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
     let cage = Cage::new(&spec, &folder, folder.join("log"))?;
     Ok(Prepared { _lock: lock, spec, states, log, control, cage })

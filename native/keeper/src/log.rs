@@ -1,7 +1,8 @@
 //! `log/`: lines in segments that are named by the position of their first byte.
 //!
 //! A position is the number of bytes before it in all segments that ever were, so a reader needs one number. What the
-//! disk does not take is counted, and a line says how much was lost as soon as it takes one.
+//! disk does not take is counted, and a line says how much was lost as soon as it takes one; likewise what is left out
+//! below the reserve.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -9,11 +10,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::reserve::Reserve;
+
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// What is written at once is not longer.
 pub const WRITE_BYTES_MAX: usize = 128 << 10;
 /// A write begins in a segment that is not full, and may end behind its end.
 const SEGMENT_BYTES_MOST: u64 = SEGMENT_BYTES + WRITE_BYTES_MAX as u64;
+/// A line of ours is not longer.
+const LINE_BYTES: usize = 128;
 
 /// The segments of a run.
 pub struct Log {
@@ -23,11 +28,13 @@ pub struct Log {
     file: Option<File>,
     end: u64,
     lost: u64,
+    reserve: Reserve,
+    left_out: u64,
 }
 
 impl Log {
-    /// An empty one in this folder, which is made.
-    pub fn create(folder: &Path, bytes_max: u64) -> io::Result<Self> {
+    /// An empty one in this folder, which is made. It stops where so much of the disk is free.
+    pub fn create(folder: &Path, bytes_max: u64, reserve_bytes: u64) -> io::Result<Self> {
         make_folder(folder)?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -36,16 +43,23 @@ impl Log {
             file: None,
             end: 0,
             lost: 0,
+            reserve: Reserve::new(folder.to_owned(), reserve_bytes),
+            left_out: 0,
         })
     }
 
     /// Writes whole lines, as many of them as the disk takes.
     pub fn write(&mut self, lines: &[u8], now_us: u64) {
         self.tell_lost(now_us);
-        if !lines.is_empty() {
-            let taken = self.append(lines);
-            self.lose(lines[taken..].iter().filter(|&&byte| byte == b'\n').count() as u64);
+        if lines.is_empty() {
+            return;
         }
+        if !self.reserve.has_room_for(lines.len()) {
+            self.left_out += count(lines);
+            return;
+        }
+        let taken = self.append(lines);
+        self.lose(count(&lines[taken..]));
     }
 
     /// So many lines never came here.
@@ -55,15 +69,28 @@ impl Log {
 
     /// Whether there is something that the log does not tell yet.
     pub fn has_lost(&self) -> bool {
-        self.lost > 0
+        self.lost > 0 || self.left_out > 0
     }
 
     /// Tells how many lines are not there, if the disk takes that.
     pub fn tell_lost(&mut self, now_us: u64) {
+        if self.left_out > 0 && self.reserve.has_room_for(LINE_BYTES) {
+            self.tell_left_out(now_us);
+        }
         if self.lost > 0 {
             let line = format!("{now_us} e [{} lines lost: the disk took no more]\n", self.lost);
             if self.append(line.as_bytes()) == line.len() {
                 self.lost = 0;
+            }
+        }
+    }
+
+    /// Tells how many were left out, below the reserve as well: at the end nobody else would.
+    pub fn tell_left_out(&mut self, now_us: u64) {
+        if self.left_out > 0 {
+            let line = format!("{now_us} e [{} lines left out for want of disk space]\n", self.left_out);
+            if self.append(line.as_bytes()) == line.len() {
+                self.left_out = 0;
             }
         }
     }
@@ -127,6 +154,10 @@ impl Log {
     }
 }
 
+fn count(lines: &[u8]) -> u64 {
+    lines.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
 fn make_folder(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -153,7 +184,7 @@ mod tests {
     #[test]
     fn the_oldest_segments_go_and_positions_stay() {
         let folder = tempfile::tempdir().expect("folder");
-        let mut log = Log::create(folder.path(), 4 << 20).expect("log");
+        let mut log = Log::create(folder.path(), 4 << 20, 0).expect("log");
         let line = [vec![b'y'; 999], b"\n".to_vec()].concat();
         let lines = line.repeat(131);
         assert!(lines.len() <= WRITE_BYTES_MAX);
@@ -174,7 +205,7 @@ mod tests {
     fn what_the_disk_does_not_take_is_counted_and_told() {
         let folder = tempfile::tempdir().expect("folder");
         let logs = folder.path().join("log");
-        let mut log = Log::create(&logs, 1 << 30).expect("log");
+        let mut log = Log::create(&logs, 1 << 30, 0).expect("log");
         fs::remove_dir(&logs).expect("gone");
         fs::write(&logs, "").expect("in the way");
         log.write(b"1 o one\n1 o two\n", 1);

@@ -18,6 +18,7 @@ mod log;
 mod memory;
 mod nursery;
 mod program;
+mod reserve;
 mod run;
 mod scribe;
 mod spec;

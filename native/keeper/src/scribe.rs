@@ -188,6 +188,9 @@ impl Scribe {
             return false;
         }
         let is_end = state.status == Status::Ended;
+        if is_end {
+            self.log.tell_left_out(wall_us());
+        }
         // A log that owes a line is not at its end; but a log that stays out of order does not hold up the end.
         let waits_for_log = is_end && self.log.has_lost() && now() < self.log_until;
         if waits_for_log || self.states.write(state).is_err() {

@@ -43,6 +43,8 @@ pub struct Spec {
     pub kill_timeout: Duration,
     /// Of the log on disk; the oldest segments go.
     pub log_bytes_max: u64,
+    /// Free space of the disk that the log does not take.
+    pub reserve_bytes: u64,
     /// A FIFO that is told `<id> <what>` lines.
     pub notify: Option<PathBuf>,
     /// What it is called there.
@@ -76,6 +78,7 @@ impl Spec {
             workdir: PathBuf::new(),
             kill_timeout: Duration::from_secs(30),
             log_bytes_max: 64 << 20,
+            reserve_bytes: 0,
             notify: None,
             id: String::new(),
             isolation: Isolation::None,
@@ -107,6 +110,7 @@ impl Spec {
             b"workdir" => self.workdir = value.into(),
             b"kill_timeout_ms" => self.kill_timeout = Duration::from_millis(number(key, value)?),
             b"log_bytes_max" => self.log_bytes_max = number(key, value)?,
+            b"reserve_bytes" => self.reserve_bytes = number(key, value)?,
             b"notify" => self.notify = Some(value.into()),
             b"id" => self.id = value.to_string_lossy().into_owned(),
             b"isolation" => self.isolation = isolation(value)?,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing
 from typing import Any, Final
@@ -16,7 +18,7 @@ import pytest
 
 from tests import programs
 from tests.control.test_servers import Servers, reached
-from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, troubled
+from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, kill, troubled
 from tests.foreign_ports import ADDRESS, Foreigner, many_files
 from tests.household import House, eventually, running
 
@@ -92,6 +94,110 @@ async def test_the_port_in_the_answer_of_a_new_server_is_its_own(
             assert port["public_port"] in foreigners[0].free
             assert (await back.until(record["id"], "running"))["network"] == record["network"]
             await eventually(lambda one=record: reached(one))
+
+
+# Public ports that rest ---------------------------------------------------------------------------
+
+MANY: Final = 16
+"""Ports of one lobby, which is as many as there may be."""
+LATER: Final = 8
+"""Lobbies that come when one has ended: together they have nearly half of what is free, so that each port of it would
+be somebody's again, but for one time in ten thousand.
+"""
+VOICES: Final = {f"voice-{n}": {"protocol": "udp"} for n in range(MANY)}
+"""Before a datagram that comes back stands whose it is."""
+TALK: Final[dict[str, Any]] = {PLAIN: {"docker": {"ports": VOICES, "env": {"PLAY": "whose"}}}}
+
+
+class OldClients:
+    """Players of a lobby, one at each of its ports, who do not stop when it ends. `with` them."""
+
+    def __init__(self, addresses: list[tuple[str, int]]) -> None:
+        self.answers = 0
+        self.rounds = 0
+        self._sockets = [socket.socket(type=socket.SOCK_DGRAM) for _ in addresses]
+        for player, address in zip(self._sockets, addresses, strict=True):
+            player.connect(address)
+            player.setblocking(False)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._talk)
+
+    def _talk(self) -> None:
+        while not self._is_over.wait(0.01):
+            for player in self._sockets:
+                # Nobody is there, as a closed port says.
+                with contextlib.suppress(ConnectionError, BlockingIOError):
+                    player.send(b"old")
+                with contextlib.suppress(ConnectionError, BlockingIOError):
+                    self.answers += bool(player.recv(100))
+            self.rounds += 1
+
+    def __enter__(self) -> OldClients:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        for player in self._sockets:
+            player.close()
+
+    async def are_silent(self) -> None:
+        """Returns when nothing has come for some rounds: what was under way has arrived."""
+
+        async def nothing_came() -> bool:
+            answers, rounds = self.answers, self.rounds
+            while self.rounds < rounds + 10:
+                await asyncio.sleep(0.01)
+            return self.answers == answers
+
+        await eventually(nothing_came)
+
+
+async def test_the_ports_of_a_lobby_are_nobodys_for_a_while_whatever_is_killed_meanwhile(
+    crowded_house: House, foreigners: list[Foreigner]
+) -> None:
+    edge_lock = crowded_house.data_dir / "edge" / "LOCK"
+    async with troubled(crowded_house, **TALK) as game:
+        first = await game.found(PLAIN, tags={"n": "first"})
+        old = {address_of(port) for port in first["ports"].values()}
+        assert len(old) == MANY
+        with OldClients(sorted(old)) as clients:
+            await eventually(lambda: heard(clients, 2 * MANY))
+            await game.remove(first["lobby"]["lobby_id"])
+            await game.over(first["lobby"]["lobby_id"])
+            await eventually(lambda: are_closed(old))
+            await clients.are_silent()
+            os.kill(int(edge_lock.read_text()), signal.SIGKILL)
+            await kill(game, "data")
+            await clients.are_silent()
+            answers = clients.answers
+            later = await asyncio.gather(
+                *(game.found(PLAIN, tags={"n": str(n)}) for n in range(LATER))
+            )
+            given = [address_of(port) for one in later for port in one["ports"].values()]
+            assert len(set(given)) == LATER * MANY
+            assert {number for _, number in given} < foreigners[1].free
+            assert old.isdisjoint(given)
+            for address in given:
+                assert (await asyncio.to_thread(answered, address)).endswith(b" hello")
+            await clients.are_silent()
+            assert clients.answers == answers, "who played in the first lobby reached another"
+
+
+async def heard(clients: OldClients, count: int) -> bool:
+    return clients.answers >= count
+
+
+async def are_closed(addresses: set[tuple[str, int]]) -> bool:
+    """Whether nobody has any of these datagram ports: edge-guard has let them go."""
+    for address in addresses:
+        with socket.socket(type=socket.SOCK_DGRAM) as tried:
+            try:
+                tried.bind(address)
+            except OSError:
+                return False
+    return True
 
 
 # Ranges of ports ----------------------------------------------------------------------------------

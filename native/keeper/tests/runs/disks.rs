@@ -23,8 +23,17 @@ impl Disk {
     }
 
     fn run(&self, script: &str) -> Run {
+        self.run_with(script, &[])
+    }
+
+    fn run_with(&self, script: &str, more: &[&str]) -> Run {
         let folder = TempDir::new_in(self.place.path()).expect("a folder");
-        Run::of(NONE, folder, &["/bin/sh", "-c", script], &["log_bytes_max=67108864"])
+        Run::of(NONE, folder, &["/bin/sh", "-c", script], &[&["log_bytes_max=67108864"], more].concat())
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let about = rustix::fs::statvfs(self.place.path()).expect("a disk");
+        about.f_bavail * about.f_frsize
     }
 
     /// Takes all that is left, and says where.
@@ -42,6 +51,16 @@ impl Drop for Disk {
         let _ = unmount(self.place.path(), UnmountFlags::DETACH);
     }
 }
+
+/// Numbers in lines of the keeper that say so of lines.
+fn told(log: &[String], what: &str) -> Vec<u64> {
+    let number = |line: &String| line.strip_prefix("e [")?.strip_suffix(what)?.parse().ok();
+    log.iter().filter_map(number).collect()
+}
+
+const LEFT_OUT: &str = " lines left out for want of disk space]";
+/// What one keeper may take of the reserve between two looks, and its files beside the log.
+const BLIND_BYTES: u64 = 256 << 10;
 
 fn mark(path: &Path) -> String {
     format!("echo {} >&2; : > {}", "x".repeat(9), path.display())
@@ -81,6 +100,53 @@ fn a_program_never_waits_for_a_disk_that_is_full_and_what_was_lost_is_counted() 
     let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
     assert!(lost > 0, "{:?}", log.last());
     assert_eq!(kept + lost, 3_000_001);
+}
+
+#[test]
+fn a_log_stops_at_the_reserve_goes_on_above_it_and_says_once_how_much_was_left_out() {
+    if !needs_root("a small disk") {
+        return;
+    }
+    let disk = Disk::of_bytes(16 << 20);
+    let reserve = 6 << 20;
+    let outside = tempfile::tempdir().expect("a folder");
+    let (wrote, go) = (outside.path().join("wrote"), outside.path().join("go"));
+    let script = format!(
+        "echo first; yes | head -n 3000000; {}; until [ -e {} ]; do sleep 0.01; done; echo after",
+        mark(&wrote),
+        go.display()
+    );
+    let ballast = disk.place.path().join("ballast");
+    fs::write(&ballast, vec![0; 4 << 20]).expect("ballast");
+    let run = disk.run_with(&script, &[&format!("reserve_bytes={reserve}")]).begun();
+    until(|| wrote.exists(), "it writes as if there was no disk");
+    // What is left out is no part of the disk, so what is free is what was left.
+    assert!(disk.free_bytes() >= reserve - BLIND_BYTES, "{} of {reserve} are free", disk.free_bytes());
+    assert!(run.log_bytes() > 4 << 20, "up to the reserve it is written");
+    fs::remove_file(ballast).expect("room again");
+    until(|| !told(&run.log(), LEFT_OUT).is_empty(), "it is told while the program is silent");
+    fs::write(&go, "").expect("told");
+    assert_eq!(run.ended()["exit_code"], "0");
+    let log = run.log();
+    assert_eq!(log.last().map(String::as_str), Some("o after"));
+    let left_out = told(&log, LEFT_OUT);
+    assert_eq!(left_out.len(), 1, "{left_out:?}");
+    let kept = log.iter().filter(|line| ["o y", "e xxxxxxxxx"].contains(&line.as_str())).count() as u64;
+    // Where the disk is slower than the pipe some are lost on the way to it.
+    let lost: u64 = told(&log, " lines lost: the disk took no more]").iter().sum();
+    assert_eq!(kept + lost + left_out[0], 3_000_001);
+}
+
+#[test]
+fn below_the_reserve_a_run_begins_ends_at_once_and_says_at_its_end_what_was_left_out() {
+    if !needs_root("a small disk") {
+        return;
+    }
+    let disk = Disk::of_bytes(4 << 20);
+    let run = disk.run_with("echo one; echo two >&2; exit 3", &["reserve_bytes=8388608"]).begun();
+    assert_eq!(run.ended()["exit_code"], "3");
+    assert_eq!(told(&run.log(), LEFT_OUT), [2]);
+    assert_eq!(run.log().len(), 1, "{:?}", run.log());
 }
 
 #[test]

@@ -1,0 +1,107 @@
+"""When a server started is told, also of one that was over before anybody wrote that it runs (decisions 6.1)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.control.changes import now_ms
+from pyservice.control.server_runs import ServerRuns
+from pyservice.control.servers import told
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.pb.hosting.v1 import servers_pb2 as pb
+from pyservice.runtime.orders import End
+from pyservice.storage import servers
+from pyservice.storage.database import Database, open_database
+from tests.control.fed import IDS, Source
+from tests.databases import KINDS, Databases
+
+pytestmark = pytest.mark.anyio
+
+STARTED_MS: Final = 1_700_000_000_123
+
+
+class DataPlane:
+    """It hears that a lease is over."""
+
+    async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None:
+        raise AssertionError(request)
+
+    async def leased_servers(self) -> Sequence[str]:
+        return []
+
+    async def end_lease(self, server_id: str) -> None:
+        return
+
+
+class Desk:
+    """Records of servers of one namespace."""
+
+    def __init__(self, database: Database, namespace_id: str) -> None:
+        self.runs = ServerRuns(database, DataPlane(), lambda: None)
+        self._database = database
+        self._namespace_id = namespace_id
+
+    async def server(self) -> str:
+        """A new one."""
+        server_id = IDS.new()
+        row = {
+            "server_id": server_id,
+            "namespace_id": self._namespace_id,
+            "build_id": IDS.new(),
+            "record": pb.Server(id=server_id).SerializeToString(),
+            "create_ms": now_ms(),
+            "is_placed": True,
+        }
+        async with self._database.write() as tx:
+            await servers.add(tx, row, {}, ())
+        return server_id
+
+    async def record(self, server_id: str) -> pb.Server:
+        async with self._database.read() as tx:
+            row = await servers.find(tx, self._namespace_id, server_id)
+        assert row is not None
+        return told(row)
+
+
+@pytest.fixture(params=KINDS)
+async def desk(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    async with contextlib.AsyncExitStack() as stack:
+        database = open_database(databases.url(request.param), tmp_path)
+        stack.push_async_callback(database.close)
+        source = Source(database)
+        await source.prepare()
+        namespace_id = await source.namespace()
+        yield Desk(database, namespace_id)
+
+
+async def test_one_that_was_over_before_it_was_told_to_run_has_its_start(desk: Desk) -> None:
+    server_id = await desk.server()
+    await desk.runs.over(server_id, End("exited", 7, started_ms=STARTED_MS))
+    record = await desk.record(server_id)
+    assert (record.status, record.exit_code, record.started_at) == ("destroyed", 7, STARTED_MS)
+    assert record.destroyed_at > STARTED_MS
+    await desk.runs.over(server_id, End("lost"))
+    assert await desk.record(server_id) == record, "the first that is told counts"
+
+
+async def test_the_start_that_was_told_first_stays(desk: Desk) -> None:
+    server_id = await desk.server()
+    await desk.runs.running(server_id)
+    started_at = (await desk.record(server_id)).started_at
+    await desk.runs.over(server_id, End("exited", 0, started_ms=STARTED_MS))
+    assert (await desk.record(server_id)).started_at == started_at > STARTED_MS
+
+
+async def test_one_that_never_ran_has_no_start(desk: Desk) -> None:
+    server_id = await desk.server()
+    await desk.runs.over(server_id, End("exec_failed", message="There is no such program."))
+    record = await desk.record(server_id)
+    assert record.status == "failed"
+    assert not record.HasField("started_at")

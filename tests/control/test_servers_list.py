@@ -1,0 +1,152 @@
+"""Lists of servers that are longer than a page, followed to their end over both doors (contract, "Dynamic servers")."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from pyservice.control.servers import PAGE
+from tests import programs
+from tests.control.test_servers import Servers
+from tests.databases import KINDS, Databases
+from tests.household import Developer, House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+COUNT: Final = 2 * PAGE + 3
+FULL, OVER = {"shelf": "full"}, {"shelf": "over"}
+"""Tags of as many servers as a page has, and of one more."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("lists")
+    with running(House(folder, databases.url(request.param), runtime=programs.SETTINGS)) as made:
+        yield made
+
+
+@dataclass
+class Shelf:
+    """Servers of one environment, whose programs have ended; oldest first."""
+
+    game_id: str
+    token: str
+    build_id: str
+    ids: list[str]
+    tags: dict[str, dict[str, str]]
+
+    def newest(self, **tags: str) -> list[str]:
+        """Those that have all of the tags."""
+        return [one for one in self.ids[::-1] if tags.items() <= self.tags[one].items()]
+
+
+_SHELVES: Final[dict[House, Shelf]] = {}
+"""So many are made once for a service."""
+
+
+async def filled(servers: Servers) -> Shelf:
+    """Real servers, of a program that ends at once."""
+    servers.build_id = await servers.build(programs.server_archive("true"))
+    shelf = Shelf(servers.game_id, servers.token, servers.build_id, [], {})
+    for number in range(COUNT):
+        tags = {"all": "yes", "parity": str(number % 2)}
+        if number % 2:
+            tags |= OVER
+        elif number < 2 * PAGE:
+            tags |= FULL
+        server_id = (await servers.create(tags=tags, network={"ports": {}}))["id"]
+        shelf.ids.append(server_id)
+        shelf.tags[server_id] = tags
+
+    async def over() -> bool:
+        return not (await servers.good("list_servers"))["servers"]
+
+    await eventually(over)
+    return shelf
+
+
+@pytest.fixture(params=["http", "grpc"])
+async def back(house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+    door = house.door(request.param)
+    developer = Developer(house, door)
+    if house not in _SHELVES:
+        game_id = await developer.game()
+        first = Servers(developer, game_id, await developer.service_token(game_id))
+        first.made = []
+        _SHELVES[house] = await filled(first)
+    made = Servers(developer, _SHELVES[house].game_id, _SHELVES[house].token)
+    made.made, made.build_id = [], _SHELVES[house].build_id
+    yield made
+    await door.close()
+
+
+@pytest.fixture
+def shelf(house: House, back: Servers) -> Shelf:
+    return _SHELVES[house]
+
+
+async def pages(back: Servers, **fields: Any) -> list[list[str]]:
+    """Ids, page by page, to the end."""
+    found: list[list[str]] = []
+    begin: dict[str, str] = {}
+    while begin or not found:
+        answer = await back.good("list_servers", include_destroyed=True, **begin, **fields)
+        found.append([one["id"] for one in answer["servers"]])
+        begin = {"cursor": answer["cursor"]} if "cursor" in answer else {}
+    return found
+
+
+def flat(found: list[list[str]]) -> list[str]:
+    return [one for page in found for one in page]
+
+
+async def test_a_list_comes_in_pages_of_64_newest_first_each_server_once(
+    back: Servers, shelf: Shelf
+) -> None:
+    found = await pages(back)
+    assert [len(page) for page in found] == [64, 64, len(shelf.ids) - 128]
+    assert flat(found) == shelf.newest()
+
+
+async def test_pages_have_those_with_all_of_the_tags_and_no_others(
+    back: Servers, shelf: Shelf
+) -> None:
+    found = await pages(back, tags_json='{"parity": "0", "all": "yes"}')
+    assert flat(found) == shelf.newest(parity="0")
+    assert [len(page) for page in found] == [64, len(shelf.newest(parity="0")) - 64]
+    assert await pages(back, tags_json='{"parity": "0", "all": "no"}') == [[]]
+
+
+async def test_a_page_that_is_just_full_is_the_last_one_and_one_server_more_has_a_page(
+    back: Servers, shelf: Shelf
+) -> None:
+    assert [len(shelf.newest(**FULL)), len(shelf.newest(**OVER))] == [64, 65]
+    assert await pages(back, tags_json='{"shelf": "full"}') == [shelf.newest(**FULL)]
+    over = shelf.newest(**OVER)
+    assert await pages(back, tags_json='{"shelf": "over"}') == [over[:64], over[64:]]
+
+
+async def test_what_is_made_between_two_pages_moves_none_and_those_that_live_are_told_apart(
+    back: Servers, shelf: Shelf
+) -> None:
+    before = shelf.newest()
+    first = await back.good("list_servers", include_destroyed=True)
+    assert first["cursor"] == before[63]
+    sleeper = await back.build(programs.server_archive("sleep", "3600"))
+    made = await back.create(runtime={"build": sleeper}, tags={"all": "yes"}, network={"ports": {}})
+    shelf.ids.append(made["id"])
+    shelf.tags[made["id"]] = {"all": "yes"}
+    second = await back.good("list_servers", include_destroyed=True, cursor=first["cursor"])
+    assert [one["id"] for one in second["servers"]] == before[64:128]
+    live = await back.good("list_servers", tags_json='{"all": "yes"}')
+    assert ([one["id"] for one in live["servers"]], "cursor" in live) == ([made["id"]], False)
+    await back.good("destroy_server", server_id=made["id"], override_kill_timeout=0)
+    await back.until(made["id"], "destroyed")
+    assert (await back.good("list_servers"))["servers"] == []

@@ -1,0 +1,128 @@
+"""Limits that the kernel keeps for runs (decisions 6.6): memory and processors as the size of a run says, in either
+layout of control groups. Where no group can be made, these are skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.orders import Order, Resources
+from tests.runtime.node import Place, until
+
+pytestmark = pytest.mark.anyio
+
+LEAKS = "x=x; while :; do x=$x$x; done"
+"""Twice as much again and again."""
+
+
+class Groups:
+    """Those of the runs of a place."""
+
+    def __init__(self, found: ControlGroups) -> None:
+        assert found.memory is not None
+        assert found.cpu is not None
+        self.parents = {"memory": found.memory, "cpu": found.cpu}
+        self._is_unified = found.is_unified
+
+    def limits(self, order: Order) -> tuple[int, int]:
+        """Bytes of memory; and shares of processors, in thousandths of what one has."""
+        if self._is_unified:
+            memory, weight = self._text(order, "memory.max"), self._text(order, "cpu.weight")
+            return int(memory), int(weight) * 10
+        memory = self._text(order, "memory.limit_in_bytes")
+        return int(memory), round(int(self._text(order, "cpu.shares")) / 1.024)
+
+    def inside(self, order: Order, controller: str) -> set[int]:
+        """Processes."""
+        return {int(pid) for pid in self._text(order, "cgroup.procs", controller).split()}
+
+    def oom_kills(self, order: Order) -> int:
+        name = "memory.events" if self._is_unified else "memory.oom_control"
+        lines = dict(line.split() for line in self._text(order, name).splitlines())
+        return int(lines["oom_kill"])
+
+    def _text(self, order: Order, name: str, controller: str | None = None) -> str:
+        parent = self.parents[controller or name.split(".")[0]]
+        return (parent / order.id / name).read_text().strip()
+
+
+@pytest.fixture
+async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
+    """The place has its limits from the kernel."""
+    found = ControlGroups.find(tmp_path)
+    if found.unenforced:
+        pytest.skip("; ".join(found.unenforced))
+    await place.drop()
+    place.node = dataclasses.replace(place.node, groups=found)
+    await place.start()
+    made = Groups(found)
+    yield made
+    await place.supervisor.end_all()
+    # A parent goes with the last of its groups.
+    assert [path for path in made.parents.values() if path.exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "limits"),
+    [
+        (Resources(100, 48), (48 << 20, 100)),
+        (Resources(500, 256), (256 << 20, 500)),
+        (Resources(2_000, 1_024), (1 << 30, 2_000)),
+    ],
+)
+async def test_a_run_and_all_that_it_starts_is_in_a_group_with_the_limits_of_its_size(
+    place: Place, groups: Groups, resources: Resources, limits: tuple[int, int]
+) -> None:
+    script = "sleep 3600 & echo $!; exec sleep 3600"
+    order = await place.running(script, resources=resources)
+    child = int((await place.lines(order, 1))[0])
+    assert groups.limits(order) == limits
+    for controller in groups.parents:
+        assert groups.inside(order, controller) == {place.pid_of(order), child}
+    # The keeper is ours: it counts for nobody's limit, and outlives what the kernel ends.
+    assert place.keeper_of(order) not in groups.inside(order, "memory")
+    place.supervisor.end(order.id, 0)
+    await place.ear.end(order.id)
+
+
+async def test_runs_of_two_sizes_have_groups_of_their_own(place: Place, groups: Groups) -> None:
+    small = await place.running(resources=Resources(100, 32))
+    large = await place.running(resources=Resources(1_000, 512))
+    assert (groups.limits(small), groups.limits(large)) == ((32 << 20, 100), (512 << 20, 1_000))
+    assert not groups.inside(small, "memory") & groups.inside(large, "memory")
+    place.supervisor.end(small.id, 0)
+    await place.ear.end(small.id)
+    parent = groups.parents["memory"]
+    await until(lambda: [path.name for path in parent.iterdir() if path.is_dir()] == [large.id])
+
+
+async def test_a_program_that_leaks_is_ended_by_the_kernel_and_nobody_watches_its_memory(
+    place: Place, groups: Groups
+) -> None:
+    # Until its end is heard its group stays, with what the kernel counted.
+    place.ear.deaf.add("over")
+    order = place.want(LEAKS, resources=Resources(500, 32))
+    await until(lambda: "over" in place.ear.tries)
+    assert groups.oom_kills(order) == 1
+    spec = (place.of(order).path / "spec").read_bytes().split(b"\0")
+    watched = [record for record in spec if record.startswith(b"memory_max_bytes=")]
+    assert watched in ([], [b"memory_max_bytes=0"])
+    place.ear.deaf.clear()
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("out_of_memory", 128 + 9)
+
+
+async def test_what_leaks_in_one_run_leaves_the_others_alone(place: Place, groups: Groups) -> None:
+    well = await place.running(resources=Resources(100, 32))
+    leaking = place.want(LEAKS, resources=Resources(100, 32))
+    assert (await place.ear.end(leaking.id)).reason == "out_of_memory"
+    os.kill(place.pid_of(well), 0)
+    assert groups.oom_kills(well) == 0
+    place.supervisor.end(well.id, 0)
+    await place.ear.end(well.id)

@@ -1,0 +1,190 @@
+"""Which logs of ended runs give way when the disk is short or there are too many of them, and which never do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.app.runtime import KEEPER
+from pyservice.runtime import ended_runs
+from pyservice.runtime.ended_runs import EndedRuns, is_short
+from pyservice.runtime.keeper import Folder, Spec
+from pyservice.runtime.orders import Order
+from pyservice.runtime.process import TOLD
+from tests.runtime.node import Place, open_place, until
+
+pytestmark = pytest.mark.anyio
+
+HOUR_S: Final = 3_600.0
+SAYS: Final = "logs of ended game servers are removed before their 7 days"
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """With builds of its own."""
+    async with open_place(tmp_path, tmp_path / "builds") as made:
+        yield made
+
+
+async def ended(place: Place, *ages_s: float) -> list[Order]:
+    """Runs whose ends were told so long ago."""
+    orders = [place.want("echo said") for _ in ages_s]
+    for order in orders:
+        await place.ear.end(order.id)
+    await until(lambda: not {order.id for order in orders} & set(place.supervisor.runs))
+    for order, age_s in zip(orders, ages_s, strict=True):
+        then = time.time() - age_s
+        os.utime(place.of(order).path / TOLD, (then, then))
+    return orders
+
+
+def kept(place: Place, orders: list[Order]) -> list[int]:
+    return [at for at, order in enumerate(orders) if place.of(order).path.exists()]
+
+
+def servers(place: Place) -> Path:
+    return place.folder / "servers"
+
+
+async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
+    runs = await place.running("echo said; exec sleep 3600")
+    await place.drop()
+    left = 2
+
+    def has_too_little() -> bool:
+        return len(kept(place, orders)) > left
+
+    tidied = EndedRuns(servers(place), has_too_little)
+    await tidied.tidy()
+    assert kept(place, orders) == [1, 3]
+    left = 1
+    await tidied.tidy()
+    assert kept(place, orders) == [1]
+    assert await place.lines(orders[1], 1) == ["said"]
+    assert await place.lines(runs, 1) == ["said"]
+    assert capsys.readouterr().out.count(SAYS) == 1
+    # The next time is another one.
+    await tidied.tidy()
+    left = 0
+    await tidied.tidy()
+    assert kept(place, orders) == []
+    assert capsys.readouterr().out.count(SAYS) == 1
+
+
+async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_now(
+    place: Place,
+) -> None:
+    old, new = await ended(place, HOUR_S, 0)
+    untold = place.want("echo said")
+    place.ear.deaf.add("over")
+    runs = await place.running("echo said; exec sleep 3600")
+    await until(lambda: place.supervisor.runs[untold.id].state == "ended")
+    for order in (runs, untold):
+        for path in (place.of(order).path, *place.of(order).path.iterdir()):
+            os.utime(path, (0, 0), follow_symlinks=False)
+    place.is_disk_full = True
+    # With a pass of its own at the start.
+    await place.drop()
+    await place.start()
+    await until(lambda: not place.of(old).path.exists())
+    await place.supervisor._tidy()
+    for order in (new, untold, runs):
+        assert await place.lines(order, 1) == ["said"]
+
+
+async def test_of_more_than_so_many_the_oldest_go_however_much_room_there_is(place: Place) -> None:
+    orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 0)
+    await place.drop()
+    await EndedRuns(servers(place), lambda: False, 3).tidy()
+    assert kept(place, orders) == [1, 3, 5]
+    await EndedRuns(servers(place), lambda: False).tidy()
+    assert kept(place, orders) == [1, 3, 5]
+
+
+async def test_a_folder_whose_removal_was_cut_off_is_still_one_that_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [order] = await ended(place, HOUR_S)
+    await place.drop()
+
+    class CutOff(BaseException):
+        pass
+
+    def cut_off(path: Path) -> None:
+        raise CutOff
+
+    with monkeypatch.context() as until_then:
+        until_then.setattr(ended_runs, "remove_tree", cut_off)
+        with pytest.raises(CutOff):
+            await EndedRuns(servers(place), lambda: True).tidy()
+    await place.start()
+    assert not place.supervisor.runs
+    assert (place.of(order).path / TOLD).exists()
+    await EndedRuns(servers(place), lambda: True).tidy()
+    assert not place.of(order).path.exists()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB and 400 inodes."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a small file system")
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    options = "size=8m,nr_inodes=400,mode=755"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(mounted)], check=True)
+    yield mounted
+    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+async def test_a_disk_is_short_of_space_below_the_reserve_and_of_inodes_below_a_twentieth(
+    disk: Path,
+) -> None:
+    assert not is_short(disk, 4 << 20)
+    assert is_short(disk, 16 << 20)
+    (disk / "ballast").write_bytes(bytes(5 << 20))
+    assert is_short(disk, 4 << 20)
+    assert not is_short(disk, 0)
+    (disk / "ballast").unlink()
+    for number in range(370):
+        (disk / str(number)).touch()
+    assert not is_short(disk, 4 << 20)
+    for number in range(370, 390):
+        (disk / str(number)).touch()
+    assert is_short(disk, 4 << 20)
+
+
+async def test_what_is_laid_out_here_tells_its_keeper_of_the_reserve(disk: Path) -> None:
+    folder = Folder(disk / "one")
+    script = "yes | head -n 1000000; echo end >&2"
+    folder.prepare(Spec("one", ["/bin/sh", "-c", script], Path("/"), reserve_bytes=5 << 20))
+    assert folder.start(KEEPER)
+
+    def has_ended() -> bool:
+        state = folder.state()
+        return state is not None and state.status == "ended"
+
+    await until(has_ended)
+    about = os.statvfs(disk)
+    assert about.f_bavail * about.f_frsize > (5 << 20) - (256 << 10)
+    *_, last = folder.lines()
+    assert last.stream == "std_err"
+    assert last.text.endswith(" lines left out for want of disk space]")
+
+
+async def test_game_servers_of_a_node_leave_its_reserve_to_others(place: Place) -> None:
+    place.node = replace(place.node, reserve_bytes=1 << 60)
+    await place.anew()
+    order = place.want("echo one; echo two; exit 3")
+    assert (await place.ear.end(order.id)).exit_code == 3
+    assert await place.lines(order, 1) == ["[2 lines left out for want of disk space]"]

@@ -1,0 +1,261 @@
+"""A start that hangs has an end: by its deadline or by a stop, with a reason, and nothing of it runs on
+(docs/servers.md).
+
+What hangs is real: a keeper or the process that is to become the program opens a FIFO that nobody else opens, or what
+starts keepers is suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.runtime import nursery, runs
+from pyservice.runtime.builds import Source
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.keeper import Folder
+from pyservice.runtime.orders import End, Order
+from tests.leftovers import pids_of
+from tests.runtime.node import CAPACITY, SHELL, Place, is_alive, nursery_of, until
+from tests.runtime.store import Store
+
+pytestmark = pytest.mark.anyio
+
+NOT_BEGUN: Final = End("exec_failed", message=runs.NOT_BEGUN)
+MOMENTS_S: Final = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+
+
+def before_its_record(folder: Folder) -> None:
+    """Its keeper hangs on what it reads."""
+    (folder.path / "spec").unlink()
+    os.mkfifo(folder.path / "spec")
+
+
+def before_its_program(folder: Folder) -> None:
+    """What is about to be the program hangs on what it opens."""
+    os.mkfifo(folder.path / "hangs")
+    with (folder.path / "spec").open("ab") as spec:
+        spec.write(b"cgroup=" + os.fsencode(folder.path / "hangs") + b"\0")
+
+
+HANGS: Final = (before_its_record, before_its_program)
+Hang = Callable[[Folder], None]
+
+
+async def laid_out(place: Place) -> Order:
+    """One that a service left before it started it; another service is there."""
+    place.ear.stuck.add("placed")
+    order = place.want()
+    await until(lambda: "placed" in place.ear.tries)
+    await place.anew()
+    return order
+
+
+async def hanging(place: Place, hang: Hang) -> tuple[Order, list[int]]:
+    """One that is being started, and the processes that hang."""
+    order = await laid_out(place)
+    hang(place.of(order))
+    place.supervisor.want(order)
+    count = 1 if hang is before_its_record else 2
+    await until(lambda: len(place.of(order).holders()) == count)
+    assert place.supervisor.runs[order.id].state == "starting"
+    return order, place.of(order).holders()
+
+
+async def is_over(place: Place, order: Order, pids: list[int]) -> None:
+    """Nothing of it is left but its log, and others are started as ever."""
+    await until(lambda: order.id not in place.supervisor.runs)
+    assert not any(is_alive(pid) for pid in pids)
+    assert place.ear.of(order.id) == ["placed", "over"]
+    assert place.supervisor.room.free == CAPACITY
+    assert place.of(order).path.exists() == place.of(order).was_started()
+    await place.running()
+
+
+@pytest.mark.parametrize("hang", HANGS)
+async def test_a_start_that_hangs_is_over_at_its_deadline(
+    place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
+) -> None:
+    monkeypatch.setattr(runs, "STARTING_S", 0.5)
+    order, pids = await hanging(place, hang)
+    assert await place.ear.end(order.id) == NOT_BEGUN
+    await is_over(place, order, pids)
+
+
+@pytest.mark.parametrize("hang", HANGS)
+async def test_a_stop_is_heard_by_a_start_that_hangs(
+    place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
+) -> None:
+    monkeypatch.setattr(runs, "DEAF_S", 0.1)
+    order, pids = await hanging(place, hang)
+    place.supervisor.end(order.id, 0)
+    assert await place.ear.end(order.id) == End("stopped")
+    await is_over(place, order, pids)
+
+
+async def test_a_stop_is_heard_when_the_next_service_finds_a_start_that_hangs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "DEAF_S", 0.1)
+    order, pids = await hanging(place, before_its_program)
+    await place.anew()
+    place.supervisor.end(order.id, 0)
+    end = await place.ear.end(order.id)
+    assert end == End("lost", message="its keeper is gone and told no end")
+    assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_one_that_ended_by_its_deadline_is_not_begun_by_the_next_service(
+    place: Place,
+) -> None:
+    order = await laid_out(place)
+    place.of(order).withdraw()
+    place.supervisor.want(order)
+    assert await place.ear.end(order.id) == NOT_BEGUN
+    assert place.ear.of(order.id) == ["over"]
+    await until(lambda: not place.of(order).path.exists())
+
+
+# What starts keepers is deaf ----------------------------------------------------------------------
+
+
+async def asked_of_the_deaf(place: Place) -> tuple[Order, int]:
+    """One that is asked of what starts keepers, which does nothing."""
+    deaf = nursery_of(place)
+    os.kill(deaf, signal.SIGSTOP)
+    order = place.want()
+    await until(lambda: "placed" in place.ear.of(order.id))
+    await until(lambda: place.supervisor.runs[order.id].state == "starting")
+    return order, deaf
+
+
+async def test_a_stop_is_heard_while_what_starts_keepers_is_deaf(place: Place) -> None:
+    order, deaf = await asked_of_the_deaf(place)
+    place.supervisor.end(order.id, 0)
+    assert await place.ear.end(order.id) == End("stopped")
+    await until(lambda: not place.of(order).path.exists())
+    os.kill(deaf, signal.SIGCONT)
+    await place.running()
+    assert nursery_of(place) == deaf, "it had only to catch up"
+    assert not place.of(order).path.exists(), "and began nothing that nobody wants"
+
+
+async def test_what_starts_keepers_and_answers_nothing_is_replaced(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nursery, "DEAF_S", 0.1)
+    order, deaf = await asked_of_the_deaf(place)
+    other = place.want()
+    await until(lambda: "placed" in place.ear.of(other.id))
+    place.supervisor.end(order.id, 0)
+    await place.ear.told(other.id, "running")
+    assert not is_alive(deaf)
+    assert await place.ear.end(order.id) == End("stopped")
+
+
+# Whatever moment it is ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_s", MOMENTS_S)
+async def test_a_deadline_in_whatever_moment_leaves_one_that_runs_or_one_that_is_over(
+    place: Place, monkeypatch: pytest.MonkeyPatch, after_s: float
+) -> None:
+    order = await laid_out(place)
+    monkeypatch.setattr(runs, "STARTING_S", after_s + 0.001)
+    place.supervisor.want(order)
+    await until(lambda: {"running", "over"} & set(place.ear.of(order.id)))
+    if "over" in place.ear.of(order.id):
+        assert (await place.ear.end(order.id)).reason in ("exec_failed", "lost")
+        await until(lambda: not list(_kept(place, order)))
+    else:
+        assert is_alive(place.pid_of(order))
+        assert place.of(order).is_kept()
+
+
+@pytest.mark.parametrize("after_s", MOMENTS_S)
+async def test_a_stop_in_whatever_moment_leaves_nothing_that_runs(
+    place: Place, after_s: float
+) -> None:
+    order = await laid_out(place)
+    place.supervisor.want(order)
+    await asyncio.sleep(after_s)
+    place.supervisor.end(order.id, 0)
+    assert (await place.ear.end(order.id)).reason == "stopped"
+    await until(lambda: order.id not in place.supervisor.runs)
+    assert not list(_kept(place, order))
+
+
+def _kept(place: Place, order: Order) -> list[int]:
+    """Keepers of it, and what they keep."""
+    return list(pids_of(place.of(order).path))
+
+
+# Before it is started ----------------------------------------------------------------------------
+
+
+class Silent(Store):
+    """It never says whether there is such a build."""
+
+    async def __call__(self, game_id: str, build_id: str) -> Source:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_build_that_does_not_come_in_time_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "PREPARING_S", 0.05)
+    place.store = Silent()
+    await place.anew()
+    order = place.want(build_id="0192f000-0000-7000-8000-0000000000f2")
+    end = await place.ear.end(order.id)
+    assert end == End("build_unusable", message="the build did not come in time")
+    await until(lambda: order.id not in place.supervisor.runs)
+    assert place.ear.of(order.id) == ["over"]
+    assert place.supervisor.room.free == CAPACITY
+    await place.running(build_id=SHELL)
+
+
+async def test_what_nobody_foresaw_is_told_without_its_text(place: Place) -> None:
+    async def broken(run_id: str, backends: object) -> None:
+        raise RuntimeError(f"{place.folder} is where we are")
+
+    place.ear.placed = broken  # type: ignore[method-assign]
+    end = await place.ear.end(place.want().id)
+    assert end == End(
+        "lost",
+        message="an unforeseen error happened while it was starting: the service's log has it",
+    )
+
+
+# Control groups ----------------------------------------------------------------------------------
+
+
+async def test_a_run_that_never_began_leaves_no_control_group(place: Place) -> None:
+    groups = ControlGroups.find(place.folder)
+    if groups.memory is None:
+        pytest.skip("no control group can be made here")
+    place.node = replace(place.node, groups=groups)
+    await place.anew()
+    place.ear.stuck.add("placed")
+    order = place.want()
+    await until(lambda: "placed" in place.ear.tries)
+    group = groups.memory / order.id
+    assert group.is_dir()
+    place.supervisor.end(order.id)
+    unusable = place.want("echo \0")
+    assert (await place.ear.end(order.id)).reason == "stopped"
+    assert (await place.ear.end(unusable.id)).reason == "exec_failed"
+    await until(lambda: not place.supervisor.runs)
+    assert [path for path in _groups(groups) if path.exists()] == []
+
+
+def _groups(groups: ControlGroups) -> list[Path]:
+    return [parent for parent in (groups.memory, groups.cpu) if parent is not None]

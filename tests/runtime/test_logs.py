@@ -1,0 +1,199 @@
+"""What reading logs costs: each byte once, whatever stream is asked for, and nothing twice for whoever waits.
+
+Bytes are counted as the kernel counts them for this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.runtime.logs import LINES_MAX, LOOKED_BYTES_MAX, Logs
+from tests.runtime.node import Place, until
+
+pytestmark = pytest.mark.anyio
+
+MIB: Final = 1 << 20
+SMALL: Final = MIB // 2
+"""What else a process reads meanwhile, and blocks that overlap by less than a line."""
+TEXT: Final = "x" * 60
+FULL: Final = f"echo early >&2; yes {TEXT} | head -n 1000000; echo late"
+"""More than a log has room for by default, all of it on one stream."""
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    made = Logs()
+    yield made
+    made.close()
+
+
+class Count:
+    bytes = 0
+
+
+@contextmanager
+def read() -> Iterator[Count]:
+    """How much is read within."""
+    count, before = Count(), _read_bytes()
+    yield count
+    count.bytes = _read_bytes() - before
+
+
+def _read_bytes() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def size(path: Path) -> int:
+    return sum(segment.stat().st_size for segment in (path / "log").iterdir())
+
+
+async def test_a_full_log_is_read_once_for_a_silent_stream_and_not_again(
+    place: Place, logs: Logs
+) -> None:
+    order = place.want(FULL)
+    await place.ear.end(order.id)
+    path = place.of(order).path
+    assert size(path) > 60 * MIB
+    with read() as first:
+        told = await logs.newest(path, "std_err")
+    assert (told.lines, told.is_all) == ([], True), "the first line went with the oldest segment"
+    assert first.bytes < size(path) + SMALL
+    with read() as more:
+        for _ in range(20):
+            assert await logs.newest(path, "std_err") == told
+            assert await logs.after(path, "std_err", told.position) == told
+            assert await logs.after(path, "std_err", told.position - 40 * MIB) == told
+    assert more.bytes < MIB
+    with read() as newest:
+        lines = (await logs.newest(path, "std_out")).lines
+    assert [line.text for line in lines] == [*[TEXT] * (LINES_MAX - 1), "late"]
+    assert newest.bytes < SMALL
+
+
+async def test_a_line_of_long_ago_is_found_and_then_known(place: Place, logs: Logs) -> None:
+    order = place.want(f"echo early >&2; yes {TEXT} | head -n 100000")
+    await place.ear.end(order.id)
+    path = place.of(order).path
+    assert size(path) > 7 * MIB
+    for _ in range(3):
+        with read() as count:
+            told = await logs.newest(path, "std_err")
+        assert [line.text for line in told.lines] == ["early"]
+        assert told.position == place.of(order).end()
+    assert count.bytes < SMALL
+    with read() as count:
+        begin = await logs.after(path, "std_err", 0)
+    assert begin == told
+    assert count.bytes < SMALL
+
+
+async def test_a_follower_reads_what_is_new_and_hears_the_line_that_it_waits_for(
+    place: Place, logs: Logs, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    go.mkdir()
+    script = (
+        f"for n in 1 2 3 4 5 6; do yes {TEXT} | head -n 20000;"
+        f" until [ -e {go}/$n ]; do sleep 0.01; done; done; echo heard >&2; exec sleep 3600"
+    )
+    order = place.want(script)
+    folder = place.of(order)
+    before = index = 0
+    with read() as count:
+        for number in range(1, 7):
+            portion_bytes = number * 20_000 * (len(TEXT) + 20)
+
+            def has_come(least: int = portion_bytes) -> bool:
+                return folder.end() >= least
+
+            await until(has_come)
+            for _ in range(10):
+                told = await logs.after(folder.path, "std_err", index)
+                assert told is not None
+                assert not told.lines
+                assert told.position == folder.end()
+                before = told.position
+            (go / str(number)).touch()
+
+        async def heard() -> list[str]:
+            told = await logs.after(folder.path, "std_err", index)
+            assert told is not None
+            return [line.text for line in told.lines]
+
+        while not (lines := await heard()):
+            await asyncio.sleep(0)
+    assert lines == ["heard"]
+    assert before > 9 * MIB
+    assert count.bytes < before + 2 * MIB
+
+
+async def test_readers_take_turns(place: Place, logs: Logs) -> None:
+    full, short = place.want(FULL), place.want("echo here")
+    for order in (full, short):
+        await place.ear.end(order.id)
+    path = place.of(full).path
+    # Places of their own in memory: each of them reads all.
+    others = [path.rename(path.with_name("0"))]
+    for number in range(1, 5):
+        others.append(path.with_name(str(number)))
+        others[-1].symlink_to(others[0])
+    reading = [asyncio.create_task(logs.newest(other, "std_err")) for other in others]
+    await asyncio.sleep(0)
+    told = await logs.newest(place.of(short).path, "std_out")
+    assert [line.text for line in told.lines] == ["here"]
+    assert not any(task.done() for task in reading)
+    await asyncio.gather(*reading)
+
+
+async def test_of_a_log_of_any_length_an_answer_looks_through_so_much_and_the_next_goes_on(
+    place: Place, logs: Logs
+) -> None:
+    place.node = replace(place.node, log_bytes_max=4 * LOOKED_BYTES_MAX)
+    await place.anew()
+    order = place.want(f"yes {TEXT} | head -n 1000000; echo last >&2; yes {TEXT} | head -n 100")
+    await place.ear.end(order.id)
+    path = place.of(order).path
+    assert size(path) > LOOKED_BYTES_MAX + 8 * MIB
+    with read() as count:
+        told = await logs.after(path, "std_err", 0)
+    assert told is not None
+    assert (told.lines, told.is_all) == ([], False)
+    assert LOOKED_BYTES_MAX <= told.position < LOOKED_BYTES_MAX + 8 * MIB
+    assert count.bytes < LOOKED_BYTES_MAX + 8 * MIB
+    rest = await logs.after(path, "std_err", told.position)
+    assert rest is not None
+    assert [line.text for line in rest.lines] == ["last"]
+    assert rest.position == place.of(order).end()
+
+
+async def test_half_a_line_is_not_told_and_nothing_is_lost_when_it_is_whole(
+    tmp_path: Path, logs: Logs
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    first, second = log / f"{0:020}", log / f"{20:020}"
+    # A segment that ends in the middle of a line: the disk took no more.
+    first.write_bytes(b"1 o one\n2 e two\n3 o ")
+    second.write_bytes(b"4 o four\n5 o fi")
+    for stream, texts in (("std_out", ["one", "four"]), ("std_err", ["two"])):
+        newest = await logs.newest(tmp_path, stream)  # type: ignore[arg-type]
+        assert [line.text for line in newest.lines] == texts
+        assert newest.position == 29
+    begin = await logs.after(tmp_path, "std_out", 0)
+    assert begin is not None
+    assert ([line.text for line in begin.lines], begin.position) == (["one", "four"], 29)
+    with second.open("ab") as file:
+        file.write(b"ve\n6 E six\n")
+    for stream, text in (("std_out", "five"), ("std_err", "six")):
+        page = await logs.after(tmp_path, stream, 29)  # type: ignore[arg-type]
+        assert page is not None
+        assert [line.text for line in page.lines] == [text]
+    newest = await logs.newest(tmp_path, "std_err")
+    assert [(line.text, line.goes_on) for line in newest.lines] == [("two", False), ("six", True)]

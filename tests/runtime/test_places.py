@@ -1,0 +1,161 @@
+"""Ports that processes bind rest behind each run: nobody whom edge-guard still leads to it reaches another one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.runtime import process_ports
+from pyservice.runtime.orders import End, Order, PortOrder
+from pyservice.runtime.places import REST_S, Places
+from pyservice.runtime.process import ProcessRun
+from tests.runtime.node import Place, until
+
+pytestmark = pytest.mark.anyio
+
+GAME: Final = {"game": PortOrder(is_datagram=True)}
+FEW: Final = 8
+"""Numbers that are all there is: of those that nobody has one is drawn at once."""
+
+
+class Clock:
+    """Stands still."""
+
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> range:
+    """Nobody binds them: it is about who has them by us. Each process that tests has numbers of its own."""
+    first = process_ports.FIRST + os.getpid() % 900 * FEW
+    monkeypatch.setattr(process_ports, "FIRST", first)
+    monkeypatch.setattr(process_ports, "LAST", first + FEW - 1)
+    return range(first, first + FEW)
+
+
+def with_clock(place: Place) -> Clock:
+    """The node's ports rest by this clock from now on."""
+    clock = Clock()
+    place.supervisor.places = Places(has_users=False, monotonic_s=clock)
+    return clock
+
+
+async def number_of(place: Place, order: Order) -> int:
+    [(_, number)] = (await place.ear.told(order.id, "placed")).values()
+    return int(number)
+
+
+async def taken(place: Place, count: int) -> dict[int, Order]:
+    """So many that run, by their ports."""
+    orders = [await place.running(ports=GAME) for _ in range(count)]
+    numbers = {await number_of(place, order): order for order in orders}
+    assert len(numbers) == count
+    return numbers
+
+
+async def ended(place: Place, order: Order) -> None:
+    """And that is told."""
+    place.supervisor.end(order.id, 0)
+    await place.ear.end(order.id)
+    await until(lambda: order.id not in place.supervisor.runs)
+
+
+async def refused(place: Place) -> End:
+    return await place.ear.end(place.want(ports=GAME).id)
+
+
+async def test_a_port_rests_behind_its_run_and_is_drawn_again_afterwards(
+    place: Place, few: range
+) -> None:
+    clock = with_clock(place)
+    running = await taken(place, FEW)
+    assert set(running) == set(few)
+    number, order = running.popitem()
+    await ended(place, order)
+    for passed_s in (0.0, REST_S - 1):
+        clock.now_s += passed_s
+        assert await refused(place) == End("no_ports", message="no port of this node is free")
+    clock.now_s += 1
+    again = await place.running(ports=GAME)
+    assert await number_of(place, again) == number
+    assert (await refused(place)).reason == "no_ports"
+
+
+async def test_who_comes_gets_what_has_rested_and_never_what_rests(
+    place: Place, few: range
+) -> None:
+    with_clock(place)
+    resting = set()
+    for _ in range(FEW - 2):
+        [(number, order)] = (await taken(place, 1)).items()
+        assert number not in resting
+        resting.add(number)
+        await ended(place, order)
+    last = await taken(place, 2)
+    assert set(last) == set(few) - resting
+
+
+async def test_a_port_rests_over_a_service_that_is_started_again(place: Place, few: range) -> None:
+    running = await taken(place, FEW)
+    orders = list(running.items())
+    goes_on, (lately, one), (long_ago, other), (ahead, third) = orders[0], *orders[1:4]
+    for order in (one, other, third):
+        await ended(place, order)
+    await place.drop()
+    now_s = time.time()
+    # One ended a while ago, one before that; the last by a clock that has been set back since.
+    for order, told_s in ((one, -REST_S / 2), (other, -REST_S), (third, 365 * 86_400)):
+        os.utime(place.of(order).path / "told", (now_s + told_s, now_s + told_s))
+    await place.start()
+    again = await place.running(ports=GAME)
+    assert await number_of(place, again) == long_ago
+    for _ in range(2):
+        assert (await refused(place)).reason == "no_ports", (lately, ahead)
+    assert goes_on[1].id in place.supervisor.runs
+
+
+async def test_after_a_start_it_rests_for_what_is_left_of_its_time(
+    place: Place, few: range
+) -> None:
+    [(number, order)] = (await taken(place, 1)).items()
+    await ended(place, order)
+    found = ProcessRun(place.of(order).path)
+    for passed_s, left_s in ((0.0, REST_S), (REST_S - 20, 20.0), (-86_400.0, REST_S)):
+        clock = Clock()
+        places = Places(has_users=False, monotonic_s=clock)
+        then_s = time.time() - passed_s
+        os.utime(found.folder.path / "told", (then_s, then_s))
+        places.found_over(found)
+        others = Order("x", "server", "g", "b", order.resources, ports=_all_but_one())
+        assert number not in {port.number for port in places.draw(others).ports.values()}
+        one = Order("y", "server", "g", "b", order.resources, ports=GAME)
+        clock.now_s += left_s - 5
+        with pytest.raises(process_ports.NoPorts):
+            places.draw(one)
+        clock.now_s += 5
+        assert places.draw(one).ports["game"].number == number
+    assert number in few
+
+
+def _all_but_one() -> dict[str, PortOrder]:
+    return {f"port-{n}": PortOrder(is_datagram=True) for n in range(FEW - 1)}
+
+
+def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> None:
+    """There may be a hundred thousand of them."""
+
+    class Unread(ProcessRun):
+        def placed(self) -> None:
+            raise AssertionError("it was read")
+
+    (tmp_path / "told").touch()
+    then_s = time.time() - REST_S - 1
+    os.utime(tmp_path / "told", (then_s, then_s))
+    Places(has_users=False).found_over(Unread(tmp_path))

@@ -1,0 +1,181 @@
+"""What a game server started goes with it, also when its keeper is killed, where programs have no process ids of their
+own; and nothing goes that is another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
+from pyservice.runtime import remnants
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.isolations import choose
+from pyservice.runtime.orders import End, Order
+from tests.runtime.node import Place, is_alive, until
+
+pytestmark = pytest.mark.anyio
+
+LOST: Final = "its keeper is gone and told no end"
+WAITS: Final = "sleep 3600 & echo $!; wait"
+"""The most usual of all: a script around the server."""
+DAEMON: Final = "setsid sh -c 'echo $$; exec sleep 3600' & wait"
+"""In a session of its own, with what it was told of itself."""
+FORGETFUL: Final = "env -i /bin/sleep 3600 & echo $!; sleep 3600 & echo $!; wait"
+"""It forgets who it is, where it was begun, beside one that does not."""
+FORKS: Final = "sh -c 'echo $$; while :; do sleep 0.01 & wait; done' & wait"
+STRANGER: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
+"""Nothing shows any more whose it is."""
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(place: Place) -> AsyncIterator[None]:
+    """What a test has going on ends with it, all that is below it as well."""
+    yield
+    for run_id in list(place.supervisor.runs):
+        place.supervisor.end(run_id, 0)
+    await until(lambda: not place.supervisor.runs)
+
+
+@pytest.fixture(params=["none", "landlock"])
+async def apart(place: Place, request: pytest.FixtureRequest) -> Place:
+    """The node, where programs have no process ids of their own."""
+    isolation = await choose(request.param, KEEPER, place.folder, SYSTEM_PATHS)
+    if isolation is None:
+        pytest.skip("no Landlock here")
+    place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
+    await place.anew()
+    return place
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Iterator[ControlGroups]:
+    found = ControlGroups.find(tmp_path)
+    if found.memory is None and found.cpu is None:
+        pytest.skip("no control group can be made here")
+    yield found
+    found.remove_others(())
+
+
+async def begun(place: Place, script: str, count: int = 1) -> tuple[Order, list[int]]:
+    """A run, and its processes below the first."""
+    order = await place.running(script)
+    return order, [int(line) for line in await place.lines(order, count)]
+
+
+async def told_lost(place: Place, order: Order) -> End:
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.message) == ("lost", LOST)
+    return end
+
+
+@pytest.mark.parametrize(("script", "count"), [(WAITS, 1), (DAEMON, 1), (FORGETFUL, 2), (FORKS, 1)])
+async def test_nothing_of_it_runs_on_when_its_end_is_told(
+    apart: Place, script: str, count: int
+) -> None:
+    order, below = await begun(apart, script, count)
+    other, others = await begun(apart, script, count)
+    assert all(map(is_alive, [*below, *others]))
+    os.kill(apart.keeper_of(order), signal.SIGKILL)
+    await told_lost(apart, order)
+    assert not any(map(is_alive, below))
+    assert all(map(is_alive, [apart.pid_of(other), *others])), "another one's"
+
+
+async def test_what_ran_on_while_no_service_was_there_is_ended_by_the_next(apart: Place) -> None:
+    order, below = await begun(apart, WAITS)
+    await apart.drop()
+    pid = apart.pid_of(order)
+    os.kill(apart.keeper_of(order), signal.SIGKILL)
+    await until(lambda: not is_alive(pid))
+    assert all(map(is_alive, below)), "the kernel ends no more than the first"
+    await apart.start()
+    await told_lost(apart, order)
+    assert not any(map(is_alive, below))
+
+
+async def test_a_keeper_that_the_service_ends_itself_leaves_nothing(
+    apart: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyservice.runtime.runs.DEAF_S", 0.1)
+    order, below = await begun(apart, WAITS)
+    os.kill(apart.keeper_of(order), signal.SIGSTOP)
+    apart.supervisor.end(order.id, 50)
+    await told_lost(apart, order)
+    assert not any(map(is_alive, below))
+
+
+async def test_who_is_only_found_by_a_control_group_is_found_by_it(
+    apart: Place, groups: ControlGroups
+) -> None:
+    apart.node = replace(apart.node, groups=groups)
+    await apart.anew()
+    order, below = await begun(apart, STRANGER)
+    os.kill(apart.keeper_of(order), signal.SIGKILL)
+    await told_lost(apart, order)
+    assert not any(map(is_alive, below))
+    await until(lambda: not apart.supervisor.runs)
+    parents = [parent for parent in (groups.memory, groups.cpu) if parent is not None]
+    assert not [parent for parent in parents if (parent / order.id).exists()]
+
+
+async def test_who_has_only_the_number_of_its_session_is_not_ended(place: Place) -> None:
+    """Numbers are used again: what is in that session may be anybody's by now."""
+    order, below = await begun(place, WAITS)
+    await place.drop()
+    os.kill(place.keeper_of(order), signal.SIGKILL)
+    for pid in below:
+        os.kill(pid, signal.SIGKILL)
+    await until(lambda: not any(map(is_alive, [place.pid_of(order), *below])))
+    stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env={})
+    try:
+        _pretend(place, order, stranger.pid)
+        await asyncio.to_thread(remnants.end, place.of(order), place.node.groups)
+        await place.start()
+        await told_lost(place, order)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def _pretend(place: Place, order: Order, pid: int) -> None:
+    """The program had this number, which is another's session now."""
+    path = place.of(order).path / "state"
+    path.write_text(path.read_text().replace(f"\npid={place.pid_of(order)}\n", f"\npid={pid}\n"))
+    assert place.pid_of(order) == pid
+
+
+async def test_of_a_run_that_goes_on_or_told_its_end_nothing_is_ended(place: Place) -> None:
+    goes_on, below = await begun(place, WAITS)
+    over = place.want("exit 0")
+    await place.ear.end(over.id)
+    # One that has all that shows whose it is.
+    environment = {"HOME": str(place.of(over).scratch), "HOSTING_SERVER_ID": over.id}
+    stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True, env=environment)
+    try:
+        for order in (goes_on, over):
+            await asyncio.to_thread(remnants.end, place.of(order), place.node.groups)
+        assert all(map(is_alive, below))
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+async def test_it_is_known_by_our_variables_where_the_game_has_its_own_home(place: Place) -> None:
+    order = place.order("sleep 3600 & echo $!; wait", env={"HOME": "/", "TMPDIR": "/"})
+    order = replace(order, own_env={"HOSTING_LOBBY_ID": order.id})
+    place.supervisor.want(order)
+    [below] = map(int, await place.lines(order, 1))
+    os.kill(place.keeper_of(order), signal.SIGKILL)
+    await told_lost(place, order)
+    assert not is_alive(below)

@@ -1,0 +1,196 @@
+"""Builds wait for their turn to be unpacked: few at one time, one of each game, and nothing else of the service waits
+with them (decisions 6.5). Whoever waits can be stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime import builds as builds_module
+from pyservice.runtime.builds import AT_ONCE, Build, Builds, BuildUnusable, Source
+from tests.control.files import tar
+from tests.runtime.node import Place, until
+
+pytestmark = pytest.mark.anyio
+
+
+def build_id(number: int) -> str:
+    return f"0192f000-0000-7000-8000-{number:08d}b11d"
+
+
+class Gated:
+    """Builds that come as far as the test lets them."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def let(self, *build_ids: str) -> None:
+        """All of these comes."""
+        for one in build_ids:
+            self._gate(one).set()
+
+    def _gate(self, one: str) -> asyncio.Event:
+        return self._gates.setdefault(one, asyncio.Event())
+
+    async def __call__(self, game_id: str, build_id: str) -> Source:
+        self.asked.append(build_id)
+        return Source("archive", "none", None, self._blocks(build_id), len(tar()))
+
+    async def _blocks(self, build_id: str) -> AsyncIterator[bytes]:
+        yield tar()[:512]
+        await self._gate(build_id).wait()
+        yield tar()[512:]
+
+
+class Line:
+    """Builds of games, and who waits for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Gated()
+        self.builds = Builds(folder, self.store, 0)
+        self.builds.recover()
+        self._waiting: list[asyncio.Task[Build]] = []
+
+    def ask(self, game_id: str, number: int) -> asyncio.Task[Build]:
+        task = asyncio.create_task(self.builds.unpacked(game_id, build_id(number)))
+        self._waiting.append(task)
+        return task
+
+    async def begun(self, *numbers: int) -> None:
+        """As soon as these were asked for, in this order; others were not."""
+        wanted = [build_id(number) for number in numbers]
+        await until(lambda: len(self.store.asked) >= len(wanted))
+        assert self.store.asked == wanted
+
+    async def close(self) -> None:
+        for task in self._waiting:
+            task.cancel()
+        self.store.let(*self.store.asked)
+        await until(lambda: not self.builds._unpacking)
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+
+
+@pytest.fixture
+async def line(tmp_path: Path) -> AsyncIterator[Line]:
+    made = Line(tmp_path / "builds")
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_few_are_unpacked_at_one_time_and_the_others_come_in_their_order(line: Line) -> None:
+    tasks = [line.ask(f"game {number}", number) for number in range(5)]
+    assert AT_ONCE == 2
+    await line.begun(0, 1)
+    line.store.let(build_id(1))
+    assert list((await tasks[1]).command) == ["./run"]
+    await line.begun(0, 1, 2)
+    line.store.let(*(build_id(number) for number in range(5)))
+    assert all(build.root.is_dir() for build in await asyncio.gather(*tasks))
+    assert line.store.asked == [build_id(number) for number in range(5)]
+
+
+async def test_a_game_with_many_builds_waits_for_itself_and_others_have_their_turn(
+    line: Line,
+) -> None:
+    mine = [line.ask("mine", number) for number in range(6)]
+    await line.begun(0)
+    theirs = line.ask("theirs", 6)
+    await line.begun(0, 6)
+    line.store.let(build_id(6))
+    await theirs
+    assert not any(task.done() for task in mine)
+    line.store.let(*(build_id(number) for number in range(6)))
+    await asyncio.gather(*mine)
+    assert line.store.asked == [build_id(number) for number in (0, 6, 1, 2, 3, 4, 5)]
+
+
+async def test_what_nobody_waits_for_any_more_leaves_the_line(line: Line) -> None:
+    first, second, third = (line.ask("game", number) for number in range(3))
+    beside = line.ask("game", 1)
+    await line.begun(0)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    beside.cancel()
+    await asyncio.gather(beside, return_exceptions=True)
+    line.store.let(build_id(0), build_id(2))
+    await asyncio.gather(first, third)
+    assert line.store.asked == [build_id(0), build_id(2)]
+
+
+async def test_who_asks_when_another_has_just_left_the_line_gets_the_build(line: Line) -> None:
+    first, second = line.ask("game", 0), line.ask("game", 1)
+    await line.begun(0)
+    second.cancel()
+    again = line.ask("game", 1)
+    line.store.let(build_id(0), build_id(1))
+    assert (await first).root != (await again).root
+    assert line.store.asked == [build_id(0), build_id(1)]
+
+
+async def test_what_is_begun_goes_on_for_the_next_who_wants_it(line: Line) -> None:
+    impatient = line.ask("game", 0)
+    await line.begun(0)
+    impatient.cancel()
+    await asyncio.gather(impatient, return_exceptions=True)
+    patient = line.ask("game", 0)
+    line.store.let(build_id(0))
+    assert (await patient).root.is_dir()
+    assert line.store.asked == [build_id(0)]
+
+
+async def test_what_does_not_come_in_time_gives_up_its_place(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds_module, "UNPACKING_S", 0.05)
+    with pytest.raises(BuildUnusable, match="not unpacked within"):
+        await line.ask("game", 0)
+    monkeypatch.undo()
+    line.store.let(build_id(1))
+    assert (await line.ask("game", 1)).root.is_dir()
+
+
+async def test_builds_are_unpacked_without_the_threads_that_others_use(line: Line) -> None:
+    common = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(common)
+    let_go = threading.Event()
+    held = asyncio.ensure_future(asyncio.to_thread(let_go.wait, 60))
+    try:
+        line.store.let(build_id(0))
+        assert (await line.ask("game", 0)).root.is_dir()
+        assert not held.done()
+    finally:
+        let_go.set()
+        await held
+
+
+async def test_a_server_that_waits_for_its_build_is_preparing_and_can_be_stopped(
+    place: Place, tmp_path: Path
+) -> None:
+    store = Gated()
+    await place.drop()
+    place.store, place._builds = store, tmp_path / "builds"  # type: ignore[assignment]
+    await place.start()
+    try:
+        first = place.want(build_id=build_id(0))
+        await until(lambda: store.asked)
+        waits = place.want(build_id=build_id(1))
+        run = place.supervisor.runs[waits.id]
+        await until(lambda: run.state == "preparing")
+        place.supervisor.end(waits.id, 0)
+        end = await place.ear.end(waits.id)
+        assert (end.reason, store.asked) == ("stopped", [build_id(0)])
+        assert place.supervisor.runs[first.id].state == "preparing"
+    finally:
+        store.let(*store.asked)
+        await until(lambda: not place.supervisor.builds._unpacking)
+        place.supervisor.end(first.id, 0)
+        await place.ear.end(first.id)
