@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import io
 import json
 import mmap
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,10 +16,10 @@ from uvicorn.protocols.http import httptools_impl
 
 from pyservice.cdn import places
 from pyservice.cdn.receiving import Reception
-from pyservice.observability.logging import configure_logging
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
+from tests.logs import logged
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -39,10 +38,8 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 @pytest.fixture
 def log_lines() -> Iterator[Callable[[], list[Any]]]:
     """Everything that is logged, as JSON."""
-    stream = io.StringIO()
-    configure_logging(format="json", stream=stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    configure_logging(format="json")
+    with logged() as stream:
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 @contextmanager

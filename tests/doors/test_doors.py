@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -14,8 +13,8 @@ import pytest
 from pyservice.doors import DoorSettings, check_idempotency_key
 from pyservice.doors.limits import Limits, Rate
 from pyservice.errors import ServiceError
-from pyservice.observability.logging import configure_logging
 from pyservice.observability.metrics import RequestMetrics
+from tests.logs import logged
 from tests.patience import PATIENCE_S
 from tests.small_service import (
     CONNECTED,
@@ -246,10 +245,8 @@ async def test_a_call_without_a_token_takes_nothing_from_the_limit(slow_door: Do
 @pytest.fixture
 def log_lines() -> Iterator[Any]:
     """Everything that is logged, as JSON."""
-    stream = io.StringIO()
-    configure_logging(format="json", stream=stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    configure_logging(format="json")
+    with logged() as stream:
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 async def test_an_unexpected_exception_is_logged_and_told_without_its_inside(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyservice.observability.logging import configure_logging, fingerprint, get_logger, scrubbed
+from pyservice.observability.logging import fingerprint, get_logger, scrubbed
+from tests.logs import logged
 
 KINDS = ("cloud", "env", "pub", "dev", "lobby", "player", "link")
 # Put together here: no token literal may stand in the tree.
@@ -19,10 +20,8 @@ TOKENS = {kind: f"{kind}_" + "Ab9-" * 12 for kind in KINDS}
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    made = io.StringIO()
-    configure_logging(format="json", stream=made)
-    yield made
-    configure_logging(format="json")
+    with logged() as made:
+        yield made
 
 
 def lines(stream: io.StringIO) -> list[Any]:
@@ -59,18 +58,14 @@ def test_an_exception_is_logged_with_its_traceback(stream: io.StringIO) -> None:
 
 
 def test_less_than_the_level_is_not_logged() -> None:
-    made = io.StringIO()
-    configure_logging(level="warning", format="json", stream=made)
-    get_logger("pyservice.test").info("chatter")
-    configure_logging(format="json")
+    with logged(level="warning") as made:
+        get_logger("pyservice.test").info("chatter")
     assert made.getvalue() == ""
 
 
 def test_a_terminal_gets_text() -> None:
-    made = io.StringIO()
-    configure_logging(format="console", stream=made)
-    get_logger("pyservice.test").info("something happened", count=3)
-    configure_logging(format="json")
+    with logged(format="console") as made:
+        get_logger("pyservice.test").info("something happened", count=3)
     assert "something happened" in made.getvalue()
     assert not made.getvalue().startswith("{")
 

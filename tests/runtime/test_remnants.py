@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from pyservice.runtime import remnants
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolations import choose
 from pyservice.runtime.orders import End, Order
-from tests.runtime.node import Place, is_alive, until
+from tests.runtime.node import Place, is_alive, open_place, until
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +35,15 @@ FORGETFUL: Final = "env -i /bin/sleep 3600 & echo $!; sleep 3600 & echo $!; wait
 FORKS: Final = "sh -c 'echo $$; while :; do sleep 0.01 & wait; done' & wait"
 STRANGER: Final = "setsid env -i /bin/sh -c 'echo $$; exec sleep 3600' & wait"
 """Nothing shows any more whose it is."""
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    """Where another user finds the way to."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        async with open_place(Path(name), Path(name) / "builds") as made:
+            yield made
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +63,9 @@ async def apart(place: Place, request: pytest.FixtureRequest) -> Place:
         pytest.skip("no Landlock here")
     place.node = replace(place.node, isolation=isolation, shared_paths=SYSTEM_PATHS)
     await place.anew()
+    # Under Landlock it is another user who goes through.
+    for folder in ("servers", "builds"):
+        os.chmod(place.folder / folder, 0o711)
     return place
 
 

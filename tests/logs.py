@@ -1,0 +1,30 @@
+"""Logs of a test, as the service writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from typing import Literal
+
+import structlog
+
+from pyservice.observability.logging import configure_logging
+
+
+@contextlib.contextmanager
+def logged(
+    level: str = "info", format: Literal["json", "console"] = "json"
+) -> Iterator[io.StringIO]:
+    """What is logged within. Behind it logging is as nobody had asked for anything, as other tests expect."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging(level=level, format=format, stream=stream)
+    try:
+        yield stream
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        structlog.reset_defaults()
