@@ -22,6 +22,8 @@ def logged(
     before = root.handlers[:], root.level
     stream = io.StringIO()
     configure_logging(level=level, format=format, stream=stream)
+    # Or loggers that are used within would stay as they are for the rest of the tests.
+    structlog.configure(cache_logger_on_first_use=False)
     try:
         yield stream
     finally:

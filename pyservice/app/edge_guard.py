@@ -117,7 +117,6 @@ class EdgeGuard:
         path = self._folder / "config.json"
         write_file(path, _text_of(self._config))
         before = self._holder()
-        # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
         self._process = self._start(path)
         await self._started()
         write_file(started, wanted.encode())
@@ -167,15 +166,7 @@ class EdgeGuard:
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
         with self._open_log() as log:
-            return subprocess.Popen(
-                [str(BINARY), str(path), "--replace"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={},
-                cwd="/",
-                start_new_session=True,
-            )
+            return _begin(path, "--replace", log, is_apart=True)
 
     async def _started(self) -> None:
         """Until it serves: the lock alone may be that of one that is about to fail."""
@@ -307,7 +298,7 @@ async def _check(path: Path) -> None:
     EdgeGuardFailed.
     """
     with tempfile.TemporaryFile() as said:
-        process = _begin_check(path, said)
+        process = _begin(path, "--check", said)
         try:
             with _end_of(process.pid) as ended:
                 async with asyncio.timeout(_CHECK_S):
@@ -320,15 +311,19 @@ async def _check(path: Path) -> None:
             raise EdgeGuardFailed(said.read().decode(errors="replace").strip().replace("\n", "; "))
 
 
-def _begin_check(path: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
-    # As in `_start`: by no thread.
+def _begin(
+    path: Path, how: str, said: IO[bytes], *, is_apart: bool = False
+) -> subprocess.Popen[bytes]:
+    """With these settings. `is_apart`: it outlives us."""
+    # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
     return subprocess.Popen(
-        [str(BINARY), str(path), "--check"],
+        [str(BINARY), str(path), how],
         stdin=subprocess.DEVNULL,
         stdout=said,
         stderr=said,
         env={},
         cwd="/",
+        start_new_session=is_apart,
     )
 
 

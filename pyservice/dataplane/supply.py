@@ -152,9 +152,6 @@ class Pauses:
         _, until_s = self._ends.get(key, (0, 0.0))
         return max(0.0, until_s - self._now_s())
 
-    def __len__(self) -> int:
-        return len(self._ends)
-
     def _forget_old(self, now_s: float) -> None:
         """Who was well for as long as the longest pause begins again with the shortest. Where groups come, so that
         there are never more than those of the last minutes.

@@ -260,13 +260,7 @@ class Folder:
 
     def end(self) -> int:
         """Position behind the last line."""
-        segments = self.segments()
-        if not segments:
-            return 0
-        start, path = segments[-1]
-        with contextlib.suppress(FileNotFoundError):
-            return start + path.stat().st_size
-        return start
+        return end_of(self.segments())
 
     def segments(self) -> list[tuple[int, Path]]:
         """Positions of their first bytes, and files; oldest first."""
@@ -286,6 +280,16 @@ def _has_open(pid: int, lock: os.stat_result) -> bool:
                 ):
                     return True
     return False
+
+
+def end_of(segments: Sequence[tuple[int, Path]]) -> int:
+    """Position behind all that is in them, whole lines or not."""
+    if not segments:
+        return 0
+    start, path = segments[-1]
+    with contextlib.suppress(FileNotFoundError):
+        return start + path.stat().st_size
+    return start
 
 
 def _line(raw: bytes, position: int) -> Line:

@@ -10,11 +10,11 @@ import contextlib
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyservice.runtime.keeper import Folder, Line, Stream
+from pyservice.runtime.keeper import Folder, Line, Stream, end_of
 
 _BLOCK_BYTES: Final = 64 << 10
 """Longer than any line."""
@@ -54,7 +54,7 @@ def look_on(
     found: list[Line] = []
     looked = 0
     segments = Folder(path).segments()
-    if at > _end(segments):
+    if at > end_of(segments):
         return None
     start = at
     for number, (begin, file) in enumerate(segments):
@@ -120,16 +120,6 @@ def look_back(
                     return Pass([*found], at, stop, looked, is_last=False)
         stop = at if stop is None else stop
     return Pass([*found], at or 0, stop or 0, looked, is_last=True)
-
-
-def _end(segments: Sequence[tuple[int, Path]]) -> int:
-    """Behind all that there is, whole lines or not."""
-    if not segments:
-        return 0
-    begin, file = segments[-1]
-    with contextlib.suppress(FileNotFoundError):
-        return begin + file.stat().st_size
-    return begin
 
 
 @contextlib.contextmanager

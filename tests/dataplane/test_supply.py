@@ -118,7 +118,7 @@ def test_groups_whose_pause_is_long_over_are_forgotten_when_another_begins() -> 
     for number in range(1_000):
         pauses.note((b"namespace", b"%d" % number, "mode", "local"))
         now[0] += 1
-    assert len(pauses) == 62, "one second of pause, a minute to be well, and this one"
+    assert len(pauses._ends) == 62, "one second of pause, a minute to be well, and this one"
     now[0] += 62
     pauses.note(KEY)
-    assert len(pauses) == 1
+    assert len(pauses._ends) == 1

@@ -18,6 +18,7 @@ from pyservice.runtime.ended_runs import EndedRuns, is_short
 from pyservice.runtime.keeper import Folder, Spec
 from pyservice.runtime.orders import Order
 from pyservice.runtime.process import TOLD
+from tests.logs import logged
 from tests.runtime.node import Place, open_place, until
 
 pytestmark = pytest.mark.anyio
@@ -54,14 +55,8 @@ def servers(place: Place) -> Path:
 
 
 async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
-    place: Place, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    place: Place,
 ) -> None:
-    def said() -> int:
-        """How often since the last look. Where the log goes is what a test before this one made of it."""
-        counts = [capsys.readouterr().out.count(SAYS), caplog.text.count(SAYS)]
-        caplog.clear()
-        return max(counts)
-
     orders = await ended(place, 3 * HOUR_S, HOUR_S, 5 * HOUR_S, 2 * HOUR_S, 4 * HOUR_S)
     runs = await place.running("echo said; exec sleep 3600")
     await place.drop()
@@ -71,20 +66,22 @@ async def test_the_oldest_go_until_the_disk_has_room_again_and_it_is_said_once(
         return len(kept(place, orders)) > left
 
     tidied = EndedRuns(servers(place), has_too_little)
-    await tidied.tidy()
-    assert kept(place, orders) == [1, 3]
-    left = 1
-    await tidied.tidy()
-    assert kept(place, orders) == [1]
+    with logged() as said:
+        await tidied.tidy()
+        assert kept(place, orders) == [1, 3]
+        left = 1
+        await tidied.tidy()
+        assert kept(place, orders) == [1]
     assert await place.lines(orders[1], 1) == ["said"]
     assert await place.lines(runs, 1) == ["said"]
-    assert said() == 1
+    assert said.getvalue().count(SAYS) == 1
     # The next time is another one.
-    await tidied.tidy()
-    left = 0
-    await tidied.tidy()
+    with logged() as said:
+        await tidied.tidy()
+        left = 0
+        await tidied.tidy()
     assert kept(place, orders) == []
-    assert said() == 1
+    assert said.getvalue().count(SAYS) == 1
 
 
 async def test_a_supervisor_on_a_full_disk_keeps_what_runs_and_what_ended_just_now(
