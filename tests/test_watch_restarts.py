@@ -38,12 +38,12 @@ async def test_the_first_watch_is_asked_once_more_and_held_and_the_next_is_held(
     watching = []
     for parks in (2, 3):
         watching.append(await watch(doors, index))
-        await until(lambda: len(doors.waiters) == len(watching))
-        assert doors.control.parks == parks
+        await until(lambda: (doors.control.parks, len(doors.waiters)) == (parks, len(watching)))
     doors.control.pay(GROUP, "now")
     for connection in watching:
         answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
         assert answer.json["group"] == {"payment_succeeded_ts": "now"}
+    assert doors.control.parks == 3
     await close_all(watching)
 
 
@@ -55,10 +55,10 @@ async def test_a_watch_over_grpc_is_asked_once_more_and_held(doors: Doors) -> No
     )
     request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=await read_index(doors))
     call = method(request, metadata=tuple(CLOUD.items()))
-    await until(lambda: len(doors.waiters) == 1)
-    assert doors.control.parks == 2
+    await until(lambda: (doors.control.parks, len(doors.waiters)) == (2, 1))
     doors.control.pay(GROUP, "now")
     assert (await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "now"
+    assert doors.control.parks == 2
 
 
 async def test_a_watch_that_is_hurried_while_it_is_asked_again_is_not_held_after_its_answer(

@@ -254,7 +254,7 @@ class Folder:
                 segment.seek(at - start)
                 for raw in segment:
                     if not raw.endswith(b"\n"):
-                        return
+                        break  # in the last one it is being written; elsewhere it never gets its end
                     at += len(raw)
                     yield _line(raw, at)
 

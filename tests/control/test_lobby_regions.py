@@ -143,7 +143,8 @@ async def test_idle_lobbies_of_a_region_that_is_gone_end_and_others_are_kept(
     await operator.take_away(poor, other)
     for game, lobby_ids in ((poor, {alone}), (other, pair)):
         for lobby_id in lobby_ids:
-            if (await game.record(lobby_id))["region_id"] == GOES:
+            listed = await eventually(lambda one=lobby_id: game.record(one))
+            if listed["region_id"] == GOES:
                 record = await game.over(lobby_id)
                 assert record.get("failure") is None, str(record)
     assert await ids_of_listed(poor) == set()

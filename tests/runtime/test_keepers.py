@@ -14,7 +14,7 @@ import pytest
 
 from pyservice.app.runtime import KEEPER, SYSTEM_PATHS
 from pyservice.runtime.isolations import choose
-from pyservice.runtime.keeper import Line, Stream
+from pyservice.runtime.keeper import Folder, Line, Stream
 from pyservice.runtime.logs import LINES_MAX, Logs
 from pyservice.runtime.notices import Notices
 from tests.runtime.node import Place, until
@@ -202,3 +202,12 @@ async def test_what_cannot_keep_programs_apart_is_not_chosen(tmp_path: Path) -> 
     assert await choose("auto", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) is None
     assert await choose("none", tmp_path / "no-keeper", tmp_path, SYSTEM_PATHS) == "none"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_line_at_the_end_of_a_segment_hides_nothing_behind_it(tmp_path: Path) -> None:
+    """What was being written when the disk was full never gets its end."""
+    (tmp_path / "log").mkdir()
+    whole, half = b"1 o one\n", b"2 o tw"
+    (tmp_path / "log" / f"{0:020}").write_bytes(whole + half)
+    (tmp_path / "log" / f"{len(whole + half):020}").write_bytes(b"3 o three\n" + half)
+    assert [line.text for line in Folder(tmp_path).lines()] == ["one", "three"]
