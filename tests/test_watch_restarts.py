@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,18 @@ async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
         yield opened
 
 
+def _are(doors: Doors, waiting: int, parks: int) -> bool:
+    return (len(doors.waiters), doors.control.parks) == (waiting, parks)
+
+
 async def test_the_first_watch_is_asked_once_more_and_held_and_the_next_is_held(
     doors: Doors,
 ) -> None:
     index = await read_index(doors)
     watching = []
-    for parks in (2, 3):
+    for waiting, parks in ((1, 2), (2, 3)):
         watching.append(await watch(doors, index))
-        await until(lambda: (doors.control.parks, len(doors.waiters)) == (parks, len(watching)))
+        await until(partial(_are, doors, waiting, parks))
     doors.control.pay(GROUP, "now")
     for connection in watching:
         answer = await asyncio.wait_for(connection.read(), PATIENCE_S)
@@ -55,7 +60,7 @@ async def test_a_watch_over_grpc_is_asked_once_more_and_held(doors: Doors) -> No
     )
     request = groups_pb2.GetGroupBillingRequest(group_id=GROUP, watch_index=await read_index(doors))
     call = method(request, metadata=tuple(CLOUD.items()))
-    await until(lambda: (doors.control.parks, len(doors.waiters)) == (2, 1))
+    await until(partial(_are, doors, 1, 2))
     doors.control.pay(GROUP, "now")
     assert (await asyncio.wait_for(call, PATIENCE_S)).group.payment_succeeded_ts == "now"
     assert doors.control.parks == 2

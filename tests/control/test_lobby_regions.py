@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ async def test_idle_lobbies_of_a_region_that_is_gone_end_and_others_are_kept(
     await operator.take_away(poor, other)
     for game, lobby_ids in ((poor, {alone}), (other, pair)):
         for lobby_id in lobby_ids:
-            listed = await eventually(lambda one=lobby_id: game.record(one))
+            listed = await eventually(partial(game.record, lobby_id))
             if listed["region_id"] == GOES:
                 record = await game.over(lobby_id)
                 assert record.get("failure") is None, str(record)
