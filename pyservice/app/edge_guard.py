@@ -363,6 +363,7 @@ def _config(settings: Settings, folder: Path) -> dict[str, Any]:
             for one in edge.certificates
         ],
         "backends": [],
+        "nice": edge.nice,
         "limits": {
             "connections": limits.connections,
             "connections_per_route": limits.connections_per_route,

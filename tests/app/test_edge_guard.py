@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from pyservice.app.edge_guard import EdgeGuard
+from pyservice.app.edge_guard import BINARY, EdgeGuard
 from pyservice.settings import load
+from pyservice.settings.sections import EdgeSettings
 from tests import programs
 from tests.app.household import Household, is_gone
 from tests.patience import until
@@ -138,6 +139,40 @@ def test_other_settings_replace_it_and_cut_nobody(held: Held) -> None:
         player.sendall(b"two")
         assert player.recv(100) == b"two"
         assert is_reached(address), "new ones reach it as well"
+
+
+def nice_values(pid: int) -> set[int]:
+    """Of all its threads."""
+    stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return {int(stat.rpartition(")")[2].split()[16]) for stat in stats}
+
+
+@pytest.mark.parametrize("nice", [-10, 7])
+def test_all_its_threads_have_the_nice_value_of_the_settings(held: Held, nice: int) -> None:
+    if nice < 0 and os.geteuid() != 0:
+        pytest.skip("only root goes before others")
+    if nice != EdgeSettings().nice:
+        held.settings["edge"] = {"nice": nice}
+    held.start()
+    until(held.is_edge_serving)
+    assert nice_values(held.edge_pid()) == {nice}
+
+
+def test_it_serves_where_the_system_grants_no_nice_value(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"folder": str(tmp_path), "source": str(tmp_path / "none")}))
+    words = [str(BINARY), str(config)]
+    if os.geteuid() == 0:
+        words = ["setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", *words]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline().decode() for _ in range(2)]
+        try:
+            assert "nice -10: " in said[0]
+            assert "serves" in said[1]
+            assert nice_values(process.pid) == {0}
+        finally:
+            process.kill()
 
 
 @pytest.fixture

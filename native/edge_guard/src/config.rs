@@ -39,6 +39,8 @@ pub struct Config {
     pub proxies: Vec<Network>,
     /// Threads for streams, and as many for datagrams.
     pub workers: usize,
+    /// Nice value of its threads, where the system grants it.
+    pub nice: i8,
     /// How much of everything.
     pub limits: LimitSettings,
     /// How long everything.
@@ -118,6 +120,9 @@ pub struct Timeouts {
     pub replaced: Duration,
 }
 
+/// What is passed on is microseconds of work, and somebody plays at both of its ends: it goes before what computes.
+const NICE: i8 = -10;
+
 impl Config {
     /// Reads a settings file.
     ///
@@ -153,6 +158,7 @@ impl Config {
             backends: fields.each("backends", Backend::from_fields),
             proxies: fields.all_parsed("proxies", "a network such as 10.0.0.0/8"),
             workers: fields.number_or("workers", cores(), 1..=256),
+            nice: fields.nice_or("nice", NICE),
             limits: fields.inner("limits", LimitSettings::from_fields),
             timeouts: fields.inner("timeouts", Timeouts::from_fields),
         };
@@ -252,11 +258,12 @@ mod tests {
         assert_eq!(config.limits.datagram_sessions, 16_384);
         assert_eq!(config.timeouts.connect, Duration::from_secs(5));
         assert!(config.workers >= 1);
+        assert_eq!(config.nice, -10);
     }
 
     #[test]
     fn every_problem_is_told_at_once_with_its_place() {
-        let text = r#"{"source": 7, "bind": "here", "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
+        let text = r#"{"source": 7, "bind": "here", "nice": -21, "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
             "certificates": [{"server_names": [], "cert": "/c"}],
             "backends": [{"hosts": ["a"], "address": "unix:a.sock"}],
             "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99"]}"#;
@@ -265,6 +272,7 @@ mod tests {
             "folder: is required",
             "source: ",
             "bind: ",
+            "nice: must be a number from -20 to 19",
             "limits.connections: ",
             "limits.speed: is not a setting",
             "certificates.0.server_names: ",

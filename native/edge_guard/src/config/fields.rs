@@ -128,6 +128,18 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// From -20, which goes first, to 19.
+    pub fn nice_or(&mut self, name: &str, default: i8) -> i8 {
+        let Some(value) = self.object.remove(name) else { return default };
+        match value.as_i64().and_then(|number| i8::try_from(number).ok()) {
+            Some(number) if (-20..=19).contains(&number) => number,
+            _ => {
+                self.problem(name, "must be a number from -20 to 19");
+                default
+            }
+        }
+    }
+
     /// Milliseconds, at most 30 days.
     pub fn ms_or(&mut self, name: &str, default: u64) -> Duration {
         const MOST: usize = 30 * 24 * 3_600_000;
