@@ -299,7 +299,7 @@ class EdgeSettings(_Section):
     """In front of edge-guard: they are believed about addresses of clients."""
     workers: int | None = Field(default=None, ge=1, le=256)
     """Threads for streams, and as many for datagrams. None: one for each core."""
-    nice: int = Field(default=-10, ge=-20, le=19)
+    nice: int = Field(default=-4, ge=-20, le=19)
     """Of its threads, where the system grants it: whom the kernel prefers on a busy core."""
     limits: EdgeLimits = EdgeLimits()
 

@@ -121,7 +121,7 @@ pub struct Timeouts {
 }
 
 /// What is passed on is microseconds of work, and somebody plays at both of its ends: it goes before what computes.
-const NICE: i8 = -10;
+const NICE: i8 = -4;
 
 impl Config {
     /// Reads a settings file.
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(config.limits.datagram_sessions, 16_384);
         assert_eq!(config.timeouts.connect, Duration::from_secs(5));
         assert!(config.workers >= 1);
-        assert_eq!(config.nice, -10);
+        assert_eq!(config.nice, -4);
     }
 
     #[test]

@@ -23,7 +23,8 @@
 //! live
 //! routes | metrics | proxy | asked
 //! config
-//! address | wire | log | folder
+//! address | wire | turns
+//! log | folder
 //! ```
 
 mod address;
@@ -56,5 +57,6 @@ pub mod run;
 mod stream;
 mod table;
 mod tls;
+mod turns;
 pub mod wire;
 mod worker;

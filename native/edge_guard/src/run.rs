@@ -10,6 +10,7 @@ use crate::limits::fit_descriptors;
 use crate::log;
 use crate::parts::{Begin, Parts};
 use crate::tls::Certificates;
+use crate::turns;
 
 /// Another process has the folder.
 const BUSY: u8 = 75;
@@ -28,9 +29,7 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
         }
     };
     // Threads that begin later have it too.
-    if let Err(error) = go_first(config.nice) {
-        log::say(&format!("nice {}: {error}; it waits for its turn like everybody", config.nice));
-    }
+    turns::take(config.nice);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -59,15 +58,6 @@ pub fn check(path: &Path) -> ExitCode {
             problems.iter().for_each(|problem| log::say(problem));
             ExitCode::from(SETTINGS)
         }
-    }
-}
-
-/// Gives this thread a nice value.
-fn go_first(nice: i8) -> std::io::Result<()> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice.into()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
     }
 }
 

@@ -15,28 +15,27 @@
 //! containers. It sees the whole file system, may mount, and is root of its namespaces.
 
 mod calls;
+mod root;
 
-use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, lchown, symlink};
+use std::os::unix::fs::{OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, Scope,
 };
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_remount, unmount,
-};
-use rustix::process::{Gid, Uid, chdir, getegid, geteuid, pivot_root};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Gid, Uid, getegid, geteuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups,
     set_thread_uid,
 };
 
 use crate::spec::{Isolation, Spec};
+use crate::templates::Handed;
+use root::Root;
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
@@ -60,7 +59,8 @@ pub struct Failure(pub String);
 /// Prepared before the fork: whatever allocates or may block is done by then where it can be.
 pub struct Cage {
     isolation: Isolation,
-    root: PathBuf,
+    /// Where it is not the machine's.
+    root: Option<Root>,
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
     uid: u32,
@@ -70,10 +70,15 @@ pub struct Cage {
 
 impl Cage {
     /// `folder` is the run's own. The root is made over `place`: any folder that is there, because nobody else sees it.
-    pub fn new(spec: &Spec, folder: &Path, place: PathBuf) -> io::Result<Self> {
+    pub fn new(spec: &Spec, folder: &Path, place: PathBuf, handed: Option<Handed>) -> io::Result<Self> {
+        let root = |handed| Some(Root::new(&spec.read, &spec.write, place, handed));
         let cage = Self {
             isolation: spec.isolation,
-            root: place,
+            root: match spec.isolation {
+                Isolation::User => root(handed),
+                Isolation::Namespace => root(None),
+                Isolation::None | Isolation::Landlock | Isolation::Processes => None,
+            },
             read: spec.read.clone(),
             write: spec.write.clone(),
             uid: spec.uid,
@@ -94,6 +99,14 @@ impl Cage {
         is_other.then_some((self.uid, self.gid))
     }
 
+    /// Whether its process needs mounts of its own from its beginning.
+    pub fn begins_with_mounts(&self) -> bool {
+        match &self.root {
+            Some(root) => !root.is_handed_on(),
+            None => self.isolation.has_own_processes(),
+        }
+    }
+
     /// What the program may write and is the run's own becomes the program's. What others have too stays theirs.
     fn give_away(&self, folder: &Path) -> io::Result<()> {
         let Some((uid, gid)) = self.owner() else { return Ok(()) };
@@ -111,13 +124,13 @@ impl Cage {
         match self.isolation {
             Isolation::None => {}
             Isolation::User => {
-                self.change_root()?;
+                self.enter_root()?;
                 self.become_user()?;
             }
             Isolation::Namespace => {
                 // One that finds itself root would try what it cannot do.
                 be(NOBODY, self.outside)?;
-                self.change_root()?;
+                self.enter_root()?;
             }
             Isolation::Landlock => {
                 self.restrict()?;
@@ -138,6 +151,10 @@ impl Cage {
         Ok(())
     }
 
+    fn enter_root(&self) -> Result<(), Failure> {
+        self.root.as_ref().map_or(Ok(()), Root::enter)
+    }
+
     fn own_processes(&self) -> Result<(), Failure> {
         if self.outside.0 != 0 {
             be(0, self.outside)?;
@@ -146,75 +163,6 @@ impl Cage {
             .map_err(|error| failure("making mounts private", error))?;
         let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", "/proc", "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
-    }
-
-    fn change_root(&self) -> Result<(), Failure> {
-        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
-            .map_err(|error| failure("making mounts private", error))?;
-        let safe = MountFlags::NOSUID | MountFlags::NODEV;
-        mount("tmpfs", &self.root, "tmpfs", safe, Some(c"size=1m,mode=755")).map_err(|error| failure("root", error))?;
-        for path in &self.read {
-            self.bind(path, SAFE | libc::MOUNT_ATTR_RDONLY)?;
-        }
-        for path in &self.write {
-            self.bind(path, SAFE)?;
-        }
-        for device in DEVICES {
-            let path = Path::new("/dev").join(device);
-            let place = self.place_of(&path);
-            make_file(&place)?;
-            mount_bind_recursive(&path, &place).map_err(|error| failure(&path, error))?;
-        }
-        self.link_streams()?;
-        self.mount_proc()?;
-        mount_remount(&self.root, safe | MountFlags::RDONLY | MountFlags::BIND, c"")
-            .map_err(|error| failure("root, read-only", error))?;
-        chdir(&self.root).map_err(|error| failure("root", error))?;
-        pivot_root(".", ".").map_err(|error| failure("pivot_root", error))?;
-        unmount(".", UnmountFlags::DETACH).map_err(|error| failure("the old root", error))?;
-        chdir("/").map_err(|error| failure("/", error))
-    }
-
-    fn bind(&self, path: &Path, attributes: u64) -> Result<(), Failure> {
-        let Ok(found) = fs::symlink_metadata(path) else {
-            // Such as /lib64 on machines that have none.
-            return Ok(());
-        };
-        let place = self.place_of(path);
-        if found.is_symlink() {
-            let target = fs::read_link(path).map_err(|error| failure(path, error))?;
-            make_parent(&place)?;
-            return symlink(target, &place).map_err(|error| failure(path, error));
-        }
-        if found.is_dir() {
-            fs::create_dir_all(&place).map_err(|error| failure(path, error))?;
-        } else {
-            make_file(&place)?;
-        }
-        mount_bind_recursive(path, &place).map_err(|error| failure(path, error))?;
-        restrict_mounts(&place, attributes).map_err(|error| failure(path, error))
-    }
-
-    fn place_of(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
-    }
-
-    /// Of its own processes alone: it has a namespace of them.
-    fn mount_proc(&self) -> Result<(), Failure> {
-        let place = self.root.join("proc");
-        fs::create_dir(&place).map_err(|error| failure("/proc", error))?;
-        // Read-only: a user namespace of root's is still root where the kernel asks for its switches in /proc/sys.
-        let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-        mount("proc", &place, "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
-    }
-
-    /// Names that shells and programs use for their own streams.
-    fn link_streams(&self) -> Result<(), Failure> {
-        for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
-            let place = self.root.join("dev").join(name);
-            symlink(format!("/proc/self/fd{target}"), place).map_err(|error| failure("/dev", error))?;
-        }
-        Ok(())
     }
 
     /// Root would not be kept by Landlock from what is no file: modules, devices, time.
@@ -297,43 +245,11 @@ fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), Failure> {
     put("/proc/self/gid_map", &format!("{inside} {gid} 1"))
 }
 
-const SAFE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-
-/// For what is mounted there and for all that is mounted below. What was more restricted stays so.
-fn restrict_mounts(place: &Path, attributes: u64) -> io::Result<()> {
-    let path = CString::new(place.as_os_str().as_bytes())?;
-    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: the path ends with NUL, and the size is that of what is pointed to.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            libc::AT_RECURSIVE,
-            &raw const wanted,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// A keyring of its own, which is empty, in place of the one that came with the keeper's session.
 fn forget_keys() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: no name is given. Where there are no keyrings there is nothing to forget.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
-}
-
-fn make_parent(place: &Path) -> Result<(), Failure> {
-    match place.parent() {
-        Some(parent) => fs::create_dir_all(parent).map_err(|error| failure(parent, error)),
-        None => Ok(()),
-    }
-}
-
-fn make_file(place: &Path) -> Result<(), Failure> {
-    make_parent(place)?;
-    File::create(place).map(drop).map_err(|error| failure(place, error))
 }
 
 fn put(path: &str, text: &str) -> Result<(), Failure> {

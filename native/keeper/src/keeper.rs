@@ -25,6 +25,7 @@ use crate::run::{self, Run};
 use crate::scribe::{Desk, Scribe};
 use crate::spec::Spec;
 use crate::state::{Reason, State, StateFile, Status};
+use crate::templates::Handed;
 use crate::times::wall_us;
 
 const LOOKS: u32 = 200;
@@ -115,7 +116,7 @@ pub struct Prepared {
 /// Runs what is in the folder. Returns in the caller's process once the run has begun or was refused; it goes on in
 /// another one, which belongs to nobody.
 pub fn keep(folder: &Path) -> Result<(), Refusal> {
-    let prepared = prepare(folder)?;
+    let prepared = prepare(folder, None)?;
     match program::detach()? {
         Detached::Here(begun) => go_on(prepared, Caller::Process(begun)),
         Detached::Elsewhere(told) if told == [BEGUN] => {}
@@ -125,8 +126,8 @@ pub fn keep(folder: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes the lock and reads what is to be run.
-pub fn prepare(folder: &Path) -> Result<Prepared, Refusal> {
+/// Takes the lock and reads what is to be run. `handed`: what the nursery has for it.
+pub fn prepare(folder: &Path, handed: Option<Handed>) -> Result<Prepared, Refusal> {
     // Whoever starts it, what the program makes is as usual; what is the keeper's says who may read it.
     umask(Mode::WGRP | Mode::WOTH);
     let folder = fs::canonicalize(folder).map_err(|error| named("folder", error))?;
@@ -140,7 +141,7 @@ pub fn prepare(folder: &Path) -> Result<Prepared, Refusal> {
     let log = Log::create(&folder.join("log"), spec.log_bytes_max, spec.reserve_bytes);
     let log = log.map_err(|error| named("log", error))?;
     let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
-    let cage = Cage::new(&spec, &folder, folder.join("log"))?;
+    let cage = Cage::new(&spec, &folder, folder.join("log"), handed)?;
     Ok(Prepared { _lock: lock, spec, states, log, control, cage })
 }
 

@@ -23,6 +23,7 @@ mod run;
 mod scribe;
 mod spec;
 mod state;
+mod templates;
 mod times;
 mod title;
 

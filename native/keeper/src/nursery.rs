@@ -3,7 +3,8 @@
 //! It reads folders from its standard input, each ended by NUL, and answers on its standard output in records of three
 //! words, each ended by NUL: a status as of `hosting-keeper <folder>`, the folder, and a sentence where there is one.
 //! The first answer is `0` for the folder of all runs: it has the lock there. What it forks keeps that lock until it has
-//! the one of its run, so who gets it next meets none of them on their way. It ends with its input; keepers go on.
+//! the one of its run, so who gets it next meets none of them on their way. It ends with its input; keepers go on. What
+//! the roots of runs have in common is handed from keeper to keeper (`templates`).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -21,7 +22,8 @@ use rustix::process::{Pid, WaitOptions, wait};
 
 use crate::keeper::{self, Caller, Refusal};
 use crate::program;
-use crate::title;
+use crate::templates::Templates;
+use crate::title::Title;
 
 const LOCK: &str = ".nursery";
 /// With it a record is shorter than what a pipe takes as a whole.
@@ -56,6 +58,9 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     loop {
         nursery.wait()?;
         nursery.take_ends()?;
+        if let Some(templates) = &mut nursery.templates {
+            templates.look();
+        }
         if !read_some(&mut requests)? {
             return Ok(());
         }
@@ -72,10 +77,11 @@ pub fn serve(runs: &Path) -> io::Result<()> {
 
 /// What is forked is a keeper, and has nothing of the nursery's but the lock, for so long.
 fn keep(folder: &Path, nursery: Nursery, told: Told) {
-    title::set(folder);
-    let Nursery { lock, ends, answers, forked } = nursery;
+    let Nursery { lock, ends, answers, forked, title, templates } = nursery;
+    title.set(folder);
     drop((ends, answers, forked));
-    match keeper::prepare(folder).and_then(|prepared| program::leave().map(|()| prepared).map_err(Refusal::Disk)) {
+    let handed = templates.map(Templates::hand_on);
+    match keeper::prepare(folder, handed).and_then(|prepared| program::leave().map(|()| prepared).map_err(Refusal::Disk)) {
         Ok(prepared) => {
             drop(lock);
             keeper::go_on(prepared, Caller::Nursery(told));
@@ -89,6 +95,9 @@ struct Nursery {
     ends: File,
     answers: File,
     forked: HashMap<Pid, PathBuf>,
+    title: Title,
+    /// None where none can be had.
+    templates: Option<Templates>,
 }
 
 impl Nursery {
@@ -100,7 +109,9 @@ impl Nursery {
             }
         }
         let answers = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Self { lock, ends: keeper::signal_descriptor(&[libc::SIGCHLD])?, answers, forked: HashMap::new() })
+        let ends = keeper::signal_descriptor(&[libc::SIGCHLD])?;
+        let templates = Templates::new(runs);
+        Ok(Self { lock, ends, answers, forked: HashMap::new(), title: Title::find(), templates })
     }
 
     fn told(&self, folder: &Path) -> io::Result<Told> {
@@ -110,6 +121,9 @@ impl Nursery {
     /// Some in what is forked.
     fn fork(&mut self, folder: &Path) -> io::Result<Option<Told>> {
         let told = self.told(folder)?;
+        if let Some(templates) = &mut self.templates {
+            templates.look();
+        }
         match program::fork(0) {
             Ok(None) => return Ok(Some(told)),
             Ok(Some(pid)) => {
@@ -122,7 +136,8 @@ impl Nursery {
 
     fn wait(&self) -> io::Result<()> {
         let stdin = io::stdin();
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
+        fds.extend(self.templates.iter().flat_map(Templates::watched));
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),

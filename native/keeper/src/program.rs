@@ -166,14 +166,15 @@ impl Plan {
             workdir: spec.workdir.clone(),
             cgroups: spec.cgroups.clone(),
             nice: spec.nice,
-            cage,
             is_init: spec.isolation.has_own_processes(),
             namespaces: match spec.isolation {
                 Isolation::None | Isolation::Landlock => 0,
+                Isolation::User if !cage.begins_with_mounts() => OWN_PROCESSES & !libc::CLONE_NEWNS,
                 Isolation::User => OWN_PROCESSES,
                 Isolation::Processes if geteuid().is_root() => OWN_PROCESSES,
                 Isolation::Namespace | Isolation::Processes => OWN_PROCESSES | libc::CLONE_NEWUSER,
             },
+            cage,
         })
     }
 

@@ -8,3 +8,4 @@ mod limits;
 mod lives;
 mod nursery;
 mod starts;
+mod templates;

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use crate::folder::{KEEPER, Run, is_alive, possible, until};
 
 /// What it told: a status, of which folder, and why.
-type Told = (String, String, String);
+pub type Told = (String, String, String);
 
-struct Nursery {
+pub struct Nursery {
     process: Child,
     asked: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
@@ -37,10 +37,14 @@ impl Nursery {
         Self { asked: process.stdin.take(), answers, process }
     }
 
-    fn new(runs: &Path) -> Self {
+    pub fn new(runs: &Path) -> Self {
         let mut nursery = Self::begin(runs);
         assert_eq!(nursery.answer(), told("0", runs, ""));
         nursery
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.id() as i32
     }
 
     fn ask(&mut self, folder: &Path) {
@@ -58,7 +62,7 @@ impl Nursery {
         (status, folder, why)
     }
 
-    fn start(&mut self, folder: &Path) -> Told {
+    pub fn start(&mut self, folder: &Path) -> Told {
         self.ask(folder);
         self.answer()
     }
@@ -80,7 +84,7 @@ impl Drop for Nursery {
     }
 }
 
-fn told(status: &str, folder: &Path, why: &str) -> Told {
+pub fn told(status: &str, folder: &Path, why: &str) -> Told {
     (status.to_owned(), folder.display().to_string(), why.to_owned())
 }
 
