@@ -4,10 +4,11 @@ Values cross the boundary, no Python object is kept inside and nothing inside ca
 durations milliseconds, LSNs positive integers where 0 means "nothing to wait for". An answer whose ``wait`` is not 0
 may leave the process only when ``Engine.durable()`` has reached it. Methods that do work in proportion to the data
 (``open``, ``heartbeat``, ``list_lobbies``, ``live_versions``, ``lobbies_of_version``, ``render_metrics``,
-``keys_in_use``, ``drop_key``, ``compact``, ``close``) release the GIL.
+``keys_in_use``, ``drop_key``, ``compact``, ``close``, ``change_files``) release the GIL.
 """
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Final, Self, final
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Status",
     "SupplyGroup",
     "build_profile",
+    "change_files",
     "compact",
     "version",
 ]
@@ -619,4 +621,11 @@ def compact(
     """Write an image of all closed segments; returns its LSN. Lowers its own priority and ends with ``parent_pid``.
 
     Raises OpenFailed, or OSError with ENOSPC when there is no room for the image.
+    """
+
+def change_files(steps: Sequence[tuple[str, PathLike[str], int, bytes]]) -> None:
+    """Change files. A step: ``folder``, ``group``, ``file``, ``put`` or ``try``; where; mode of what is new; content.
+
+    One after the other, until the first that fails; releases the GIL once. Raises OSError with the file, ValueError for
+    a step that is none of these, before anything is done.
     """

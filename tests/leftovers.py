@@ -56,4 +56,3 @@ def pids_of(data_dir: Path) -> Iterator[int]:
 def _children(process: Path) -> Iterator[int]:
     listed = (process / "task" / process.name / "children").read_text()
     yield from map(int, listed.split())
-

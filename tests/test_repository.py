@@ -27,7 +27,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 
 # Who alone may import what (design, "one importer each").
 ONE_IMPORTER = {
-    "pyservice._native": ("pyservice/dataplane/native.py",),
+    "pyservice._native": ("pyservice/dataplane/native.py", "pyservice/runtime/steps.py"),
     "grpc": ("pyservice/rpc",),
     "sqlalchemy": ("pyservice/storage/",),
     "asyncpg": ("pyservice/storage/",),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyservice.runtime.orders import Resources
+from pyservice.runtime.steps import Step, make
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 _PROCS: Final = "cgroup.procs"
@@ -64,33 +65,50 @@ class ControlGroups:
             told.append("processors are shared by nice values: no control group can be made")
         return told
 
-    def make(self, run_id: str, resources: Resources) -> Membership:
-        """A group for a run; one that is there already is taken. Raises OSError."""
+    def membership(self, run_id: str) -> Membership:
+        """In the group of a run."""
         joins: list[Path] = []
         counter = None
         if self.memory is not None:
-            group = self._group(self.memory, run_id)
-            limit = str(resources.memory_mb << 20)
-            if self.is_unified:
-                _put(group / "memory.max", limit)
-                _put_if_there(group / "memory.swap.max", "0")
-                _put_if_there(group / "memory.oom.group", "1")
-                counter = group / "memory.events"
-            else:
-                _put(group / "memory.limit_in_bytes", limit)
-                _put_if_there(group / "memory.memsw.limit_in_bytes", limit)
-                counter = group / "memory.oom_control"
+            group = self.memory / run_id
+            counter = group / ("memory.events" if self.is_unified else "memory.oom_control")
             joins.append(group / _PROCS)
         if self.cpu is not None:
-            group = self._group(self.cpu, run_id)
+            joins.append(self.cpu / run_id / _PROCS)
+        return Membership(tuple(dict.fromkeys(joins)), counter)
+
+    def steps(self, run_id: str, resources: Resources) -> list[Step]:
+        """What makes the group of a run; one that is there already is taken. They need `make_parents`, once."""
+        steps = [Step("group", parent / run_id) for parent in self._parents()]
+        if self.memory is not None:
+            group, limit = self.memory / run_id, str(resources.memory_mb << 20)
+            if self.is_unified:
+                steps += [
+                    _put(group / "memory.max", limit),
+                    _put_if_there(group / "memory.swap.max", "0"),
+                    _put_if_there(group / "memory.oom.group", "1"),
+                ]
+            else:
+                steps += [
+                    _put(group / "memory.limit_in_bytes", limit),
+                    _put_if_there(group / "memory.memsw.limit_in_bytes", limit),
+                ]
+        if self.cpu is not None:
+            group = self.cpu / run_id
             if self.is_unified:
                 weight = _WEIGHT_OF_CORE * resources.cpu_millicores // 1000
-                _put(group / "cpu.weight", str(min(max(weight, _WEIGHTS[0]), _WEIGHTS[1])))
+                steps.append(
+                    _put(group / "cpu.weight", str(min(max(weight, _WEIGHTS[0]), _WEIGHTS[1])))
+                )
             else:
                 shares = max(2, _SHARES_OF_CORE * resources.cpu_millicores // 1000)
-                _put(group / "cpu.shares", str(shares))
-            joins.append(group / _PROCS)
-        return Membership(tuple(dict.fromkeys(joins)), counter)
+                steps.append(_put(group / "cpu.shares", str(shares)))
+        return steps
+
+    def make_parents(self) -> None:
+        """They went with their last groups, or never were. Raises OSError."""
+        for parent in self._parents():
+            _make_parent(parent, is_unified=self.is_unified)
 
     def remove(self, run_id: str) -> None:
         """Nobody is in it any more; else it stays for `remove_others`. The parent goes with its last group."""
@@ -109,16 +127,6 @@ class ControlGroups:
 
     def _parents(self) -> set[Path]:
         return {parent for parent in (self.memory, self.cpu) if parent is not None}
-
-    def _group(self, parent: Path, run_id: str) -> Path:
-        group = parent / run_id
-        with contextlib.suppress(FileExistsError):
-            try:
-                os.mkdir(group)
-            except FileNotFoundError:
-                _make_parent(parent, is_unified=self.is_unified)
-                os.mkdir(group)
-        return group
 
 
 def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
@@ -158,8 +166,8 @@ def _unified_parent(root: Path, name: str) -> Path | None:
 def _make_parent(parent: Path, *, is_unified: bool) -> None:
     parent.mkdir(exist_ok=True)
     if is_unified:
-        for group in (parent.parent, parent):
-            _put(group / "cgroup.subtree_control", "+memory +cpu")
+        groups = (parent.parent, parent)
+        make([_put(group / "cgroup.subtree_control", "+memory +cpu") for group in groups])
 
 
 def _own_group(controller: str) -> str | None:
@@ -170,15 +178,9 @@ def _own_group(controller: str) -> str | None:
     return None
 
 
-def _put(path: Path, text: str) -> None:
-    # A kernel file takes its text as a whole; this is done several times for each run.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+def _put(path: Path, text: str) -> Step:
+    return Step("put", path, content=text.encode())
 
 
-def _put_if_there(path: Path, text: str) -> None:
-    with contextlib.suppress(OSError):
-        _put(path, text)
+def _put_if_there(path: Path, text: str) -> Step:
+    return Step("try", path, content=text.encode())

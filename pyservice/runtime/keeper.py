@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from pyservice.runtime.steps import Step, make
+
 Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
 """`processes` keeps nothing apart: for what makes containers, all of which end with it."""
 Status = Literal["starting", "running", "stopping", "ended"]
@@ -122,13 +124,18 @@ class Folder:
         """What the program may write."""
         return self.path / "scratch"
 
+    def steps(self, spec: Spec) -> list[Step]:
+        """What makes the folder, with its spec. Raises ValueError."""
+        return [
+            Step("folder", self.path, 0o755),
+            Step("folder", self.scratch, 0o700),
+            Step("file", self.path / "spec", 0o600, spec.content()),
+        ]
+
     def prepare(self, spec: Spec) -> None:
-        """The folder with its spec. Raises OSError, FileExistsError for one that was prepared before."""
-        self.path.mkdir(mode=0o755, parents=True)
-        self.scratch.mkdir(mode=0o700)
-        spec_file = os.open(self.path / "spec", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(spec_file, "wb") as file:
-            file.write(spec.content())
+        """The folder with its spec. Raises OSError, FileExistsError for one that was prepared before, ValueError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make(self.steps(spec))
 
     def start(self, keeper: Path) -> bool:
         """Starts what is in the folder; blocks until its program runs or could not. False: it was started before.

@@ -23,11 +23,14 @@ from pyservice.runtime.environment import TooLong, environment, port_variables, 
 from pyservice.runtime.keeper import Folder, Isolation, Spec
 from pyservice.runtime.orders import Order, Placed
 from pyservice.runtime.removal import remove_tree
+from pyservice.runtime.steps import Step, make
 
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 _PLACED: Final = "placed.json"
+_TRIES: Final = 2
+"""The folder of an interrupted try may be in the way, and what is above ours may be missing."""
 TOLD: Final = "told"
 """Whoever wanted the run knows its end."""
 
@@ -80,25 +83,38 @@ class ProcessRun:
         what it is for: nothing is synced. Raises CannotRun, OSError.
         """
         path = self.folder.path
-        shutil.rmtree(path, ignore_errors=True)
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained
+        groups = node.groups.steps(order.id, order.resources)
+        # The last: with it the run is laid out. Half of it is not JSON.
+        told = Step("file", path / _PLACED, 0o644, json.dumps(placed.told()).encode())
         try:
+            if inside is None:
+                self._make([*groups, *self.folder.steps(spec), told], node.groups)
+                return
             spec.content()
         except ValueError as error:
             raise CannotRun(str(error)) from None
-        if inside is None:
-            self.folder.prepare(spec)
-        else:
-            if node.containers is None:
-                raise CannotRun("no OCI runtime works on this node")
-            command = _program_inside(spec, inside, build.root)
-            around = node.containers.command(build.root, path, self.folder.scratch)
-            self.folder.prepare(_around(spec, around))
-            node.containers.write_bundle(path, inside, command, spec.env)
-        # The last: with it the run is laid out.
-        fresh = path / f"{_PLACED}.new"
-        fresh.write_text(json.dumps(placed.told()))
-        fresh.rename(path / _PLACED)
+        if node.containers is None:
+            raise CannotRun("no OCI runtime works on this node")
+        command = _program_inside(spec, inside, build.root)
+        around = node.containers.command(build.root, path, self.folder.scratch)
+        self._make([*groups, *self.folder.steps(_around(spec, around))], node.groups)
+        node.containers.write_bundle(path, inside, command, spec.env)
+        make([told])
+
+    def _make(self, steps: Sequence[Step], groups: ControlGroups) -> None:
+        path = self.folder.path
+        for _ in range(_TRIES):
+            try:
+                make(steps)
+            except FileExistsError:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                groups.make_parents()
+                path.parent.mkdir(parents=True, exist_ok=True)
+            else:
+                return
+        make(steps)
 
     @property
     def is_told(self) -> bool:
@@ -143,7 +159,7 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         raise CannotRun(str(error)) from None
     if inside is None:
         command[0] = _program(command[0], build, variables.get("PATH", PATH))
-    membership = node.groups.make(order.id, order.resources)
+    membership = node.groups.membership(order.id)
     return Spec(
         order.id,
         command,

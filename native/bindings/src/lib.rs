@@ -7,6 +7,7 @@ mod compaction;
 mod convert;
 mod engine;
 mod facts;
+mod files;
 mod metrics;
 mod servers;
 mod shard;
@@ -40,5 +41,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<servers::Servers>()?;
     module.add_class::<engine::Engine>()?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
+    module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
     Ok(())
 }
