@@ -116,6 +116,13 @@ class Builds:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="unpacking")
         self._known: dict[str, Build] = {}
 
+    def known(self, build_id: str) -> Build | None:
+        """The build, if it was unpacked before; something begins to run it."""
+        found = self._known.get(build_id)
+        if found is not None:
+            self.note_run(build_id)
+        return found
+
     def recover(self) -> None:
         """Makes the folder and removes what is not whole or of an earlier boot. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -132,9 +139,8 @@ class Builds:
         cancelled it leaves the line; what is begun goes on, as the next one will want it. Raises BuildUnusable, NoRoom,
         and whatever `fetch` raises.
         """
-        known = self._known.get(build_id)
+        known = self.known(build_id)
         if known is not None:
-            self.note_run(build_id)
             return known
         preparation = self._unpacking.get(build_id)
         if preparation is None or preparation.task is None:

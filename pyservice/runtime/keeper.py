@@ -119,6 +119,9 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def exists(self) -> bool:
+        return os.path.exists(self.path)
+
     @property
     def scratch(self) -> Path:
         """What the program may write."""

@@ -92,7 +92,8 @@ class Nursery:
         """
         for _ in range(_TRIES):
             with contextlib.suppress(NurseryGone):
-                await self.open()
+                if self._requests is None or self._opening.locked():
+                    await self.open()
                 assert self._requests is not None
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")

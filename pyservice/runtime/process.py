@@ -73,6 +73,8 @@ class ProcessRun:
 
     def placed(self) -> Placed | None:
         """What it was laid out with; None: it never was, as a whole."""
+        if not self.folder.exists():
+            return None
         try:
             return Placed.of(json.loads((self.folder.path / _PLACED).read_bytes()))
         except (FileNotFoundError, KeyError, TypeError, ValueError):

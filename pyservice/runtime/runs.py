@@ -152,6 +152,8 @@ class Run:
 
     def _first(self) -> Step:
         folder = self._folder
+        if not folder.exists():
+            return self._waiting
         state = folder.state()
         if folder.is_kept():
             return self._running
@@ -191,6 +193,9 @@ class Run:
         """Its build is unpacked, unless it is."""
         order = self._order
         assert order is not None
+        self._build = self._home.builds.known(order.build_id)
+        if self._build is not None:
+            return self._placing
         try:
             build = await self._stop.before(
                 PREPARING_S,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any, TypeVar
-
-from pyservice.finishing import drop
 
 _Result = TypeVar("_Result")
 
@@ -21,7 +19,7 @@ class Stop:
     def __init__(self) -> None:
         self.timeout_ms: int | None = None
         """Between SIGTERM and SIGKILL; None: nobody asked."""
-        self._is_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: set[asyncio.Timeout] = set()
 
     @property
     def is_asked(self) -> bool:
@@ -32,24 +30,29 @@ class Stop:
         if self.timeout_ms is not None and self.timeout_ms <= timeout_ms:
             return False
         self.timeout_ms = timeout_ms
-        if not self._is_asked.done():
-            self._is_asked.set_result(None)
+        for waiting in self._waiting:
+            waiting.reschedule(0)
         return True
 
-    async def before(self, timeout_s: float, work: Awaitable[_Result]) -> _Result:
+    async def before(self, timeout_s: float, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Raises TimeoutError, Stopped."""
         async with asyncio.timeout(timeout_s):
             return await self.unless(work)
 
-    async def unless(self, work: Awaitable[_Result]) -> _Result:
-        """Raises Stopped; then what was begun is cancelled."""
-        working = asyncio.ensure_future(work)
-        try:
-            either: list[asyncio.Future[Any]] = [working, self._is_asked]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
+    async def unless(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Raises Stopped; then what was begun is cancelled, and over."""
+        if self.is_asked:
+            work.close()
             raise Stopped
-        finally:
-            if not working.done():
-                await drop(working)
+        # A task for each, and one that waits for either, would be most of what a start costs here.
+        try:
+            async with asyncio.timeout(None) as until_asked:
+                self._waiting.add(until_asked)
+                try:
+                    return await work
+                finally:
+                    self._waiting.discard(until_asked)
+        except TimeoutError:
+            if until_asked.expired():
+                raise Stopped from None
+            raise
