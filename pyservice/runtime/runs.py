@@ -317,7 +317,7 @@ class Run:
 
     async def _ended(self) -> None:
         """Told until it is heard."""
-        end = self._end or self._observed()
+        end = self._end or await self._observed()
         if end.exit_code is None:
             # Before its room and its ports are anybody's.
             await self._home.in_thread(lambda: remnants.end(self._folder, self._home.node.groups))
@@ -345,7 +345,7 @@ class Run:
         # A keeper records the end before it lets go of the lock.
         return (state is not None and state.status == "ended") or not self._folder.is_kept()
 
-    def _observed(self) -> End:
+    async def _observed(self) -> End:
         state = self._folder.state()
         started_ms = state.started_us // 1000 if state is not None and state.pid else None
         if state is None or state.status != "ended":
@@ -354,7 +354,7 @@ class Run:
             return End("lost", None, "its keeper is gone and told no end", started_ms)
         message = self._home.builds.without_paths(state.message)
         if state.reason == "exited" and state.exit_code:
-            refused = self._found.failure()
+            refused = await self._home.in_thread(self._found.failure)
             if refused is not None:
                 return End("exec_failed", message=self._home.builds.without_paths(refused))
         return End(state.reason, state.exit_code, message, started_ms)

@@ -34,6 +34,8 @@ use std::process::ExitCode;
 use keeper::Refusal;
 
 fn main() -> ExitCode {
+    program::heed_signals();
+    memory::share_one_heap();
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match &arguments[..] {
         [word, runs] if word == "--nursery" => match nursery::serve(Path::new(runs)) {

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -28,7 +29,7 @@ use crate::title::Title;
 const LOCK: &str = ".nursery";
 /// With it a record is shorter than what a pipe takes as a whole.
 const SENTENCE_MAX: usize = 1024;
-const PIECE_BYTES: usize = 16 << 10;
+const PIECE_BYTES: usize = 4 << 10;
 
 /// Where it is told how the start of one run went.
 pub struct Told {
@@ -58,9 +59,6 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     loop {
         nursery.wait()?;
         nursery.take_ends()?;
-        if let Some(templates) = &mut nursery.templates {
-            templates.look();
-        }
         if !read_some(&mut requests)? {
             return Ok(());
         }
@@ -79,9 +77,13 @@ pub fn serve(runs: &Path) -> io::Result<()> {
 fn keep(folder: &Path, nursery: Nursery, told: Told) {
     let Nursery { lock, ends, answers, forked, title, templates } = nursery;
     title.set(folder);
-    drop((ends, answers, forked));
+    drop((ends, answers));
+    // To free what is the nursery's would be to have a copy of it.
+    std::mem::forget(forked);
     let handed = templates.map(Templates::hand_on);
-    match keeper::prepare(folder, handed).and_then(|prepared| program::leave().map(|()| prepared).map_err(Refusal::Disk)) {
+    match keeper::prepare(folder, handed)
+        .and_then(|prepared| program::leave().map(|()| prepared).map_err(Refusal::Disk))
+    {
         Ok(prepared) => {
             drop(lock);
             keeper::go_on(prepared, Caller::Nursery(told));
@@ -134,14 +136,19 @@ impl Nursery {
         Ok(None)
     }
 
-    fn wait(&self) -> io::Result<()> {
+    fn wait(&mut self) -> io::Result<()> {
         let stdin = io::stdin();
         let mut fds = vec![PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
         fds.extend(self.templates.iter().flat_map(Templates::watched));
         match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if let (Some(templates), &[_, _, has_changed, is_given]) = (&mut self.templates, &ready[..]) {
+            templates.heed([has_changed, is_given]);
+        }
+        Ok(())
     }
 
     /// Who was killed before the run began told nothing; of all others this is heard too late to be for anybody.
@@ -172,8 +179,6 @@ fn read_some(requests: &mut Vec<u8>) -> io::Result<bool> {
     if poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
         return Ok(true);
     }
-    let mut piece = [0; PIECE_BYTES];
-    let count = rustix::io::read(&stdin, &mut piece)?;
-    requests.extend_from_slice(&piece[..count]);
-    Ok(count > 0)
+    requests.reserve(PIECE_BYTES);
+    Ok(rustix::io::read(&stdin, spare_capacity(requests))? > 0)
 }

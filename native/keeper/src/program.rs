@@ -110,7 +110,7 @@ pub fn start(spec: &Spec, cage: Cage) -> Result<Program, String> {
         };
         let _ = failure_end.write_all(why.as_bytes());
         // SAFETY: ends this process; nothing of the keeper's runs in it any more.
-        unsafe { libc::_exit(127) }
+        unsafe { libc::_exit(NOT_RUN) }
     };
     drop((out_end, err_end, failure_end, verdict_end, null));
     let mut why = String::new();
@@ -136,17 +136,15 @@ fn die_with_keeper(failure: &File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The program has the same user and must not look into who is a copy of the keeper.
-fn be_untouchable() -> rustix::io::Result<()> {
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    drop_capabilities()
-}
-
 fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
     move |error| Failure(format!("{what}: {error}"))
 }
 
 enum Never {}
+
+/// Exit status of a process that was to become the program.
+const NOT_RUN: libc::c_int = 127;
+const LENT_STACK_BYTES: usize = 32 << 10;
 
 const OWN_PROCESSES: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
 
@@ -184,7 +182,9 @@ impl Plan {
         failure: &mut File,
         verdict: &OwnedFd,
     ) -> Result<Never, Failure> {
-        let _ = setsid();
+        if !self.is_init {
+            let _ = setsid();
+        }
         reset_signals();
         for (number, end) in (0..).zip(stdio) {
             // SAFETY: both are open descriptors of this process.
@@ -206,21 +206,29 @@ impl Plan {
         die_with_keeper(failure)?;
         self.cage.enter()?;
         die_with_keeper(failure)?;
-        if self.is_init {
-            self.stay_as_init(failure, verdict)?;
-        }
+        if self.is_init { self.stay_as_init(failure, verdict) } else { self.run() }
+    }
+
+    fn run(&self) -> Result<Never, Failure> {
         chdir(&self.workdir).map_err(|error| Failure(format!("workdir {}: {error}", self.workdir.display())))?;
         self.exec()
     }
 
     /// The first process of a namespace ends all others with it, and must be one that passes signals on: the kernel
-    /// keeps those from it that it does not handle, and no program expects that. Returns in the program alone.
-    fn stay_as_init(&self, failure: &mut File, verdict: &OwnedFd) -> Result<(), Failure> {
-        let Some(program) = fork(0).map_err(|error| Failure(format!("starting: {error}")))? else {
+    /// keeps those from it that it does not handle, and no program expects that.
+    fn stay_as_init(&self, failure: &mut File, verdict: &OwnedFd) -> Result<Never, Failure> {
+        // Before there is a program: it has the same user, and must not look into who is a copy of the keeper.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("init"))?;
+        let mut why = None;
+        let program = lend(&mut || {
             let _ = setsid();
-            return Ok(());
-        };
-        be_untouchable().map_err(named("init"))?;
+            why = self.run().err();
+        });
+        let program = program.map_err(|error| Failure(format!("starting: {error}")))?;
+        if let Some(why) = why {
+            return Err(why);
+        }
+        drop_capabilities().map_err(named("init"))?;
         PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
         // SAFETY: the handler calls nothing but kill.
         unsafe {
@@ -284,6 +292,26 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     }
 }
 
+/// Runs it in a child that has our memory until it runs a program or ends. We wait for so long, so nothing is used by
+/// two at a time.
+fn lend(mut body: &mut dyn FnMut()) -> io::Result<Pid> {
+    extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it is what is given below, by who waits.
+        unsafe { (*body.cast::<&mut dyn FnMut()>())() };
+        NOT_RUN
+    }
+    // Of what is aligned as stacks have to be.
+    let mut stack: Vec<u128> = Vec::with_capacity(LENT_STACK_BYTES / size_of::<u128>());
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack grows down from the end of what was allocated, and is there until this call returns, which it
+    // does when the child uses it no more.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.capacity());
+        libc::clone(run, top.cast(), flags, (&raw mut body).cast())
+    };
+    Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
+}
+
 /// Where one is after `detach`.
 pub enum Detached {
     /// In the process that goes on. What it writes there is told to the caller, when it is closed.
@@ -319,15 +347,28 @@ pub fn leave() -> io::Result<()> {
     Ok(())
 }
 
+/// What is ignored stays so in a program, and nobody expects that. Once, before anything is started.
+pub fn heed_signals() {
+    for signal in 1..=64 {
+        // SAFETY: plain calls with valid arguments. What is ours is left: only the program is without it.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            let is_known = libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
+            if is_known && signal != libc::SIGPIPE && now.sa_sigaction == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
+/// Of those the keeper ignores or blocks some itself.
 fn reset_signals() {
     // SAFETY: plain calls with valid arguments.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 

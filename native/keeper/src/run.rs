@@ -5,11 +5,12 @@
 //! over when its first process is over: whatever else it left is killed, and the rest of its output is read.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
@@ -78,7 +79,8 @@ impl Run {
 
     /// Until all of its processes are gone.
     pub fn keep(&mut self, mut program: Program, signals: &File) {
-        let mut piece = vec![0; PIECE_BYTES];
+        // Memory that nothing was read into yet is none.
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
         while self.is_anything_left(&mut program) {
             self.wait(signals, &program);
             self.heed_signals(signals, &program);
@@ -121,7 +123,8 @@ impl Run {
                 Err(_) => return false,
             }
         }
-        if self.main_status.is_some() {
+        // A first process of its own namespace is over when all of them are.
+        if self.main_status.is_some() && !program.is_init {
             kill_all();
         }
         true
@@ -199,18 +202,21 @@ impl Run {
             if self.main_status.is_none() {
                 program.signal(Signal::KILL);
             }
-            kill_all();
+            if !program.is_init {
+                kill_all();
+            }
         }
     }
 
-    fn read_some(&mut self, program: &mut Program, piece: &mut [u8], times: usize) {
+    fn read_some(&mut self, program: &mut Program, piece: &mut Vec<u8>, times: usize) {
         for (slot, stream) in program.streams.iter_mut().zip([Stream::Out, Stream::Err]) {
             for _ in 0..times {
                 let Some(file) = slot.as_mut() else { break };
-                match file.read(piece) {
+                piece.clear();
+                match rustix::io::read(file, spare_capacity(piece)) {
                     Ok(0) => *slot = None,
-                    Ok(count) => self.lines.take(stream, &piece[..count], wall_us(), |lines| self.desk.write(lines)),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(_) => self.lines.take(stream, piece, wall_us(), |lines| self.desk.write(lines)),
+                    Err(Errno::INTR) => {}
                     Err(_) => break,
                 }
             }

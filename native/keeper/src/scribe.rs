@@ -58,6 +58,7 @@ impl Desk {
         } else {
             pile.lines.extend_from_slice(lines);
         }
+        drop(pile);
         self.has_work.notify_one();
     }
 
@@ -66,6 +67,8 @@ impl Desk {
         let mut pile = self.pile();
         pile.state = Some(state.clone());
         pile.is_recorded = false;
+        // Who is woken finds it free.
+        drop(pile);
         self.has_work.notify_one();
     }
 
@@ -93,19 +96,24 @@ impl Desk {
             None => self.has_work.wait_while(self.pile(), has_none).unwrap_or_else(PoisonError::into_inner),
         };
         std::mem::swap(&mut pile.lines, lines);
-        self.has_moved.notify_all();
-        Pile {
+        let taken = Pile {
             lines: Vec::new(),
             lost: std::mem::take(&mut pile.lost),
             state: pile.state.take(),
             is_recorded: false,
             follow_until: pile.follow_until.take(),
+        };
+        drop(pile);
+        if !lines.is_empty() {
+            self.has_moved.notify_all();
         }
+        taken
     }
 
     fn recorded(&self) {
         let mut pile = self.pile();
         pile.is_recorded = pile.state.is_none();
+        drop(pile);
         self.has_moved.notify_all();
     }
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -18,7 +19,6 @@ use rustix::net::{
 
 /// Of all users, or mounts of processes may not be made where no other such mount is seen.
 const WHOLE_MACHINE: [&str; 3] = ["0", "0", "4294967295"];
-const NAMES_BYTES_MAX: usize = 32 << 10;
 const STAMP_BYTES: usize = size_of::<u64>();
 
 /// A namespace of mounts, and all that tells what it was made of.
@@ -53,32 +53,39 @@ impl Templates {
         Some(Self { top: top.to_owned(), changes, given, gives, age: 0, last: None })
     }
 
-    /// Readable when there is something for `look`.
+    /// Ready when there is something to `heed`. That mounts have changed is told once, whoever asks.
     pub fn watched(&self) -> [PollFd<'_>; 2] {
         [PollFd::new(&self.changes, PollFlags::PRI), PollFd::new(&self.given, PollFlags::IN)]
     }
 
-    /// Takes what was given, and drops what is not true any more. Waits for nobody.
+    /// Looks whether anything is ready now. Waits for nobody.
     pub fn look(&mut self) {
         let mut fds = self.watched();
-        if !poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
-            return;
+        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
+            let ready = fds.map(|fd| !fd.revents().is_empty());
+            self.heed(ready);
         }
-        let [has_changed, is_given] = fds.map(|fd| !fd.revents().is_empty());
+    }
+
+    /// Drops what is not true any more, and takes what was given; `ready` is which of `watched` are.
+    pub fn heed(&mut self, ready: [bool; 2]) {
+        let [has_changed, is_given] = ready;
         if has_changed {
             self.age += 1;
             self.last = None;
         }
-        while is_given {
-            let Ok(one) = self.receive() else { break };
-            self.last = one.or(self.last.take());
+        if is_given {
+            while let Ok(one) = self.receive() {
+                self.last = one.or(self.last.take());
+            }
         }
     }
 
     /// None: it was begun before mounts have changed.
     fn receive(&self) -> rustix::io::Result<Option<Template>> {
         let mut stamp = [0; STAMP_BYTES];
-        let mut made_of = vec![0; NAMES_BYTES_MAX];
+        // Of all that was given, so it is enough for one.
+        let mut made_of = vec![0; ioctl_fionread(&self.given)? as usize];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut stamp), IoSliceMut::new(&mut made_of)];

@@ -249,8 +249,7 @@ fn take_mounts(path: &Path, attributes: u64) -> io::Result<OwnedFd> {
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     let tree = open_tree(CWD, path, flags)?;
-    let wanted =
-        libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     // SAFETY: the empty path ends with NUL, and the size is that of what is pointed to.
     let done = unsafe {
         libc::syscall(

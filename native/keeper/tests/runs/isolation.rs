@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
 use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible};
+use crate::nursery::{Nursery, told};
 
 /// Says what it could do that it must not be able to.
 const HOSTILE: &str = r#"
@@ -156,42 +157,55 @@ fn a_hostile_program_reaches_nothing_but_its_own() {
     let name = SocketAddr::from_abstract_name(format!("keeper-test-{}", std::process::id())).expect("a name");
     let _listens = UnixListener::bind_addr(&name).expect("bound");
     for way in apart() {
-        let key = a_key(0o777);
-        let (_stream, datagram) = (listens(&key, "stream"), hears(&key, "datagram"));
-        if way.is_ordinary {
-            chown(key.path(), Some(USER), Some(USER)).expect("given");
-            chown(key.path().join("secret"), Some(USER), Some(USER)).expect("given");
+        is_kept_from_all(way, Run::begun);
+        if way.isolation == "user" {
+            // The other one is begun first: what it made for its own root is the base of this one's.
+            let runs = tempfile::tempdir().expect("a folder");
+            let mut nursery = Nursery::new(runs.path());
+            is_kept_from_all(way, |run| {
+                assert_eq!(nursery.start(run.folder.path()), told("0", run.folder.path(), ""));
+                run
+            });
         }
-        let bystander = Bystander::beside(way);
-        let other = Run::new(way, "echo up; sleep 1000", &[]).begun();
-        other.says("o up");
-        let run = Run::new(way, "exec perl hostile", &[]);
-        fs::write(run.path("scratch/hostile"), HOSTILE).expect("program");
-        fs::set_permissions(run.path("scratch/hostile"), fs::Permissions::from_mode(0o644)).expect("mode");
-        let run = run.begun();
-        let pids = [bystander.0.id() as i32, run.number("keeper_pid"), other.number("keeper_pid"), other.number("pid")];
-        let pids = pids.map(|pid| pid.to_string()).join(" ");
-        // Landlock has no rule for modes and owners, so whoever is the owner of a file may change these.
-        let is_weak = u8::from(way.isolation == "landlock" && (way.is_ordinary || !is_root()));
-        let is_scoped = u8::from(can_scope());
-        let is_landlock = u8::from(way.isolation == "landlock");
-        let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
-        fs::write(
-            run.path("scratch/go"),
-            format!(
-                "{is_scoped} {is_weak} {is_landlock} {} {theirs} {folder} {pids} {}\n",
-                key.path().join("secret").display(),
-                std::process::id()
-            ),
-        )
-        .expect("told");
-        let state = run.ended();
-        assert_eq!(run.log(), ["o over"], "{way:?}: {state:?}");
-        assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
-        assert!(datagram.recv(&mut [0]).is_err(), "{way:?}: it was heard");
-        other.tell("stop 0");
-        other.ended();
     }
+}
+
+fn is_kept_from_all(way: Way, mut begin: impl FnMut(Run) -> Run) {
+    let key = a_key(0o777);
+    let (_stream, datagram) = (listens(&key, "stream"), hears(&key, "datagram"));
+    if way.is_ordinary {
+        chown(key.path(), Some(USER), Some(USER)).expect("given");
+        chown(key.path().join("secret"), Some(USER), Some(USER)).expect("given");
+    }
+    let bystander = Bystander::beside(way);
+    let other = begin(Run::new(way, "echo up; sleep 1000", &[]));
+    other.says("o up");
+    let run = Run::new(way, "exec perl hostile", &[]);
+    fs::write(run.path("scratch/hostile"), HOSTILE).expect("program");
+    fs::set_permissions(run.path("scratch/hostile"), fs::Permissions::from_mode(0o644)).expect("mode");
+    let run = begin(run);
+    let pids = [bystander.0.id() as i32, run.number("keeper_pid"), other.number("keeper_pid"), other.number("pid")];
+    let pids = pids.map(|pid| pid.to_string()).join(" ");
+    // Landlock has no rule for modes and owners, so whoever is the owner of a file may change these.
+    let is_weak = u8::from(way.isolation == "landlock" && (way.is_ordinary || !is_root()));
+    let is_scoped = u8::from(can_scope());
+    let is_landlock = u8::from(way.isolation == "landlock");
+    let (folder, theirs) = (run.folder.path().display(), other.folder.path().display());
+    fs::write(
+        run.path("scratch/go"),
+        format!(
+            "{is_scoped} {is_weak} {is_landlock} {} {theirs} {folder} {pids} {}\n",
+            key.path().join("secret").display(),
+            std::process::id()
+        ),
+    )
+    .expect("told");
+    let state = run.ended();
+    assert_eq!(run.log(), ["o over"], "{way:?}: {state:?}");
+    assert_eq!(fs::read(key.path().join("secret")).expect("still there"), b"secret");
+    assert!(datagram.recv(&mut [0]).is_err(), "{way:?}: it was heard");
+    other.tell("stop 0");
+    other.ended();
 }
 
 /// A 32-bit program: makes a socket for paths, and ends with its number.
@@ -265,6 +279,24 @@ fn a_program_has_all_that_it_needs_however_careful_its_keeper_is_started() {
         assert!(careful.status().expect("keeper runs").success());
         let state = run.ended();
         assert_eq!(run.said(), ["up", "y"], "{way:?}: {state:?}");
+    }
+}
+
+#[test]
+fn a_program_ignores_and_blocks_no_signal_whatever_its_keeper_is_started_with() {
+    for way in possible() {
+        let script =
+            "while read line; do case $line in SigBlk*|SigIgn*) echo \"$line\"; esac; done < /proc/self/status";
+        let run = Run::new(way, script, &[]);
+        let mut deaf = Command::new("/bin/sh");
+        deaf.args(["-c", "trap '' HUP INT QUIT USR1 PIPE TERM XFSZ; exec \"$0\" \"$1\"", KEEPER]);
+        assert!(run.as_keepers_user(deaf.arg(run.folder.path())).status().expect("keeper runs").success());
+        let state = run.ended();
+        let said = run.said();
+        let masks = said.iter().filter_map(|line| u64::from_str_radix(line.split_once(":\t")?.1, 16).ok());
+        // Two are the C library's, which keeps everybody's hands off.
+        let masks: Vec<u64> = masks.map(|mask| mask & !(0b11 << 31)).collect();
+        assert_eq!(masks, [0, 0], "{way:?}: {state:?} {said:?}");
     }
 }
 

@@ -87,6 +87,29 @@ fn a_root_is_made_once_and_made_anew_when_something_else_is_there() {
 }
 
 #[test]
+fn a_disk_that_comes_or_goes_below_what_is_shared_is_seen_by_the_next_run() {
+    let Some(mut machine) = Machine::new() else { return };
+    let below = machine.path("tools/below");
+    fs::create_dir(&below).expect("a folder");
+    fs::write(below.join("version"), "old\n").expect("written");
+    let script = format!("cat {}/version", below.display());
+    for _ in 0..2 {
+        let before = machine.begin(&script, &[]);
+        before.ended();
+        assert_eq!(before.said(), ["old"]);
+        mount("tmpfs", &below, "tmpfs", MountFlags::empty(), Some(c"mode=755,size=1m")).expect("mounted");
+        fs::write(below.join("version"), "new\n").expect("written");
+        let between = machine.begin(&script, &[]);
+        between.ended();
+        unmount(&below, UnmountFlags::DETACH).expect("unmounted");
+        assert_eq!(between.said(), ["new"]);
+    }
+    let after = machine.begin(&script, &[]);
+    after.ended();
+    assert_eq!(after.said(), ["old"]);
+}
+
+#[test]
 fn a_link_or_a_file_that_is_replaced_is_seen_by_the_next_run() {
     let Some(mut machine) = Machine::new() else { return };
     let (link, file) = (machine.path("link"), machine.path("file"));
@@ -119,7 +142,7 @@ fn a_root_that_is_handed_on_has_nothing_of_another_run() {
     let looks = format!(
         "for place in / /proc /dev /usr {top} {top}/build {top}/runs \"$PWD/..\"; do \
            touch $place/new 2> /dev/null && echo wrote into $place; done; touch mine && ls -A; \
-         ls {top} {top}/runs; cat {top}/build/asset; ls -A /; cat /proc/self/mountinfo; echo up; sleep 1000"
+         ls -A {top} {top}/runs; cat {top}/build/asset; ls -A /; cat /proc/self/mountinfo; echo up; sleep 1000"
     );
     let runs = [(); 3].map(|()| machine.begin(&looks, &more));
     for (at, run) in runs.iter().enumerate() {
