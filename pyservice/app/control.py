@@ -46,6 +46,7 @@ from pyservice.control.orphans import Orphans
 from pyservice.control.pictures import Pictures
 from pyservice.control.platform import Platform
 from pyservice.control.rays import RayStore
+from pyservice.control.recorded import Recorded
 from pyservice.control.servers import Servers
 from pyservice.control.tokens import Tokens
 from pyservice.control.uploaded import Uploaded
@@ -156,15 +157,17 @@ class ControlPlane:
         self._gate = Gate(self._database)
         self._counts = PlayerCounts()
         self._counts_reader = CountsReader(self._database, data_plane, self._counts, self._topics)
+        history = History(self._database, data_plane, self._feeder.doubt)
         self._readers: dict[str, CountsReader | History] = {
             "counts": self._counts_reader,
-            "history": History(self._database, data_plane, self._feeder.doubt),
+            "history": history,
         }
+        self._recorded = Recorded(data_plane, history)
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays, self._cdn_rays = map(self._rays_of, (CONTROL, CDN))
         self._platform = _platform(settings, self._database, links)
         self._runtime = Runtime(
-            settings, self._database, self._files.objects, data_plane, self._topics
+            settings, self._database, self._files.objects, data_plane, self._topics, self._recorded
         )
         nouns = self._nouns(links, data_plane)
         self._tokens = nouns.tokens
@@ -212,7 +215,9 @@ class ControlPlane:
         uploading = Uploading(database, changes, topics, self._files.objects)
         self._uploading = uploading
         self._devices = Devices(database, changes, ids, topics, LinkKeys(self._keys), links)
-        self._exports = Exports(database, self._files.objects, ids, self._runtime.folder_of)
+        self._exports = Exports(
+            database, self._files.objects, ids, self._recorded, self._runtime.folder_of
+        )
         return Nouns(
             games=Games(
                 database,
@@ -239,7 +244,7 @@ class ControlPlane:
             versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
             platform=self._platform,
             devices=self._devices,
-            lobbies=Lobbies(database, data_plane, self._runtime.started_ms),
+            lobbies=Lobbies(database, data_plane, self._recorded, self._runtime.started_ms),
             rays=self._ray_store,
             builds=Builds(database, changes, ids, uploading, self._runtime),
             uploads=Uploads(uploading),

@@ -13,6 +13,7 @@ from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.control.build_files import BuildFiles
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.control.process_logs import ProcessLogs
+from pyservice.control.recorded import Recorded
 from pyservice.control.server_runs import ServerRuns
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
@@ -61,6 +62,7 @@ class Runtime:
         objects: Objects,
         data_plane: DataPlaneClient,
         topics: Topics,
+        recorded: Recorded,
     ) -> None:
         self._settings = settings
         self.take_tiers(settings.tiers)
@@ -74,7 +76,7 @@ class Runtime:
             database, data_plane, self._tier, self._api_url, self._told_capacity
         )
         self.servers = ServerRuns(database, data_plane, self._api)
-        self.logs = ProcessLogs(database, topics, self.folder_of, self._follow)
+        self.logs = ProcessLogs(database, topics, recorded, self.folder_of, self._follow)
         self._supervisor: Supervisor | None = None
         self._is_usable = False
         self._isolation = ""

@@ -17,6 +17,7 @@ from pyservice.control import access
 from pyservice.control.changes import now_ms
 from pyservice.control.going_on import GoingOn
 from pyservice.control.names import refuse
+from pyservice.control.recorded import Recorded
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
@@ -48,12 +49,14 @@ class Exports:
         database: Database,
         objects: Objects,
         ids: RecordIds,
+        recorded: Recorded,
         folder_of: Callable[[str], Path],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
         self._objects = objects
         self._ids = ids
+        self._recorded = recorded
         self._folder_of = folder_of
         self._now_ms = clock_ms
         # Each holds a whole file in memory.
@@ -64,9 +67,13 @@ class Exports:
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
         """Contract, exportLobbyLogs. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL."""
-        async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
-            row = await lobbies.of_game(tx, game.game_id, request.lobby_id)
+
+        async def look() -> Record | None:
+            async with self._database.read() as tx:
+                game = await access.game(tx, caller, request.game_id)
+                return await lobbies.of_game(tx, game.game_id, request.lobby_id)
+
+        row = await self._recorded.found(request.lobby_id, look)
         if row is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         stream = cast(Stream, request.stream)

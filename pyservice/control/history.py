@@ -6,6 +6,7 @@ one of the data plane applies a fact twice or loses one. What is told of lobbies
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -67,6 +68,8 @@ class History:
         self._prune_ms = 0
         self._is_gap = True
         """Ends may have been missed: what is alive here is compared with the data plane once it told all it has."""
+        self.applied = asyncio.Event()
+        """Of the next facts: set when they are in the records."""
         self.going = GoingOn("facts", "facts not read", Away, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
@@ -107,6 +110,8 @@ class History:
                 await _apply(tx, new)
                 await numbers.put_text(tx, numbers.FACTS_STREAM, answer.stream)
                 await numbers.put(tx, numbers.FACTS_LSN, after)
+            applied, self.applied = self.applied, asyncio.Event()
+            applied.set()
         return len(new), len(answer.facts) < _BATCH
 
     async def _end_unseen(self) -> int:

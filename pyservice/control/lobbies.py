@@ -12,6 +12,7 @@ from pyservice.control import access
 from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
 from pyservice.control.history import KEPT_MS
+from pyservice.control.recorded import Recorded
 from pyservice.control.timestamps import milliseconds, rfc3339
 from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.hosting.internal.v1 import facts_pb2
@@ -48,6 +49,7 @@ class Lobbies:
         self,
         database: Database,
         client: PlacesClient,
+        recorded: Recorded,
         started_ms: Callable[[str], int | None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -55,6 +57,7 @@ class Lobbies:
         self._started_ms = started_ms
         self._database = database
         self._client = client
+        self._recorded = recorded
         self._now_ms = clock_ms
 
     async def list_(
@@ -77,13 +80,21 @@ class Lobbies:
     ) -> pb.GetLobbyRecordResponse:
         """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
         kept_since_ms = self._now_ms() - KEPT_MS
-        async with self._database.read() as tx:
-            namespace = await access.namespace(tx, caller, request.game_id, request.namespace_id)
-            row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
-            runs = await lobby_runs.find_many(tx, [request.lobby_id])
-        if row is None:
+
+        async def look() -> tuple[Record, dict[str, Record], str] | None:
+            async with self._database.read() as tx:
+                namespace = await access.namespace(
+                    tx, caller, request.game_id, request.namespace_id
+                )
+                row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
+                runs = await lobby_runs.find_many(tx, [request.lobby_id])
+            return None if row is None else (row, runs, namespace.version_id)
+
+        there = await self._recorded.found(request.lobby_id, look)
+        if there is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
-        [record] = await self._told([row], runs, namespace.version_id)
+        row, runs, version_id = there
+        [record] = await self._told([row], runs, version_id)
         return pb.GetLobbyRecordResponse(lobby=record)
 
     async def _told(

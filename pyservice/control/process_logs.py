@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from pyservice.calls import Call, Caller, Park
 from pyservice.control import access
+from pyservice.control.recorded import Recorded
 from pyservice.control.servers import found
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError
@@ -19,7 +20,7 @@ from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
 from pyservice.runtime.keeper import Stream
 from pyservice.runtime.logs import Lines, Logs
 from pyservice.storage import lobbies
-from pyservice.storage.database import Database
+from pyservice.storage.database import Database, Record
 from pyservice.watch import HOLD_MS, Topics, park
 
 _FOLLOW_MS: Final = HOLD_MS + 5_000
@@ -34,12 +35,14 @@ class ProcessLogs:
         self,
         database: Database,
         topics: Topics,
+        recorded: Recorded,
         folder_of: Callable[[str], Path],
         follow: Callable[[str, int], None],
     ) -> None:
         """`follow`: for so many ms `grew` is called whenever the log of a run has grown."""
         self._database = database
         self._topics = topics
+        self._recorded = recorded
         self._folder_of = folder_of
         self._follow = follow
         self._logs = Logs()
@@ -66,9 +69,13 @@ class ProcessLogs:
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | Park:
         """Decisions 8.3. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
-        async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
-            row = await lobbies.of_game(tx, game.game_id, request.lobby_id)
+
+        async def look() -> Record | None:
+            async with self._database.read() as tx:
+                game = await access.game(tx, caller, request.game_id)
+                return await lobbies.of_game(tx, game.game_id, request.lobby_id)
+
+        row = await self._recorded.found(request.lobby_id, look)
         if row is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         answer = logs_pb2.GetLobbyLogsResponse()

@@ -265,6 +265,26 @@ async def test_idle_lobbies_are_there_before_anybody_asks(game: Game) -> None:
     await eventually(another)
 
 
+async def test_who_has_a_lobby_may_ask_about_it_at_once(game: Game) -> None:
+    """What the data plane made a moment ago is told by the control plane, too."""
+    await game.deploy(static={})
+    for port in range(9_001, 9_011):
+        attached = await game.developer.good(
+            "attach",
+            game_id=game.game_id,
+            namespace_id="prod",
+            game_mode="static",
+            ports={"game": {"address": "127.0.0.1", "port": port}},
+        )
+        lobby_id = attached["lobby_id"]
+        asked = {"game_id": game.game_id, "lobby_id": lobby_id}
+        assert await game.record(lobby_id) is not None
+        for name in ("get_lobby_logs", "export_lobby_logs"):
+            answer = await game.developer.call(name, **asked, stream="std_out")
+            assert answer.code == "OK", f"{name}: {answer}"
+        await game.developer.good("detach", **asked)
+
+
 async def test_the_span_of_an_export_has_an_order(game: Game) -> None:
     refused = await game.developer.call(
         "export_lobby_history", game_id=game.game_id, query_start=2, query_end=1
