@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import resource
 import socket
@@ -11,7 +12,9 @@ from typing import Final
 
 import pytest
 
-ADDRESS: Final = "127.9.8.7"
+_OURS: Final = os.getpid()
+ADDRESS: Final = f"127.{100 + (_OURS >> 16) % 100}.{_OURS >> 8 & 255}.{_OURS & 255}"
+"""Tests of one file may run in several processes at a time."""
 _OTHER_FILES: Final = 1_000
 
 
