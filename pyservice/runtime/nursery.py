@@ -52,6 +52,8 @@ class Nursery:
 
     async def open(self) -> None:
         """Raises OSError, KeeperFailed."""
+        if self._requests is not None and not self._opening.locked():
+            return
         # Whoever wants it first may give up meanwhile; nobody else knows of the process then.
         await finish(self._open())
 
@@ -92,8 +94,7 @@ class Nursery:
         """
         for _ in range(_TRIES):
             with contextlib.suppress(NurseryGone):
-                if self._requests is None or self._opening.locked():
-                    await self.open()
+                await self.open()
                 assert self._requests is not None
                 answer = self._answer(folder)
                 self._requests.write(os.fsencode(folder) + b"\0")

@@ -152,7 +152,7 @@ class Run:
 
     def _first(self) -> Step:
         folder = self._folder
-        if not folder.exists():
+        if self.placed is None and not folder.exists():
             return self._waiting
         state = folder.state()
         if folder.is_kept():

@@ -29,9 +29,12 @@ class Stop:
         """False: it ends sooner than that."""
         if self.timeout_ms is not None and self.timeout_ms <= timeout_ms:
             return False
+        is_first = not self.is_asked
         self.timeout_ms = timeout_ms
-        for waiting in self._waiting:
-            waiting.reschedule(0)
+        if is_first:
+            # Later on whoever waited is on its way out, and cannot be hurried again.
+            for waiting in self._waiting:
+                waiting.reschedule(0)
         return True
 
     async def before(self, timeout_s: float, work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -1,0 +1,55 @@
+"""Whoever is asked to end is asked again, sooner, while what it was at is being given up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pyservice.runtime.stops import Stop, Stopped
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_sooner_stop_is_taken_while_the_first_is_being_obeyed() -> None:
+    stop, begun, cancelled, released = Stop(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await released.wait()
+
+    waiting = asyncio.create_task(stop.unless(work()))
+    await begun.wait()
+    assert stop.ask(30_000)
+    await cancelled.wait()
+    assert stop.ask(0)
+    assert stop.timeout_ms == 0
+    assert not stop.ask(10)
+    released.set()
+    with pytest.raises(Stopped):
+        await waiting
+    assert stop.is_asked
+
+
+async def test_what_would_wait_after_a_stop_is_not_begun() -> None:
+    stop, begun = Stop(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+
+    assert stop.ask(0)
+    with pytest.raises(Stopped):
+        await stop.unless(work())
+    assert not begun.is_set()
+
+
+async def test_a_time_limit_of_the_work_itself_is_no_stop() -> None:
+    async def work() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await Stop().unless(work())
