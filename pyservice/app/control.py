@@ -162,7 +162,7 @@ class ControlPlane:
             "counts": self._counts_reader,
             "history": history,
         }
-        self._recorded = Recorded(data_plane, history)
+        self._recorded = Recorded(self._database, data_plane, history)
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays, self._cdn_rays = map(self._rays_of, (CONTROL, CDN))
         self._platform = _platform(settings, self._database, links)

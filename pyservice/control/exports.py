@@ -19,7 +19,7 @@ from pyservice.control.going_on import GoingOn
 from pyservice.control.names import refuse
 from pyservice.control.recorded import Recorded
 from pyservice.control.timestamps import rfc3339
-from pyservice.errors import ServiceError, field_problem
+from pyservice.errors import field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.runtime.keeper import Folder, Stream
@@ -67,15 +67,7 @@ class Exports:
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
         """Contract, exportLobbyLogs. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL."""
-
-        async def look() -> Record | None:
-            async with self._database.read() as tx:
-                game = await access.game(tx, caller, request.game_id)
-                return await lobbies.of_game(tx, game.game_id, request.lobby_id)
-
-        row = await self._recorded.found(request.lobby_id, look)
-        if row is None:
-            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
         stream = cast(Stream, request.stream)
         path = self._folder_of(row.lobby_id)
         async with self._one_at_a_time:

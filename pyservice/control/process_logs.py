@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Final, cast
 
 from pyservice.calls import Call, Caller, Park
-from pyservice.control import access
 from pyservice.control.recorded import Recorded
 from pyservice.control.servers import found
 from pyservice.control.timestamps import rfc3339
-from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
 from pyservice.runtime.keeper import Stream
 from pyservice.runtime.logs import Lines, Logs
-from pyservice.storage import lobbies
-from pyservice.storage.database import Database, Record
+from pyservice.storage.database import Database
 from pyservice.watch import HOLD_MS, Topics, park
 
 _FOLLOW_MS: Final = HOLD_MS + 5_000
@@ -69,15 +66,7 @@ class ProcessLogs:
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
     ) -> logs_pb2.GetLobbyLogsResponse | Park:
         """Decisions 8.3. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
-
-        async def look() -> Record | None:
-            async with self._database.read() as tx:
-                game = await access.game(tx, caller, request.game_id)
-                return await lobbies.of_game(tx, game.game_id, request.lobby_id)
-
-        row = await self._recorded.found(request.lobby_id, look)
-        if row is None:
-            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
         parked = await self._read(answer, row.lobby_id, request, caller.call)
         return parked or answer

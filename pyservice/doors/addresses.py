@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -23,11 +22,8 @@ _PROXY_LOCAL: Final = 0x20
 _PROXY_PROXY: Final = 0x21
 _TCP4: Final = 0x11
 _TCP6: Final = 0x21
-_REMEMBERED: Final = 4_096
-"""Those who come again and again: game servers, proxies, whoever makes lobbies."""
 
 
-@lru_cache(_REMEMBERED)
 def parse(text: str) -> Address | None:
     """An IP literal, None when it is none. An IPv4 address inside IPv6 is that IPv4 address."""
     try:
