@@ -20,10 +20,13 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def doors(tmp_path: Path) -> AsyncIterator[Doors]:
-    """They know the run before this one, by a watch whose client has left."""
+    """They know the run before this one, by a watch whose client has left.
+
+    Their question for changes has arrived there, too: one on its way would tell them of this one.
+    """
     async with open_doors(tmp_path) as opened:
         connection = await watch(opened, await read_index(opened))
-        await until(lambda: len(opened.waiters) == 1)
+        await until(lambda: (len(opened.waiters), opened.control.polls) == (1, 1))
         await close_all([connection])
         await until(lambda: len(opened.waiters) == 0)
         await opened.behind.stop()

@@ -24,10 +24,12 @@ from pyservice.edge.passing import Passing
 from pyservice.edge.server import HttpServer, listen_unix, make_server
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
 from pyservice.rpc import (
     NEXT_CHANGES,
     ChangesPoll,
+    Handler,
     InternalClient,
     RpcPassing,
     RpcServer,
@@ -64,6 +66,8 @@ class SmallControl:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     reads: int = 0
     parks: int = 0
+    polls: int = 0
+    """How often it was asked for changes."""
     parked: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def operations(self) -> dict[str, Operation]:
@@ -123,6 +127,16 @@ class SmallControl:
                 self.waiting -= 1
         return groups_pb2.CreateGroupResponse(group_id=GROUP)
 
+    def next_changes(self) -> Handler:
+        """The real one; `polls` says when a question has arrived."""
+        answer = next_changes(self.topics)
+
+        async def counted(request: control_pb2.NextChangesRequest) -> Message:
+            self.polls += 1
+            return await answer(request)
+
+        return counted
+
     async def validate_game(
         self, message: games_pb2.ValidateGameRequest, caller: Caller
     ) -> Message:
@@ -146,7 +160,7 @@ class Behind:
         app = create_app(table, door, metrics, limits)
         http = make_server(app, [listen_unix(self.http_path)])
         await http.start()
-        internal = {NEXT_CHANGES: next_changes(control.topics)}
+        internal = {NEXT_CHANGES: control.next_changes()}
         address = f"unix:{self.grpc_path}"
         rpc = RpcServer(table, door, metrics, limits, address, internal=internal)
         await rpc.start()
