@@ -623,7 +623,7 @@ def compact(
     Raises OpenFailed, or OSError with ENOSPC when there is no room for the image.
     """
 
-def change_files(steps: Sequence[tuple[str, PathLike[str], int, bytes]]) -> None:
+def change_files(steps: Sequence[tuple[str, PathLike[str] | str, int, bytes]]) -> None:
     """Change files. A step: ``folder``, ``group``, ``file``, ``put`` or ``try``; where; mode of what is new; content.
 
     One after the other, until the first that fails; releases the GIL once. Raises OSError with the file, ValueError for

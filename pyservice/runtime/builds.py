@@ -115,6 +115,8 @@ class Builds:
         self._line = UnpackingLine(AT_ONCE)
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="unpacking")
         self._known: dict[str, Build] = {}
+        self._noted: set[str] = set()
+        """Builds that something began to run, or ended to, since that was written to their folders."""
 
     def known(self, build_id: str) -> Build | None:
         """The build, if it was unpacked before; something begins to run it."""
@@ -184,7 +186,7 @@ class Builds:
             async with self._line.turn(game_id):
                 preparation.is_begun = True
                 await self._in_time(game_id, build_id, folder)
-        self.note_run(build_id)
+        self._touch(build_id)
         return _read(folder)
 
     async def _in_time(self, game_id: str, build_id: str, folder: Path) -> None:
@@ -216,7 +218,15 @@ class Builds:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def note_run(self, build_id: str) -> None:
-        """Something begins to run it, or did until now."""
+        """Something begins to run it, or did until now. Written before the next look for what nothing runs."""
+        self._noted.add(build_id)
+
+    def _write_noted(self) -> None:
+        noted, self._noted = self._noted, set()
+        for build_id in noted:
+            self._touch(build_id)
+
+    def _touch(self, build_id: str) -> None:
         with contextlib.suppress(OSError):
             os.utime(self._folder / build_id)
 
@@ -253,6 +263,7 @@ class Builds:
         """Those that nothing has run for a day; all that nothing runs when the disk is full. `used` says before each of
         them what runs or is wanted by then. Raises OSError.
         """
+        self._write_noted()
         for build_id in await asyncio.to_thread(self._removable, is_full):
             if build_id in used() or build_id in self._unpacking:
                 continue

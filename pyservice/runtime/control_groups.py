@@ -79,30 +79,30 @@ class ControlGroups:
 
     def steps(self, run_id: str, resources: Resources) -> list[Step]:
         """What makes the group of a run; one that is there already is taken. They need `make_parents`, once."""
-        steps = [Step("group", parent / run_id) for parent in self._parents()]
+        steps = [Step("group", f"{parent}/{run_id}") for parent in self._parents()]
         if self.memory is not None:
-            group, limit = self.memory / run_id, str(resources.memory_mb << 20)
+            group, limit = f"{self.memory}/{run_id}", str(resources.memory_mb << 20)
             if self.is_unified:
                 steps += [
-                    _put(group / "memory.max", limit),
-                    _put_if_there(group / "memory.swap.max", "0"),
-                    _put_if_there(group / "memory.oom.group", "1"),
+                    _put(f"{group}/memory.max", limit),
+                    _put_if_there(f"{group}/memory.swap.max", "0"),
+                    _put_if_there(f"{group}/memory.oom.group", "1"),
                 ]
             else:
                 steps += [
-                    _put(group / "memory.limit_in_bytes", limit),
-                    _put_if_there(group / "memory.memsw.limit_in_bytes", limit),
+                    _put(f"{group}/memory.limit_in_bytes", limit),
+                    _put_if_there(f"{group}/memory.memsw.limit_in_bytes", limit),
                 ]
         if self.cpu is not None:
-            group = self.cpu / run_id
+            group = f"{self.cpu}/{run_id}"
             if self.is_unified:
                 weight = _WEIGHT_OF_CORE * resources.cpu_millicores // 1000
                 steps.append(
-                    _put(group / "cpu.weight", str(min(max(weight, _WEIGHTS[0]), _WEIGHTS[1])))
+                    _put(f"{group}/cpu.weight", str(min(max(weight, _WEIGHTS[0]), _WEIGHTS[1])))
                 )
             else:
                 shares = max(2, _SHARES_OF_CORE * resources.cpu_millicores // 1000)
-                steps.append(_put(group / "cpu.shares", str(shares)))
+                steps.append(_put(f"{group}/cpu.shares", str(shares)))
         return steps
 
     def make_parents(self) -> None:
@@ -167,7 +167,7 @@ def _make_parent(parent: Path, *, is_unified: bool) -> None:
     parent.mkdir(exist_ok=True)
     if is_unified:
         groups = (parent.parent, parent)
-        make([_put(group / "cgroup.subtree_control", "+memory +cpu") for group in groups])
+        make([_put(f"{group}/cgroup.subtree_control", "+memory +cpu") for group in groups])
 
 
 def _own_group(controller: str) -> str | None:
@@ -178,9 +178,9 @@ def _own_group(controller: str) -> str | None:
     return None
 
 
-def _put(path: Path, text: str) -> Step:
+def _put(path: str, text: str) -> Step:
     return Step("put", path, content=text.encode())
 
 
-def _put_if_there(path: Path, text: str) -> Step:
+def _put_if_there(path: str, text: str) -> Step:
     return Step("try", path, content=text.encode())

@@ -26,6 +26,7 @@ Stream = Literal["std_out", "std_err"]
 TAKEN: Final = 75
 """Exit status of a keeper whose folder is somebody's, or was run before."""
 
+_READ_BYTES: Final = 4_096
 _STREAMS: Final[Mapping[str, Stream]] = {
     "o": "std_out",
     "O": "std_out",
@@ -118,21 +119,18 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.scratch = path / "scratch"
+        """What the program may write."""
 
     def exists(self) -> bool:
         return os.path.exists(self.path)
-
-    @property
-    def scratch(self) -> Path:
-        """What the program may write."""
-        return self.path / "scratch"
 
     def steps(self, spec: Spec) -> list[Step]:
         """What makes the folder, with its spec. Raises ValueError."""
         return [
             Step("folder", self.path, 0o755),
             Step("folder", self.scratch, 0o700),
-            Step("file", self.path / "spec", 0o600, spec.content()),
+            Step("file", f"{self.path}/spec", 0o600, spec.content()),
         ]
 
     def prepare(self, spec: Spec) -> None:
@@ -163,9 +161,7 @@ class Folder:
     def state(self) -> State | None:
         """What the keeper told last; None before it began."""
         try:
-            # Not by way of `Path`: this is read at each change of each run.
-            with open(f"{self.path}/state", encoding="utf-8", errors="replace") as file:
-                text = file.read()
+            text = _read(f"{self.path}/state").decode(errors="replace")
         except FileNotFoundError:
             return None
         # Each has an empty line at its end; what has none is being written.
@@ -277,6 +273,19 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             return sorted((int(path.name), path) for path in (self.path / "log").iterdir())
         return []
+
+
+def _read(path: str) -> bytes:
+    """Not by way of `Path` and a file: this is done at each change of each run."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        read = told = os.read(descriptor, _READ_BYTES)
+        while read:
+            read = os.read(descriptor, _READ_BYTES)
+            told += read
+        return told
+    finally:
+        os.close(descriptor)
 
 
 def _has_open(pid: int, lock: os.stat_result) -> bool:

@@ -24,6 +24,7 @@ DEAF_S: Final = 5.0
 """An answer that needs nothing any more is here by then, or never comes."""
 
 _OPEN_S: Final = 10.0
+_READ_BYTES: Final = 65_536
 _TRIES: Final = 3
 
 _log = get_logger("runtime")
@@ -139,17 +140,24 @@ class Nursery:
         self._asked[os.fsencode(folder)] = future
         return future
 
+    def _hear(self, status: bytes, folder: bytes, sentence: bytes) -> None:
+        asked = self._asked.pop(folder, None)
+        if asked is not None and not asked.done():
+            asked.set_result(_Answer(int(status), sentence.decode(errors="replace")))
+
     async def _read(self, answers: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
         process, requests = self._process, self._requests
         assert process is not None
         assert requests is not None
+        words: list[bytes] = []
+        rest = b""
         try:
-            while True:
-                status, folder, sentence = [(await answers.readuntil(b"\0"))[:-1] for _ in range(3)]
-                asked = self._asked.pop(folder, None)
-                if asked is not None and not asked.done():
-                    asked.set_result(_Answer(int(status), sentence.decode(errors="replace")))
-        except asyncio.IncompleteReadError:
+            while told := await answers.read(_READ_BYTES):
+                *more, rest = (rest + told).split(b"\0")
+                words += more
+                while len(words) >= 3:
+                    self._hear(*words[:3])
+                    del words[:3]
             _log.warning("nursery ended", pid=process.pid)
         finally:
             self._requests = None

@@ -143,6 +143,11 @@ class Hearing(Protocol):
         """Where the process will listen, before it is started."""
         ...
 
+    @property
+    def hears_running(self) -> bool:
+        """Whether it is told of what runs; else `running` is not called."""
+        ...
+
     async def running(self, run_id: str) -> None:
         """It runs."""
         ...

@@ -73,8 +73,6 @@ class ProcessRun:
 
     def placed(self) -> Placed | None:
         """What it was laid out with; None: it never was, as a whole."""
-        if not self.folder.exists():
-            return None
         try:
             return Placed.of(json.loads((self.folder.path / _PLACED).read_bytes()))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
@@ -88,7 +86,7 @@ class ProcessRun:
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained
         groups = node.groups.steps(order.id, order.resources)
         # The last: with it the run is laid out. Half of it is not JSON.
-        told = Step("file", path / _PLACED, 0o644, json.dumps(placed.told()).encode())
+        told = Step("file", f"{path}/{_PLACED}", 0o644, json.dumps(placed.told()).encode())
         try:
             if inside is None:
                 self._make([*groups, *self.folder.steps(spec), told], node.groups)

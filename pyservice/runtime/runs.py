@@ -74,11 +74,15 @@ class Run:
         *,
         order: Order | None = None,
         placed: Placed | None = None,
+        is_new: bool = False,
     ) -> None:
-        """`placed` of one that was laid out before; `order` of one that is wanted now. One of both is there."""
+        """`placed` of one that was laid out before; `order` of one that is wanted now. One of both is there. `is_new`:
+        it has no folder.
+        """
         self.id = found.id
         self.placed = placed
         self.state = "found"
+        self._is_new = is_new
         self._has_claim = True
         self._has_room = placed is not None
         self.changed = asyncio.Event()
@@ -152,7 +156,7 @@ class Run:
 
     def _first(self) -> Step:
         folder = self._folder
-        if self.placed is None and not folder.exists():
+        if self._is_new:
             return self._waiting
         state = folder.state()
         if folder.is_kept():
@@ -249,27 +253,19 @@ class Run:
         except TimeoutError:
             sentence = "nobody could be told where it would listen, so it was not started"
             return self._over(End("lost", message=sentence))
-        starting = asyncio.create_task(home.nursery.start(self._folder.path))
-        starting.add_done_callback(lambda _: self.changed.set())
         try:
-            return await self._begun(starting)
-        finally:
-            await drop(starting)
+            await self._stop.before(STARTING_S, home.nursery.start(self._folder.path))
+        except (TimeoutError, Stopped):
+            return await self._given_up()
+        except (KeeperFailed, OSError) as error:
+            if not self._folder.was_started():
+                return self._over(End("exec_failed", message=self._told(error)))
+        return self._running
 
-    async def _begun(self, starting: asyncio.Task[bool]) -> Step:
-        """Who starts it may hang on what it opens or runs, and is not waited for then."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + STARTING_S
-        while not (starting.done() or self._stop.is_asked) and loop.time() < until_s:
-            await self._next_change(until_s - loop.time())
-        if starting.done():
-            try:
-                starting.result()
-            except (KeeperFailed, OSError) as error:
-                if not self._folder.was_started():
-                    return self._over(End("exec_failed", message=self._told(error)))
-            return self._running
-        # Whether it runs has to be known: from here on nobody begins but who has the lock.
+    async def _given_up(self) -> Step:
+        """Who starts it may hang on what it opens or runs, and is not waited for any more. Whether it runs has to be
+        known: from here on nobody begins but who has the lock.
+        """
         self._folder.withdraw()
         if self._stop.is_asked:
             self._not_begun = End("stopped")
@@ -286,14 +282,20 @@ class Run:
     async def _running(self) -> Step:
         """Until it ends or has to."""
         hearing = self._home.hearing(self.owner)
-        telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
-        try:
-            while not self._is_over():
-                if self._stop.is_asked:
-                    return self._stopping
-                await self._next_change(_LOOK_S)
-        finally:
-            await drop(telling)
+        if hearing.hears_running:
+            telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
+            try:
+                return await self._watched()
+            finally:
+                await drop(telling)
+        return await self._watched()
+
+    async def _watched(self) -> Step:
+        self.changed.clear()
+        while not self._is_over():
+            if self._stop.is_asked:
+                return self._stopping
+            await self._next_change(_LOOK_S)
         return self._ended
 
     async def _stopping(self) -> Step:
@@ -374,9 +376,12 @@ class Run:
     # Waiting
 
     async def _next_change(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self.changed.wait()
+        """Or so long: then one looks, whether anything changed or not."""
+        timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), self.changed.set)
+        try:
+            await self.changed.wait()
+        finally:
+            timer.cancel()
         self.changed.clear()
 
     async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -19,7 +19,7 @@ class Step(NamedTuple):
     """
 
     what: Literal["folder", "group", "file", "put", "try"]
-    path: Path
+    path: Path | str
     mode: int = 0o777
     content: bytes = b""
 

@@ -34,28 +34,28 @@ class Stop:
         if is_first:
             # Later on whoever waited is on its way out, and cannot be hurried again.
             for waiting in self._waiting:
-                waiting.reschedule(0)
+                if not waiting.expired():
+                    waiting.reschedule(0)
         return True
-
-    async def before(self, timeout_s: float, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Raises TimeoutError, Stopped."""
-        async with asyncio.timeout(timeout_s):
-            return await self.unless(work)
 
     async def unless(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Raises Stopped; then what was begun is cancelled, and over."""
+        return await self.before(None, work)
+
+    async def before(self, timeout_s: float | None, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """The same; raises TimeoutError when it takes longer."""
         if self.is_asked:
             work.close()
             raise Stopped
         # A task for each, and one that waits for either, would be most of what a start costs here.
         try:
-            async with asyncio.timeout(None) as until_asked:
-                self._waiting.add(until_asked)
+            async with asyncio.timeout(timeout_s) as limit:
+                self._waiting.add(limit)
                 try:
                     return await work
                 finally:
-                    self._waiting.discard(until_asked)
+                    self._waiting.discard(limit)
         except TimeoutError:
-            if until_asked.expired():
+            if limit.expired() and self.is_asked:
                 raise Stopped from None
             raise

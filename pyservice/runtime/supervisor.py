@@ -16,7 +16,6 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,6 +29,7 @@ from pyservice.runtime.places import Places
 from pyservice.runtime.process import Node, ProcessRun
 from pyservice.runtime.room import Room
 from pyservice.runtime.runs import Run
+from pyservice.runtime.workers import Workers
 
 _TIDY_S: Final = 60.0
 _TOLD_MAX: Final = 10_000
@@ -65,7 +65,7 @@ class Supervisor:
         self._is_disk_full = is_disk_full
         self._ended = EndedRuns(folder, is_disk_full)
         self._hear = noticed
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runtime")
+        self._workers = Workers(_THREADS, "runtime")
         self._notices = Notices(node.notify, self._noticed)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -91,7 +91,10 @@ class Supervisor:
         run = self.runs.get(order.id)
         if run is None:
             found = ProcessRun(self.folder / order.id)
-            self._begin(Run(self, found, order=order, placed=found.placed()))
+            if found.folder.exists():
+                self._begin(Run(self, found, order=order, placed=found.placed()))
+            else:
+                self._begin(Run(self, found, order=order, is_new=True))
         else:
             run.wanted(order)
 
@@ -147,7 +150,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.nursery.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
     # For runs
 
@@ -157,7 +160,7 @@ class Supervisor:
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
         """What blocks for some milliseconds. What has begun is not cut off."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._workers.do(work)
 
     # Inside
 

@@ -53,3 +53,26 @@ async def test_a_time_limit_of_the_work_itself_is_no_stop() -> None:
 
     with pytest.raises(TimeoutError):
         await Stop().unless(work())
+
+
+async def test_a_stop_that_comes_while_a_passed_deadline_is_obeyed_is_heard() -> None:
+    stop, cancelled, released = Stop(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await released.wait()
+
+    waiting = asyncio.create_task(stop.before(0.001, work()))
+    await cancelled.wait()
+    assert stop.ask(0)
+    released.set()
+    with pytest.raises(Stopped):
+        await waiting
+
+
+async def test_what_takes_too_long_and_is_not_stopped_is_too_late() -> None:
+    with pytest.raises(TimeoutError):
+        await Stop().before(0.001, asyncio.Event().wait())

@@ -1,0 +1,85 @@
+"""Work that blocks beside the event loop: all of it is done, nobody waits for somebody else's, and what it raises is
+told to whoever asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from pyservice.runtime.workers import Workers
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+THREADS = 3
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers(THREADS, "test")
+    yield made
+    made.close()
+
+
+async def test_all_that_comes_at_once_is_done_and_told_to_whom_it_concerns(
+    workers: Workers,
+) -> None:
+    results = await asyncio.gather(*(workers.do(partial(pow, n, 2)) for n in range(500)))
+    assert results == [n * n for n in range(500)]
+
+
+async def test_what_comes_after_everything_was_done_is_done_too(workers: Workers) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        for number in range(300):
+            assert await workers.do(partial(int, number)) == number
+
+
+async def test_what_one_raises_is_told_to_that_one(workers: Workers) -> None:
+    def fails() -> None:
+        raise OSError("full")
+
+    told = await asyncio.gather(
+        workers.do(fails), workers.do(lambda: "done"), return_exceptions=True
+    )
+    assert isinstance(told[0], OSError)
+    assert told[1] == "done"
+
+
+async def test_one_that_hangs_holds_up_no_other_while_a_thread_is_free(workers: Workers) -> None:
+    released = threading.Event()
+    hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS - 1)]
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            others = await asyncio.gather(*(workers.do(lambda: True) for _ in range(50)))
+        assert others == [True] * 50
+        assert not any(task.done() for task in hanging)
+    finally:
+        released.set()
+    assert await asyncio.gather(*hanging) == [True] * (THREADS - 1)
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun(workers: Workers) -> None:
+    released, begun = threading.Event(), threading.Event()
+    hanging = [asyncio.create_task(workers.do(released.wait)) for _ in range(THREADS)]
+    given_up = asyncio.create_task(workers.do(begun.set))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    released.set()
+    await asyncio.gather(*hanging)
+    await workers.do(lambda: None)
+    assert not begun.is_set()
+
+
+async def test_a_thread_that_ends_takes_what_came_meanwhile(workers: Workers) -> None:
+    """Each wave comes when the threads are just about to find nothing left."""
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(300):
+            waves = await asyncio.gather(*(workers.do(threading.get_ident) for _ in range(2)))
+            assert len(waves) == 2
