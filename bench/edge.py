@@ -188,6 +188,7 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
     with (
         proxies.server(bench) as there,
         proxies.edge_guard(bench, {"game": ("udp", there)}, limits=limits) as guard,
+        proxies.forwarder(bench, there) as bare,
     ):
         ours = guard.proxy("game")
 
@@ -201,6 +202,7 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
                 "udp edge-guard": lambda: load(ours, DATAGRAMS_PER_S, 200),
                 "udp half straight": lambda: load(there, half, 100),
                 "udp half edge-guard": lambda: load(ours, half, 100),
+                "udp half forwarder": lambda: load(bare, half, 100),
             },
             ROUNDS,
         )
@@ -220,18 +222,39 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
         ),
         Figure("of these lost on either way", lost * 100, "%", at_most=0.1),
         _added(f"{what}, at {half:,.0f}/s", runs["udp half straight"], runs["udp half edge-guard"]),
+        _of_machine(runs),
     ]
 
 
-def _added(what: str, straight: Sequence[Run], passed_on: Sequence[Run]) -> Figure:
+def _of_machine(runs: Runs) -> Figure:
+    """The least that can stand in edge-guard's place tells what is not edge-guard's."""
+    straight, ours, bare = (
+        runs[f"udp half {way}"] for way in ("straight", "edge-guard", "forwarder")
+    )
+    own, other = (median(some, "proxy_cpu_s") / SECONDS for some in (ours, bare))
+    of_core = f"{other:.0%} of the core, edge-guard {own:.0%}"
+    return _added(
+        "the same with a bare forwarder in its place", straight, bare, at_most=None, note=of_core
+    )
+
+
+def _added(
+    what: str,
+    straight: Sequence[Run],
+    passed_on: Sequence[Run],
+    *,
+    at_most: float | None = 200,
+    note: str = "",
+) -> Figure:
     before, after = (median(runs, "p99_us") for runs in (straight, passed_on))
     middle = " → ".join(f"{median(runs, 'p50_us'):.0f}" for runs in (straight, passed_on))
+    told = f"p99 {before:.0f} → {after:.0f} µs, p50 {middle} µs"
     return Figure(
         f"{what}: added at p99",
         after - before,
         "µs",
-        at_most=200,
-        note=f"p99 {before:.0f} → {after:.0f} µs, p50 {middle} µs",
+        at_most=at_most,
+        note=f"{told}; {note}" if note else told,
     )
 
 

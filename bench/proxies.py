@@ -142,15 +142,28 @@ def free_port() -> int:
 @contextlib.contextmanager
 def server(bench: Bench) -> Iterator[str]:
     """The native server, which gives back what it gets; its address."""
-    ready = bench.scratch("edge-server.ready")
+    with _native(bench, LOAD_CORE, "serve") as there:
+        yield there.address
+
+
+@contextlib.contextmanager
+def forwarder(bench: Bench, there: str) -> Iterator[Proxy]:
+    """The least that can pass datagrams on: what it costs, the machine costs."""
+    with _native(bench, SERVER_CORE, "forward", "--to", there) as bare:
+        yield bare
+
+
+@contextlib.contextmanager
+def _native(bench: Bench, core: int, what: str, *words: str) -> Iterator[Proxy]:
+    ready = bench.scratch(f"edge-{what}.ready")
     ready.unlink(missing_ok=True)
     process = subprocess.Popen(
-        [bench.binaries / "bench-edge", "serve", "--ready", str(ready)],
-        preexec_fn=on_core(LOAD_CORE),
+        [bench.binaries / "bench-edge", what, *words, "--ready", str(ready)],
+        preexec_fn=on_core(core),
     )
     try:
         wait_for(ready, process)
-        yield ready.read_text()
+        yield Proxy(ready.read_text(), process.pid)
     finally:
         end(process)
         ready.unlink(missing_ok=True)

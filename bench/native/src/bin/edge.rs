@@ -1,4 +1,5 @@
-//! `bench-edge http|stream|talk|datagrams|serve ...`: load that passes through edge-guard, and the server behind it.
+//! `bench-edge http|stream|talk|datagrams|serve|forward ...`: load that passes through edge-guard, the server behind
+//! it, and the least that could stand in its place.
 
 use std::process::ExitCode;
 

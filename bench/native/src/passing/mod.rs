@@ -1,6 +1,8 @@
-//! Load for a proxy, from one thread, and the server behind it. Every answer is checked, byte by byte.
+//! Load for a proxy, from one thread, the server behind it, and the least of a proxy. Every answer is checked, byte by
+//! byte.
 
 mod datagrams;
+mod forward;
 mod http;
 mod poll;
 mod serve;
@@ -23,7 +25,8 @@ pub fn run(what: &str, flags: &Flags) -> Result<Figures, Failure> {
         "talk" => talk::run(flags),
         "datagrams" => datagrams::run(flags),
         "serve" => serve::run(flags),
-        _ => Err(wrong("usage: bench-edge http|stream|talk|datagrams|serve ...")),
+        "forward" => forward::run(flags),
+        _ => Err(wrong("usage: bench-edge http|stream|talk|datagrams|serve|forward ...")),
     }
 }
 

@@ -65,7 +65,7 @@ fn one_port() -> Result<(TcpListener, UdpSocket), Failure> {
     Err(wrong("no port is free for both"))
 }
 
-fn raise_descriptors() {
+pub fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is ours and lives through the calls.
     unsafe {

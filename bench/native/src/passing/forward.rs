@@ -1,0 +1,146 @@
+//! `forward --to HOST:PORT --ready FILE`: the least that can do for datagrams what edge-guard does, to tell what the
+//! machine takes from what is edge-guard's: one socket for players, a connected one for each of them toward the server,
+//! batches where there are several. It knows no limits, ends nothing, and goes on until it is ended.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::datagrams::make_room;
+use super::poll::Poll;
+use super::serve::raise_descriptors;
+use crate::Failure;
+use crate::figures::Figures;
+use crate::flags::Flags;
+
+const PLAYERS: usize = usize::MAX;
+const BATCH: usize = 64;
+const DATAGRAM_MAX: usize = 2_048;
+
+struct Session {
+    socket: UdpSocket,
+    client: libc::sockaddr_in,
+}
+
+struct Forwarder {
+    server: SocketAddr,
+    players: UdpSocket,
+    sessions: Vec<Session>,
+    /// By address and port, as they are in a datagram's head.
+    by_client: HashMap<(u32, u16), usize>,
+    batch: Batch,
+}
+
+pub fn run(flags: &Flags) -> Result<Figures, Failure> {
+    raise_descriptors();
+    let players = UdpSocket::bind("127.0.0.1:0")?;
+    players.set_nonblocking(true)?;
+    make_room(&players);
+    let mut poll = Poll::new()?;
+    poll.add(&players, PLAYERS)?;
+    std::fs::write(flags.text("ready")?, players.local_addr()?.to_string())?;
+    let mut forwarder = Forwarder {
+        server: flags.text("to")?.parse()?,
+        players,
+        sessions: Vec::new(),
+        by_client: HashMap::new(),
+        batch: Batch::new(),
+    };
+    loop {
+        let ready = poll.wait(None)?;
+        forwarder.back(&ready);
+        if ready.contains(&PLAYERS) {
+            forwarder.there(&poll)?;
+        }
+    }
+}
+
+impl Forwarder {
+    /// From players to the server.
+    fn there(&mut self, poll: &Poll) -> Result<(), Failure> {
+        for place in 0..self.batch.receive(self.players.as_raw_fd()) {
+            let client = self.batch.names[place];
+            let key = (client.sin_addr.s_addr, client.sin_port);
+            let session = match self.by_client.get(&key) {
+                Some(session) => *session,
+                None => {
+                    let socket = UdpSocket::bind("127.0.0.1:0")?;
+                    socket.connect(self.server)?;
+                    socket.set_nonblocking(true)?;
+                    poll.add(&socket, self.sessions.len())?;
+                    self.sessions.push(Session { socket, client });
+                    self.by_client.insert(key, self.sessions.len() - 1);
+                    self.sessions.len() - 1
+                }
+            };
+            // What does not go is lost, and whoever counts will see it.
+            let _ = self.sessions[session].socket.send(self.batch.bytes(place));
+        }
+        Ok(())
+    }
+
+    /// From the server to players, one of each session at a time.
+    fn back(&mut self, ready: &[usize]) {
+        let mut filled = 0;
+        for session in ready.iter().filter_map(|number| self.sessions.get(*number)) {
+            if filled == BATCH {
+                self.batch.send(self.players.as_raw_fd(), std::mem::take(&mut filled));
+            }
+            let Ok(length) = session.socket.recv(&mut self.batch.rooms[filled]) else { continue };
+            (self.batch.parts[filled].iov_len, self.batch.names[filled]) = (length, session.client);
+            filled += 1;
+        }
+        self.batch.send(self.players.as_raw_fd(), filled);
+    }
+}
+
+/// Room for many datagrams with their addresses. Its heads point into its boxes.
+struct Batch {
+    rooms: Box<[[u8; DATAGRAM_MAX]]>,
+    names: Box<[libc::sockaddr_in]>,
+    parts: Box<[libc::iovec]>,
+    heads: Box<[libc::mmsghdr]>,
+}
+
+impl Batch {
+    fn new() -> Self {
+        // SAFETY: addresses, parts and heads of zeros name nothing; what they have to name follows.
+        let (name, part, head): (libc::sockaddr_in, libc::iovec, libc::mmsghdr) = unsafe { std::mem::zeroed() };
+        let mut batch = Self {
+            rooms: vec![[0; DATAGRAM_MAX]; BATCH].into(),
+            names: vec![name; BATCH].into(),
+            parts: vec![part; BATCH].into(),
+            heads: vec![head; BATCH].into(),
+        };
+        for place in 0..BATCH {
+            batch.parts[place].iov_base = batch.rooms[place].as_mut_ptr().cast();
+            let head = &mut batch.heads[place].msg_hdr;
+            head.msg_name = (&raw mut batch.names[place]).cast();
+            head.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            head.msg_iov = &raw mut batch.parts[place];
+            head.msg_iovlen = 1;
+        }
+        batch
+    }
+
+    fn bytes(&self, place: usize) -> &[u8] {
+        &self.rooms[place][..self.heads[place].msg_len as usize]
+    }
+
+    /// Says how many came.
+    fn receive(&mut self, socket: RawFd) -> usize {
+        self.parts.iter_mut().for_each(|part| part.iov_len = DATAGRAM_MAX);
+        // SAFETY: every head names a room and an address of `self`, which live through the call.
+        let came = unsafe {
+            libc::recvmmsg(socket, self.heads.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
+        };
+        usize::try_from(came).unwrap_or(0)
+    }
+
+    fn send(&mut self, socket: RawFd, count: usize) {
+        if count > 0 {
+            // SAFETY: as above. What does not go is lost, and whoever counts will see it.
+            unsafe { libc::sendmmsg(socket, self.heads.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT) };
+        }
+    }
+}
