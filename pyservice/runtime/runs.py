@@ -180,12 +180,8 @@ class Run:
                 await self._stop.before(WAITING_S, self._room())
         except TimeoutError:
             wanted = self.resources
-            return self._over(
-                End(
-                    "capacity",
-                    message=f"no room for {wanted.cpu_millicores} millicores and {wanted.memory_mb} MB on this node",
-                )
-            )
+            sentence = f"no room for {wanted.cpu_millicores} millicores and {wanted.memory_mb} MB on this node"
+            return self._over(End("capacity", message=sentence))
         return self._preparing
 
     async def _room(self) -> None:
@@ -282,13 +278,13 @@ class Run:
     async def _running(self) -> Step:
         """Until it ends or has to."""
         hearing = self._home.hearing(self.owner)
-        if hearing.hears_running:
-            telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
-            try:
-                return await self._watched()
-            finally:
-                await drop(telling)
-        return await self._watched()
+        if not hearing.hears_running:
+            return await self._watched()
+        telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
+        try:
+            return await self._watched()
+        finally:
+            await drop(telling)
 
     async def _watched(self) -> Step:
         self.changed.clear()

@@ -69,9 +69,10 @@ pub struct Cage {
 }
 
 impl Cage {
-    /// `folder` is the run's own. The root is made over `place`: any folder that is there, because nobody else sees it.
-    pub fn new(spec: &Spec, folder: &Path, place: PathBuf, handed: Option<Handed>) -> io::Result<Self> {
-        let root = |handed| Some(Root::new(&spec.read, &spec.write, place, handed));
+    /// `folder` is the run's own. The root is made over it: any folder would do that is there,
+    /// because nobody else sees it.
+    pub fn new(spec: &Spec, folder: &Path, handed: Option<Handed>) -> io::Result<Self> {
+        let root = |handed| Some(Root::new(&spec.read, &spec.write, folder.to_owned(), handed));
         let cage = Self {
             isolation: spec.isolation,
             root: match spec.isolation {
@@ -111,8 +112,15 @@ impl Cage {
     fn give_away(&self, folder: &Path) -> io::Result<()> {
         let Some((uid, gid)) = self.owner() else { return Ok(()) };
         for path in &self.write {
-            let Ok(path) = fs::canonicalize(path) else { continue };
-            if path.starts_with(folder) && path != folder {
+            // What is in the folder itself, and no link, is where it says.
+            let is_plain = path.parent() == Some(folder) && path.file_name().is_some();
+            let is_plain = is_plain && fs::symlink_metadata(path).is_ok_and(|found| !found.is_symlink());
+            if is_plain {
+                lchown(path, Some(uid), Some(gid))?;
+                continue;
+            }
+            let (Ok(path), folder) = (fs::canonicalize(path), fs::canonicalize(folder)?) else { continue };
+            if path.starts_with(&folder) && path != folder {
                 lchown(&path, Some(uid), Some(gid))?;
             }
         }

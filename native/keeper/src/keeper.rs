@@ -8,9 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, flock};
@@ -19,10 +18,13 @@ use rustix::process::{getpid, set_child_subreaper, umask};
 
 use crate::isolation::Cage;
 use crate::log::Log;
+use crate::numbers;
 use crate::nursery::Told;
-use crate::program::{self, Detached};
-use crate::run::{self, Run};
-use crate::scribe::{Desk, Scribe};
+use crate::processes::{self, Detached};
+use crate::program;
+use crate::reserve::Reserve;
+use crate::run::Run;
+use crate::scribe::{Notices, Scribe, Writing};
 use crate::spec::Spec;
 use crate::state::{Reason, State, StateFile, Status};
 use crate::templates::Handed;
@@ -32,7 +34,6 @@ const LOOKS: u32 = 200;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The caller waits no longer to be able to read how the run is.
 const RECORDED_MOST: Duration = Duration::from_secs(2);
-const STACK_BYTES: usize = 128 << 10;
 
 /// Why nothing was started.
 #[derive(Debug)]
@@ -103,9 +104,17 @@ impl Caller {
     }
 }
 
-/// A run of which nothing has begun, and whose lock is ours.
+/// A folder whose lock is ours, and what is to be run there.
+pub struct Taken {
+    lock: File,
+    spec: Spec,
+    states: StateFile,
+    folder: PathBuf,
+}
+
+/// A run of which nothing has begun.
 pub struct Prepared {
-    _lock: File,
+    lock: File,
     spec: Spec,
     states: StateFile,
     log: Log,
@@ -116,8 +125,10 @@ pub struct Prepared {
 /// Runs what is in the folder. Returns in the caller's process once the run has begun or was refused; it goes on in
 /// another one, which belongs to nobody.
 pub fn keep(folder: &Path) -> Result<(), Refusal> {
-    let prepared = prepare(folder, None)?;
-    match program::detach()? {
+    let taken = take(folder)?;
+    let namespaces = if taken.wants_to_be_first() { libc::CLONE_NEWPID } else { 0 };
+    let prepared = taken.prepare(None)?;
+    match processes::detach(namespaces)? {
         Detached::Here(begun) => go_on(prepared, Caller::Process(begun)),
         Detached::Elsewhere(told) if told == [BEGUN] => {}
         Detached::Elsewhere(told) if told.is_empty() => return Err(Refusal::Gone),
@@ -126,79 +137,97 @@ pub fn keep(folder: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes the lock and reads what is to be run. `handed`: what the nursery has for it.
-pub fn prepare(folder: &Path, handed: Option<Handed>) -> Result<Prepared, Refusal> {
+/// Takes the lock and reads what is to be run.
+pub fn take(folder: &Path) -> Result<Taken, Refusal> {
     // Whoever starts it, what the program makes is as usual; what is the keeper's says who may read it.
     umask(Mode::WGRP | Mode::WOTH);
-    let folder = fs::canonicalize(folder).map_err(|error| named("folder", error))?;
-    let states = StateFile::new(&folder)?;
+    let folder = if folder.is_absolute() { Ok(folder.to_owned()) } else { fs::canonicalize(folder) };
+    let folder = folder.map_err(|error| named("folder", error))?;
+    let states = StateFile::new(&folder).map_err(|error| named("folder", error))?;
     let lock = take_lock(&folder.join("lock"), &states)?;
     if states.exists() {
         return Err(Refusal::Taken);
     }
     let content = fs::read(folder.join("spec")).map_err(|error| named("spec", error))?;
     let spec = Spec::parse(&content).map_err(Refusal::Spec)?;
-    let log = Log::create(&folder.join("log"), spec.log_bytes_max, spec.reserve_bytes);
-    let log = log.map_err(|error| named("log", error))?;
-    let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
-    let cage = Cage::new(&spec, &folder, folder.join("log"), handed)?;
-    Ok(Prepared { _lock: lock, spec, states, log, control, cage })
+    Ok(Taken { lock, spec, states, folder })
+}
+
+impl Taken {
+    /// Whether the keeper has to be the first of a namespace of processes.
+    pub fn wants_to_be_first(&self) -> bool {
+        self.spec.isolation.has_first_keeper()
+    }
+
+    /// `handed`: what the nursery has for it.
+    pub fn prepare(self, handed: Option<Handed>) -> Result<Prepared, Refusal> {
+        let Self { lock, spec, states, folder } = self;
+        let log = Log::new(folder.join("log"), spec.log_bytes_max, Reserve::new(folder.clone(), spec.reserve_bytes));
+        let control = open_control(&folder.join("control")).map_err(|error| named("control", error))?;
+        let cage = Cage::new(&spec, &folder, handed)?;
+        Ok(Prepared { lock, spec, states, log, control, cage })
+    }
 }
 
 const BEGUN: u8 = b'+';
 
 /// From its start to its end, which is recorded, whatever it is.
-pub fn go_on(prepared: Prepared, caller: Caller) {
-    let Prepared { _lock, spec, mut states, log, control, cage } = prepared;
+pub fn go_on(mut prepared: Prepared, caller: Caller) {
     let mut begin = || -> io::Result<(State, File)> {
-        let state = State::starting();
+        let state = State::starting(numbers::of_keeper()?);
         let signals = signal_descriptor(&OURS)?;
-        set_child_subreaper(Some(getpid()))?;
+        // Orphans come to the first of a namespace in any case.
+        if !numbers::is_first() {
+            set_child_subreaper(Some(getpid()))?;
+        }
         // From here on nobody may start it again, whatever happens.
-        states.write(&state)?;
+        prepared.states.write(&state)?;
         Ok((state, signals))
     };
     match begin() {
         Err(error) => caller.failed(error),
-        Ok((state, signals)) => {
-            let desk = Arc::new(Desk::default());
-            let scribe = Scribe::new(desk.clone(), log, states, spec.notify.clone(), spec.id.clone());
-            play(Run::new(spec, state, desk, control), cage, scribe, &signals, caller);
-        }
+        Ok((state, signals)) => play(prepared, state, &signals, caller),
     }
 }
 
-fn play(mut run: Run, cage: Cage, scribe: Scribe, signals: &File, caller: Caller) {
-    let started = program::start(&run.spec, cage);
-    // Not before: who forks has one thread.
-    let writer = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || scribe.run());
-    let writer: JoinHandle<()> = match writer {
-        Ok(writer) => writer,
-        Err(error) => {
-            run::kill_all();
-            return caller.failed(error);
+fn play(prepared: Prepared, mut state: State, signals: &File, caller: Caller) {
+    let Prepared { lock: _lock, spec, mut states, log, control, cage } = prepared;
+    let notices = spec.notify.clone().map(|path| Notices::new(path, spec.id.clone()));
+    let mut is_recorded = false;
+    // Opened here: from the program's root it is not seen.
+    let mut notice = notices.as_ref().and_then(Notices::open);
+    // While there is no program yet, which would have to wait for a disk that hangs.
+    let mut begins = |pid| {
+        (state.status, state.pid) = (Status::Running, pid);
+        is_recorded = states.write(&state).is_ok();
+        if let (Some(notice), true) = (notice.take(), is_recorded) {
+            notice.tell("state");
         }
     };
+    let started = program::start(&spec, cage, &mut begins);
+    drop(notice);
+    let mut run = Run::new(spec, state, Writing::new(Scribe::new(log, states, notices)), control);
     let program = match started {
         Ok(program) => {
-            run.state.pid = program.pid.as_raw_nonzero().get();
-            run.record(Status::Running);
+            run.state.pid = program.shown;
+            if !is_recorded {
+                run.record(Status::Running);
+            }
             Some(program)
         }
         Err(why) => {
+            run.state.pid = 0;
             (run.state.reason, run.state.message, run.state.ended_us) = (Some(Reason::ExecFailed), why, wall_us());
             run.record(Status::Ended);
             None
         }
     };
-    run.desk.wait_recorded(RECORDED_MOST);
+    run.writing.wait_recorded(RECORDED_MOST);
     caller.begun();
-    if let Some(program) = program {
-        run.keep(program, signals);
-        run.end();
+    match program {
+        Some(program) => run.keep(program, signals),
+        None => run.writing.end(&run.state),
     }
-    // Until the disk takes the end the run is not over for anybody.
-    let _ = writer.join();
 }
 
 /// Who only looks whether somebody has it has it for a moment: where no run began it is tried again.

@@ -33,19 +33,18 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty one in this folder, which is made. It stops where so much of the disk is free.
-    pub fn create(folder: &Path, bytes_max: u64, reserve_bytes: u64) -> io::Result<Self> {
-        make_folder(folder)?;
-        Ok(Self {
-            folder: folder.to_owned(),
+    /// An empty one, in a folder that is made with the first line. It stops where so much of the disk is free.
+    pub fn new(folder: PathBuf, bytes_max: u64, reserve: Reserve) -> Self {
+        Self {
+            folder,
             bytes_max: bytes_max.max(2 * SEGMENT_BYTES_MOST),
             segments: VecDeque::new(),
             file: None,
             end: 0,
             lost: 0,
-            reserve: Reserve::new(folder.to_owned(), reserve_bytes),
+            reserve,
             left_out: 0,
-        })
+        }
     }
 
     /// Writes whole lines, as many of them as the disk takes.
@@ -138,7 +137,7 @@ impl Log {
         let path = self.path_of(self.end);
         let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
         let file = match open() {
-            // Somebody has tidied up.
+            // It is the first, or somebody has tidied up.
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_folder(&self.folder).and_then(|()| open()),
             other => other,
         };
@@ -169,6 +168,10 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn log_in(folder: &Path, bytes_max: u64) -> Log {
+        Log::new(folder.to_owned(), bytes_max, Reserve::new(folder.to_owned(), 0))
+    }
+
     fn segments(folder: &Path) -> Vec<(u64, String)> {
         let entries = fs::read_dir(folder).expect("folder").map(|one| one.expect("entry"));
         let mut all: Vec<_> = entries
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn the_oldest_segments_go_and_positions_stay() {
         let folder = tempfile::tempdir().expect("folder");
-        let mut log = Log::create(folder.path(), 4 << 20, 0).expect("log");
+        let mut log = log_in(folder.path(), 4 << 20);
         let line = [vec![b'y'; 999], b"\n".to_vec()].concat();
         let lines = line.repeat(131);
         assert!(lines.len() <= WRITE_BYTES_MAX);
@@ -205,8 +208,7 @@ mod tests {
     fn what_the_disk_does_not_take_is_counted_and_told() {
         let folder = tempfile::tempdir().expect("folder");
         let logs = folder.path().join("log");
-        let mut log = Log::create(&logs, 1 << 30, 0).expect("log");
-        fs::remove_dir(&logs).expect("gone");
+        let mut log = log_in(&logs, 1 << 30);
         fs::write(&logs, "").expect("in the way");
         log.write(b"1 o one\n1 o two\n", 1);
         log.lose(3);

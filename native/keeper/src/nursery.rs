@@ -1,9 +1,10 @@
 //! Starts keepers by forking: one small process for as long as a service runs, in place of a program to load for each.
 //!
-//! It reads folders from its standard input, each ended by NUL, and answers on its standard output in records of three
-//! words, each ended by NUL: a status as of `hosting-keeper <folder>`, the folder, and a sentence where there is one.
-//! The first answer is `0` for the folder of all runs: it has the lock there. What it forks keeps that lock until it has
-//! the one of its run, so who gets it next meets none of them on their way. It ends with its input; keepers go on. What
+//! It reads folders, absolute paths, from its standard input, each ended by NUL, and answers on its standard output
+//! in records of three words, each ended by NUL: a status as of `hosting-keeper <folder>`, the folder, and a sentence
+//! where there is one. The first answer is `0` for the folder of all runs: it has the lock there. What it forks keeps
+//! that lock until it has the one of its run, so who gets it next meets none of them on their way. It ends with its
+//! input; keepers go on, but for one that has to be forked otherwise: that run is there to be asked for again. What
 //! the roots of runs have in common is handed from keeper to keeper (`templates`).
 
 use std::collections::HashMap;
@@ -16,13 +17,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, wait};
+use rustix::process::{Pid, WaitOptions, chdir, wait};
 
 use crate::keeper::{self, Caller, Refusal};
-use crate::program;
+use crate::processes;
 use crate::templates::Templates;
 use crate::title::Title;
 
@@ -30,6 +31,8 @@ const LOCK: &str = ".nursery";
 /// With it a record is shorter than what a pipe takes as a whole.
 const SENTENCE_MAX: usize = 1024;
 const PIECE_BYTES: usize = 4 << 10;
+/// Exit status of a keeper that has to be made in the other way: nothing has begun.
+const OTHERWISE: i32 = 76;
 
 /// Where it is told how the start of one run went.
 pub struct Told {
@@ -57,34 +60,44 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     nursery.told(runs)?.tell(0, "");
     let mut requests = Vec::new();
     loop {
-        nursery.wait()?;
-        nursery.take_ends()?;
-        if !read_some(&mut requests)? {
-            return Ok(());
+        let [is_asked, has_ends] = nursery.wait()?;
+        let otherwise = if has_ends { nursery.take_ends()? } else { Vec::new() };
+        for forked in otherwise {
+            if let Some((told, is_first)) = nursery.fork(&forked.folder, Some(!forked.is_first))? {
+                keep(&forked.folder, nursery, told, is_first);
+                return Ok(());
+            }
         }
+        let has_more = !is_asked || read_some(&nursery.asked, &mut requests)?;
         while let Some(end) = requests.iter().position(|&byte| byte == 0) {
             let folder = PathBuf::from(OsStr::from_bytes(&requests[..end]));
             requests.drain(..=end);
-            if let Some(told) = nursery.fork(&folder)? {
-                keep(&folder, nursery, told);
+            if let Some((told, is_first)) = nursery.fork(&folder, None)? {
+                keep(&folder, nursery, told, is_first);
                 return Ok(());
             }
+        }
+        if !has_more {
+            return Ok(());
         }
     }
 }
 
 /// What is forked is a keeper, and has nothing of the nursery's but the lock, for so long.
-fn keep(folder: &Path, nursery: Nursery, told: Told) {
-    let Nursery { lock, ends, answers, forked, title, templates } = nursery;
+fn keep(folder: &Path, nursery: Nursery, told: Told, is_first: bool) {
+    let Nursery { lock, asked, ends, answers, forked, title, templates, .. } = nursery;
     title.set(folder);
-    drop((ends, answers));
+    drop((asked, ends, answers));
     // To free what is the nursery's would be to have a copy of it.
     std::mem::forget(forked);
     let handed = templates.map(Templates::hand_on);
-    match keeper::prepare(folder, handed)
-        .and_then(|prepared| program::leave().map(|()| prepared).map_err(Refusal::Disk))
-    {
+    let taken = match keeper::take(folder) {
+        Ok(taken) if taken.wants_to_be_first() != is_first => std::process::exit(OTHERWISE),
+        other => other,
+    };
+    match taken.and_then(|taken| taken.prepare(handed)) {
         Ok(prepared) => {
+            processes::leave_also();
             drop(lock);
             keeper::go_on(prepared, Caller::Nursery(told));
         }
@@ -92,11 +105,23 @@ fn keep(folder: &Path, nursery: Nursery, told: Told) {
     }
 }
 
+struct Forked {
+    folder: PathBuf,
+    /// Whether it is the first of a namespace of processes, which nobody becomes later. Whether it has to be is in what
+    /// it reads, and the nursery opens no file of a run: so it is made as the last one was, and made otherwise if it
+    /// says so.
+    is_first: bool,
+}
+
 struct Nursery {
     lock: File,
+    /// What its standard input was.
+    asked: File,
     ends: File,
     answers: File,
-    forked: HashMap<Pid, PathBuf>,
+    forked: HashMap<Pid, Forked>,
+    /// How the last one had to be made, which is how the next one is.
+    is_first: bool,
     title: Title,
     /// None where none can be had.
     templates: Option<Templates>,
@@ -110,35 +135,56 @@ impl Nursery {
                 return Err(error.into());
             }
         }
+        let asked = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let answers = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        // Once for all that is forked. What goes wrong here is still told.
+        processes::hear_nothing(0..2)?;
+        chdir("/")?;
         let ends = keeper::signal_descriptor(&[libc::SIGCHLD])?;
         let templates = Templates::new(runs);
-        Ok(Self { lock, ends, answers, forked: HashMap::new(), title: Title::find(), templates })
+        Ok(Self {
+            asked,
+            lock,
+            ends,
+            answers,
+            forked: HashMap::new(),
+            is_first: false,
+            title: Title::find(),
+            templates,
+        })
     }
 
     fn told(&self, folder: &Path) -> io::Result<Told> {
         Ok(Told { answers: self.answers.try_clone()?, folder: folder.to_owned() })
     }
 
-    /// Some in what is forked.
-    fn fork(&mut self, folder: &Path) -> io::Result<Option<Told>> {
+    /// Some in what is forked, and whether it is the first of a namespace; `wanted`: whether it has to be, where that
+    /// is known.
+    fn fork(&mut self, folder: &Path, wanted: Option<bool>) -> io::Result<Option<(Told, bool)>> {
         let told = self.told(folder)?;
         if let Some(templates) = &mut self.templates {
             templates.look();
         }
-        match program::fork(0) {
-            Ok(None) => return Ok(Some(told)),
+        let try_as = |is_first| (is_first, processes::fork(if is_first { libc::CLONE_NEWPID } else { 0 }));
+        let (is_first, forked) = match try_as(wanted.unwrap_or(self.is_first)) {
+            // Nobody said that it has to.
+            (true, Err(_)) if wanted.is_none() => try_as(false),
+            other => other,
+        };
+        match forked {
+            Ok(None) => return Ok(Some((told, is_first))),
             Ok(Some(pid)) => {
-                self.forked.insert(pid, folder.to_owned());
+                self.is_first = is_first;
+                self.forked.insert(pid, Forked { folder: folder.to_owned(), is_first });
             }
             Err(error) => told.tell(Refusal::Disk(io::Error::other("")).status(), &error.to_string()),
         }
         Ok(None)
     }
 
-    fn wait(&mut self) -> io::Result<()> {
-        let stdin = io::stdin();
-        let mut fds = vec![PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
+    /// Whether something was asked, or its end is there; and whether somebody has ended.
+    fn wait(&mut self) -> io::Result<[bool; 2]> {
+        let mut fds = vec![PollFd::new(&self.asked, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
         fds.extend(self.templates.iter().flat_map(Templates::watched));
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -148,37 +194,36 @@ impl Nursery {
         if let (Some(templates), &[_, _, has_changed, is_given]) = (&mut self.templates, &ready[..]) {
             templates.heed([has_changed, is_given]);
         }
-        Ok(())
+        Ok([ready[0], ready[1]])
     }
 
-    /// Who was killed before the run began told nothing; of all others this is heard too late to be for anybody.
-    fn take_ends(&mut self) -> io::Result<()> {
+    /// Who was killed before the run began told nothing, nor did those that are given: they have to be made in the
+    /// other way. Of all others this is heard too late to be for anybody.
+    fn take_ends(&mut self) -> io::Result<Vec<Forked>> {
+        let mut otherwise = Vec::new();
         // What woke us; who has ended is asked in any case.
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         while (&self.ends).read(&mut record).is_ok() {}
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
-                    let folder = self.forked.remove(&pid);
-                    if let (Some(folder), true) = (folder, status.signaled()) {
+                    let Some(forked) = self.forked.remove(&pid) else { continue };
+                    if status.signaled() {
                         let refusal = Refusal::Gone;
-                        self.told(&folder)?.tell(refusal.status(), &refusal.to_string());
+                        self.told(&forked.folder)?.tell(refusal.status(), &refusal.to_string());
+                    } else if status.exit_status() == Some(OTHERWISE) {
+                        otherwise.push(forked);
                     }
                 }
                 Err(Errno::INTR) => {}
-                Ok(None) | Err(_) => return Ok(()),
+                Ok(None) | Err(_) => return Ok(otherwise),
             }
         }
     }
 }
 
 /// False at the end of the input.
-fn read_some(requests: &mut Vec<u8>) -> io::Result<bool> {
-    let stdin = io::stdin();
-    let mut asked = [PollFd::new(&stdin, PollFlags::IN)];
-    if poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
-        return Ok(true);
-    }
+fn read_some(asked: &File, requests: &mut Vec<u8>) -> io::Result<bool> {
     requests.reserve(PIECE_BYTES);
-    Ok(rustix::io::read(&stdin, spare_capacity(requests))? > 0)
+    Ok(rustix::io::read(asked, spare_capacity(requests))? > 0)
 }

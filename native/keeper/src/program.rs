@@ -1,26 +1,33 @@
-//! Starts the program: fork, isolation, exec. What fails on the way comes back as a sentence.
+//! Starts the program: a process, isolation, exec. What fails on the way comes back as a sentence.
+//!
+//! The process that becomes the program borrows the keeper's memory until then, so nothing is copied for it. Where the
+//! keeper is not the first of the program's namespace of processes, another one is (`first`).
+
+mod first;
 
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, kill_process, kill_process_group,
-    nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid, wait,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, getpid, getppid, kill_process,
+    kill_process_group, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
 };
 
-use crate::isolation::{Cage, Failure, drop_capabilities};
+use crate::isolation::{Cage, Failure};
+use crate::numbers;
+use crate::processes::{lend, pipe};
 use crate::spec::{Isolation, Spec};
 
 /// A program that runs, or ran for a moment.
 pub struct Program {
-    /// Leader of its group; in a namespace of processes the first one there.
+    /// Leader of its group; in a namespace that the keeper is not of, the first one there.
     pub pid: Pid,
+    /// The same, as others see it.
+    pub shown: i32,
     /// Whether ending `pid` ends all others, and signals go to it alone.
     pub is_init: bool,
     /// Its standard output and standard error, as long as somebody may write there.
@@ -78,19 +85,17 @@ struct Plan {
     cgroups: Vec<PathBuf>,
     nice: i32,
     cage: Cage,
-    is_init: bool,
+    /// Whether the first process of its namespace is neither the keeper nor the program.
+    has_other_first: bool,
     namespaces: libc::c_int,
 }
 
-/// Runs it. The error is a sentence for the record.
-pub fn start(spec: &Spec, cage: Cage) -> Result<Program, String> {
+/// Runs it. `begins` is told its number when nothing is left to do but to run it, by the process that does. Where the
+/// first process is another one it is told nothing. The error is a sentence for the record.
+pub fn start(spec: &Spec, cage: Cage, begins: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = Plan::new(spec, cage)?;
-    let told = |error: io::Error| format!("starting: {error}");
     let (out, out_end) = pipe().map_err(told)?;
     let (err, err_end) = pipe().map_err(told)?;
-    let (failure, failure_end) = pipe().map_err(told)?;
-    let (verdict, verdict_end) = pipe().map_err(told)?;
-    let null = OpenOptions::new().read(true).open("/dev/null").map_err(told)?;
     for end in [&out, &err] {
         rustix::io::ioctl_fionbio(end, true).map_err(|error| told(error.into()))?;
     }
@@ -100,40 +105,23 @@ pub fn start(spec: &Spec, cage: Cage) -> Result<Program, String> {
             std::os::unix::fs::fchown(end, Some(uid), Some(gid)).map_err(told)?;
         }
     }
-    let Some(pid) = fork(plan.namespaces).map_err(told)? else {
-        drop((out, err, failure, verdict));
-        let mut failure_end = File::from(failure_end);
-        let stdio = [null.as_fd(), out_end.as_fd(), err_end.as_fd()];
-        let why = match plan.become_program(stdio, &mut failure_end, &verdict_end) {
-            Err(Failure(why)) => why,
-            Ok(never) => match never {},
-        };
-        let _ = failure_end.write_all(why.as_bytes());
-        // SAFETY: ends this process; nothing of the keeper's runs in it any more.
-        unsafe { libc::_exit(NOT_RUN) }
-    };
-    drop((out_end, err_end, failure_end, verdict_end, null));
-    let mut why = String::new();
-    // It is closed by the exec that succeeds.
-    File::from(failure).read_to_string(&mut why).map_err(told)?;
-    if why.is_empty() {
-        let streams = [out, err].map(|end| Some(File::from(end)));
-        let verdict = plan.is_init.then(|| File::from(verdict));
-        return Ok(Program { pid, is_init: plan.is_init, streams, verdict });
+    let ends = [out_end.as_fd(), err_end.as_fd()];
+    let streams = [out, err].map(|end| Some(File::from(end)));
+    if plan.has_other_first {
+        return plan.start_first(ends, streams);
     }
-    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-    Err(why)
+    let (pid, shown) = plan.start_lent(ends, begins)?;
+    Ok(Program { pid, shown, is_init: false, streams, verdict: None })
 }
 
-/// The kernel ends the child when the keeper ends; if it ended before it was asked to, nobody reads there any more.
-fn die_with_keeper(failure: &File) -> Result<(), Failure> {
+fn told(error: io::Error) -> String {
+    format!("starting: {error}")
+}
+
+/// The kernel ends this process when the keeper ends; if that ended before this was asked for, nothing would.
+fn die_with_keeper(is_there: impl Fn() -> Result<bool, Failure>) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(named("prctl"))?;
-    let mut there = [PollFd::new(failure, PollFlags::empty())];
-    poll(&mut there, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_err(named("poll"))?;
-    if there[0].revents().contains(PollFlags::ERR) {
-        return Err(Failure("the keeper is gone".to_owned()));
-    }
-    Ok(())
+    if is_there()? { Ok(()) } else { Err(Failure("the keeper is gone".to_owned())) }
 }
 
 fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
@@ -141,10 +129,6 @@ fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
 }
 
 enum Never {}
-
-/// Exit status of a process that was to become the program.
-const NOT_RUN: libc::c_int = 127;
-const LENT_STACK_BYTES: usize = 32 << 10;
 
 const OWN_PROCESSES: libc::c_int = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
 
@@ -164,11 +148,11 @@ impl Plan {
             workdir: spec.workdir.clone(),
             cgroups: spec.cgroups.clone(),
             nice: spec.nice,
-            is_init: spec.isolation.has_own_processes(),
+            has_other_first: spec.isolation.has_own_processes() && !spec.isolation.has_first_keeper(),
             namespaces: match spec.isolation {
                 Isolation::None | Isolation::Landlock => 0,
-                Isolation::User if !cage.begins_with_mounts() => OWN_PROCESSES & !libc::CLONE_NEWNS,
-                Isolation::User => OWN_PROCESSES,
+                Isolation::User if !cage.begins_with_mounts() => libc::CLONE_NEWIPC,
+                Isolation::User => libc::CLONE_NEWIPC | libc::CLONE_NEWNS,
                 Isolation::Processes if geteuid().is_root() => OWN_PROCESSES,
                 Isolation::Namespace | Isolation::Processes => OWN_PROCESSES | libc::CLONE_NEWUSER,
             },
@@ -176,17 +160,55 @@ impl Plan {
         })
     }
 
+    /// Its number here, and as others see it.
+    fn start_lent(&self, ends: [BorrowedFd<'_>; 2], begins: &mut dyn FnMut(i32)) -> Result<(Pid, i32), String> {
+        let keeper = getpid();
+        let (mut shown, mut why) = (0, None);
+        let pid = lend(self.namespaces, &mut || {
+            why = self.become_program(keeper, ends, &mut shown, begins).err();
+        });
+        let pid = pid.map_err(told)?;
+        if let Some(Failure(why)) = why {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            return Err(why);
+        }
+        Ok((pid, shown))
+    }
+
     fn become_program(
         &self,
-        stdio: [std::os::fd::BorrowedFd<'_>; 3],
-        failure: &mut File,
-        verdict: &OwnedFd,
+        keeper: Pid,
+        ends: [BorrowedFd<'_>; 2],
+        shown: &mut i32,
+        begins: &mut dyn FnMut(i32),
     ) -> Result<Never, Failure> {
-        if !self.is_init {
-            let _ = setsid();
+        let _ = setsid();
+        // The first of a namespace ends all others there with it, without being asked to.
+        let die = || match keeper.is_init() {
+            true => Ok(()),
+            false => die_with_keeper(|| Ok(getppid() == Some(keeper))),
+        };
+        *shown = match keeper.is_init() {
+            true => numbers::shown().map_err(|error| Failure(error.to_string()))?,
+            false => getpid().as_raw_nonzero().get(),
+        };
+        self.join(ends)?;
+        // Isolation may come with another user, after which this has to be said again; before it, it covers the way.
+        die()?;
+        self.cage.enter()?;
+        die()?;
+        if self.cage.owner().is_some() {
+            // Whoever has that user must not look into what is the keeper's memory still.
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("memory"))?;
         }
+        self.run(&mut || begins(*shown))
+    }
+
+    /// Streams, control groups and limits of the program.
+    fn join(&self, ends: [BorrowedFd<'_>; 2]) -> Result<(), Failure> {
         reset_signals();
-        for (number, end) in (0..).zip(stdio) {
+        // Its standard input is the keeper's, which is nothing.
+        for (number, end) in (1..).zip(ends) {
             // SAFETY: both are open descriptors of this process.
             if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
                 return Err(Failure(format!("stdio: {}", io::Error::last_os_error())));
@@ -201,61 +223,13 @@ impl Plan {
         if self.nice != 0 {
             nice(self.nice).map_err(named("nice"))?;
         }
-        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(named("core limit"))?;
-        // Isolation may come with another user, after which this has to be said again; before it, it covers the way.
-        die_with_keeper(failure)?;
-        self.cage.enter()?;
-        die_with_keeper(failure)?;
-        if self.is_init { self.stay_as_init(failure, verdict) } else { self.run() }
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(named("core limit"))
     }
 
-    fn run(&self) -> Result<Never, Failure> {
+    fn run(&self, begins: &mut dyn FnMut()) -> Result<Never, Failure> {
         chdir(&self.workdir).map_err(|error| Failure(format!("workdir {}: {error}", self.workdir.display())))?;
+        begins();
         self.exec()
-    }
-
-    /// The first process of a namespace ends all others with it, and must be one that passes signals on: the kernel
-    /// keeps those from it that it does not handle, and no program expects that.
-    fn stay_as_init(&self, failure: &mut File, verdict: &OwnedFd) -> Result<Never, Failure> {
-        // Before there is a program: it has the same user, and must not look into who is a copy of the keeper.
-        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(named("init"))?;
-        let mut why = None;
-        let program = lend(&mut || {
-            let _ = setsid();
-            why = self.run().err();
-        });
-        let program = program.map_err(|error| Failure(format!("starting: {error}")))?;
-        if let Some(why) = why {
-            return Err(why);
-        }
-        drop_capabilities().map_err(named("init"))?;
-        PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
-        // SAFETY: the handler calls nothing but kill.
-        unsafe {
-            for signal in [libc::SIGTERM, libc::SIGINT] {
-                libc::signal(signal, pass_on as extern "C" fn(libc::c_int) as libc::sighandler_t);
-            }
-            // Readers wait for the end of these, and of the sentence about a failure. What stays open is the verdict.
-            let verdict = verdict.as_raw_fd() as libc::c_uint;
-            libc::close(failure.as_raw_fd());
-            libc::close_range(0, verdict - 1, 0);
-            libc::close_range(verdict + 1, libc::c_uint::MAX, 0);
-        }
-        loop {
-            match wait(WaitOptions::empty()) {
-                Ok(Some((pid, status))) if pid == program => {
-                    let raw = status.as_raw().to_ne_bytes();
-                    // SAFETY: the descriptor is open, the bytes are there; the end of this process is that of all here.
-                    unsafe {
-                        libc::write(verdict.as_raw_fd(), raw.as_ptr().cast(), raw.len());
-                        libc::_exit(0)
-                    }
-                }
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // SAFETY: as above.
-                Err(_) => unsafe { libc::_exit(255) },
-            }
-        }
     }
 
     fn exec(&self) -> Result<Never, Failure> {
@@ -267,84 +241,6 @@ impl Plan {
         unsafe { libc::execve(self.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
         Err(Failure(format!("{}: {}", self.path.to_string_lossy(), io::Error::last_os_error())))
     }
-}
-
-static PROGRAM: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn pass_on(signal: libc::c_int) {
-    let group = -PROGRAM.load(Ordering::Relaxed);
-    // SAFETY: allowed in a handler.
-    unsafe {
-        libc::kill(group, signal);
-        // One that is suspended would not hear it; what lets it go on reaches no handler of an init.
-        libc::kill(group, libc::SIGCONT);
-    }
-}
-
-/// None in the child. The keeper has one thread, so the child may do whatever the keeper may.
-pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
-    // SAFETY: without CLONE_VM this is fork, with namespaces of its own for the child.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(namespaces | libc::SIGCHLD), 0, 0, 0, 0) };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
-        0 => Ok(None),
-        pid => Ok(Pid::from_raw(pid as i32)),
-    }
-}
-
-/// Runs it in a child that has our memory until it runs a program or ends. We wait for so long, so nothing is used by
-/// two at a time.
-fn lend(mut body: &mut dyn FnMut()) -> io::Result<Pid> {
-    extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: it is what is given below, by who waits.
-        unsafe { (*body.cast::<&mut dyn FnMut()>())() };
-        NOT_RUN
-    }
-    // Of what is aligned as stacks have to be.
-    let mut stack: Vec<u128> = Vec::with_capacity(LENT_STACK_BYTES / size_of::<u128>());
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack grows down from the end of what was allocated, and is there until this call returns, which it
-    // does when the child uses it no more.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.capacity());
-        libc::clone(run, top.cast(), flags, (&raw mut body).cast())
-    };
-    Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
-}
-
-/// Where one is after `detach`.
-pub enum Detached {
-    /// In the process that goes on. What it writes there is told to the caller, when it is closed.
-    Here(File),
-    /// In the caller's, with what was told.
-    Elsewhere(Vec<u8>),
-}
-
-/// Goes on in a process of its own session that is nobody's child, without the caller's streams.
-pub fn detach() -> io::Result<Detached> {
-    let (begun, begun_end) = pipe()?;
-    if fork(0)?.is_some() {
-        drop(begun_end);
-        let mut told = Vec::new();
-        File::from(begun).read_to_end(&mut told)?;
-        return Ok(Detached::Elsewhere(told));
-    }
-    drop(begun);
-    leave()?;
-    Ok(Detached::Here(File::from(begun_end)))
-}
-
-/// Away from the caller's session, folder and streams.
-pub fn leave() -> io::Result<()> {
-    let _ = setsid();
-    // The caller's folder is nobody's any more.
-    chdir("/")?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    for number in 0..3 {
-        // SAFETY: both are open descriptors of this process.
-        unsafe { libc::dup2(null.as_raw_fd(), number) };
-    }
-    Ok(())
 }
 
 /// What is ignored stays so in a program, and nobody expects that. Once, before anything is started.
@@ -369,16 +265,5 @@ fn reset_signals() {
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-    }
-}
-
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for both, and both are owned from here on.
-    unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
     }
 }

@@ -4,10 +4,9 @@
 //! processes and for its own deadlines, and in nothing else; what has to do with a disk is the scribe's. The run is
 //! over when its first process is over: whatever else it left is killed, and the rest of its output is read.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -18,8 +17,9 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 use crate::control::{Command, Commands};
 use crate::lines::{Lines, Stream};
 use crate::memory;
+use crate::numbers;
 use crate::program::{End, Program};
-use crate::scribe::Desk;
+use crate::scribe::Writing;
 use crate::spec::Spec;
 use crate::state::{Reason, State, Status};
 use crate::times::{now, wall_us};
@@ -30,6 +30,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const LAST_PIECES_MAX: usize = 64;
 const COMMAND_PIECES_MAX: usize = 16;
 const SUSPENDED_MOST: usize = 100;
+/// The kernel gives a file of counts at once.
+const COUNTER_BYTES_MAX: usize = 1024;
 /// As shells tell of a program that was ended by SIGKILL.
 const END_BY_KILL: i32 = 128 + 9;
 
@@ -39,8 +41,8 @@ pub struct Run {
     pub spec: Spec,
     /// How it is.
     pub state: State,
-    /// Where that is put.
-    pub desk: Arc<Desk>,
+    /// Who writes that.
+    pub writing: Writing,
     lines: Lines,
     control: File,
     commands: Commands,
@@ -54,10 +56,10 @@ pub struct Run {
 
 impl Run {
     /// One that is about to begin.
-    pub fn new(spec: Spec, state: State, desk: Arc<Desk>, control: File) -> Self {
+    pub fn new(spec: Spec, state: State, writing: Writing, control: File) -> Self {
         Self {
             state,
-            desk,
+            writing,
             lines: Lines::default(),
             control,
             commands: Commands::default(),
@@ -74,13 +76,12 @@ impl Run {
     /// From now on it is this.
     pub fn record(&mut self, status: Status) {
         self.state.status = status;
-        self.desk.record(&self.state);
+        self.writing.record(&self.state);
     }
 
-    /// Until all of its processes are gone.
-    pub fn keep(&mut self, mut program: Program, signals: &File) {
-        // Memory that nothing was read into yet is none.
-        let mut piece = Vec::with_capacity(PIECE_BYTES);
+    /// Until all of its processes are gone, and how it ended is on the disk.
+    pub fn keep(mut self, mut program: Program, signals: &File) {
+        let mut piece = Vec::new();
         while self.is_anything_left(&mut program) {
             self.wait(signals, &program);
             self.heed_signals(signals, &program);
@@ -89,11 +90,11 @@ impl Run {
             self.heed_clock(&program);
         }
         self.read_some(&mut program, &mut piece, LAST_PIECES_MAX);
-        self.lines.finish(wall_us(), |lines| self.desk.write(lines));
+        self.lines.finish(wall_us(), |lines| self.writing.write(lines));
+        self.end();
     }
 
-    /// Says how it ended.
-    pub fn end(&mut self) {
+    fn end(mut self) {
         let was_oom = self.spec.oom_counter.as_deref().map_or(0, oom_kills) > self.oom_kills;
         self.state.exit_code = self.main_status;
         self.state.reason = match self.state.reason {
@@ -105,7 +106,8 @@ impl Run {
             other => other,
         };
         self.state.ended_us = wall_us();
-        self.record(Status::Ended);
+        self.state.status = Status::Ended;
+        self.writing.end(&self.state);
     }
 
     /// Takes who has ended. Once the first process has, all others are killed.
@@ -160,7 +162,7 @@ impl Run {
         for command in asked {
             match command {
                 Command::Stop(ms) => self.stop(program, Duration::from_millis(ms)),
-                Command::Follow(ms) => self.desk.follow(now().saturating_add(Duration::from_millis(ms))),
+                Command::Follow(ms) => self.writing.follow(now().saturating_add(Duration::from_millis(ms))),
             }
         }
     }
@@ -186,7 +188,7 @@ impl Run {
         let now = now();
         if self.memory_at.is_some_and(|at| at <= now) {
             self.memory_at = Some(now + MEMORY_EVERY);
-            let pids = memory::descendants(getpid().as_raw_nonzero().get());
+            let pids = memory::descendants(self.state.keeper_pid);
             let most = self.spec.memory_max_bytes;
             if let (Some(used), None) = (memory::beyond(most, &pids), self.main_status) {
                 if !self.is_out_of_memory {
@@ -213,9 +215,11 @@ impl Run {
             for _ in 0..times {
                 let Some(file) = slot.as_mut() else { break };
                 piece.clear();
+                // Memory that nothing was read into yet is none.
+                piece.reserve(PIECE_BYTES);
                 match rustix::io::read(file, spare_capacity(piece)) {
                     Ok(0) => *slot = None,
-                    Ok(_) => self.lines.take(stream, piece, wall_us(), |lines| self.desk.write(lines)),
+                    Ok(_) => self.lines.take(stream, piece, wall_us(), |lines| self.writing.write(lines)),
                     Err(Errno::INTR) => {}
                     Err(_) => break,
                 }
@@ -226,7 +230,13 @@ impl Run {
 
 /// Kills whatever the program left or still has. First they are suspended, again and again until nobody is new: so none
 /// of them can have a child that is not seen. Who comes to the keeper later wakes it, and is killed then.
-pub fn kill_all() {
+fn kill_all() {
+    if numbers::is_first() {
+        // Of its namespace, which has nobody else's: the kernel gets all of them at once.
+        // SAFETY: a plain call.
+        unsafe { libc::kill(-1, libc::SIGKILL) };
+        return;
+    }
     let mut seen = Vec::new();
     for _ in 0..SUSPENDED_MOST {
         let found = memory::descendants(getpid().as_raw_nonzero().get());
@@ -247,6 +257,8 @@ fn signal_all(pids: &[i32], signal: Signal) {
 }
 
 fn oom_kills(counter: &Path) -> u64 {
-    let text = fs::read_to_string(counter).unwrap_or_default();
+    let mut text = [0; COUNTER_BYTES_MAX];
+    let count = File::open(counter).and_then(|mut file| file.read(&mut text)).unwrap_or_default();
+    let text = std::str::from_utf8(&text[..count]).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
 }

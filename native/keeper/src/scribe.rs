@@ -1,14 +1,16 @@
-//! All that may wait for a disk, in a thread of its own: the log, the state, and who is told of them.
+//! All that may wait for a disk, in a thread of its own: the log, the state, and who is told of them. It begins when
+//! there is something to write: many a program says nothing.
 //!
 //! The keeper puts what is to be written on the desk and goes on: it reads what the program writes and keeps its
 //! deadlines, whatever the disk does. The desk has room for so much; what does not fit in time is counted as lost. A
 //! state stays until it is on the disk, or another one has come, and is written when all lines before it are.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::lines::BATCH_BYTES_MOST;
@@ -23,10 +25,71 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const NOTIFY_EVERY: Duration = Duration::from_millis(20);
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const STACK_BYTES: usize = 128 << 10;
+
+/// The keeper's side: what is put on the desk is written.
+pub struct Writing {
+    desk: Arc<Desk>,
+    /// Until there is something to do.
+    idle: Arc<Mutex<Option<Scribe>>>,
+    at_work: Option<JoinHandle<()>>,
+}
+
+impl Writing {
+    /// By this one.
+    pub fn new(scribe: Scribe) -> Self {
+        Self { desk: scribe.desk.clone(), idle: Arc::new(Mutex::new(Some(scribe))), at_work: None }
+    }
+
+    /// Whole lines for the log.
+    pub fn write(&mut self, lines: &mut Vec<u8>) {
+        self.begin();
+        self.desk.write(lines);
+    }
+
+    /// How the run is now.
+    pub fn record(&mut self, state: &State) {
+        self.begin();
+        self.desk.record(state);
+    }
+
+    /// Until then, growth of the log is told.
+    pub fn follow(&self, until: Duration) {
+        self.desk.follow(until);
+    }
+
+    /// Waits until the last state is on the disk, but not for longer.
+    pub fn wait_recorded(&self, most: Duration) {
+        self.desk.wait_recorded(most);
+    }
+
+    /// The last of all. Until the disk takes the end the run is not over for anybody: there is nothing else to do.
+    pub fn end(mut self, state: &State) {
+        self.desk.record(state);
+        if let Some(thread) = self.at_work.take() {
+            let _ = thread.join();
+        } else if let Some(scribe) = take(&self.idle) {
+            scribe.run();
+        }
+    }
+
+    /// Where there can be no thread now it is tried again with the next line; what does not fit meanwhile is lost.
+    fn begin(&mut self) {
+        if self.at_work.is_none() {
+            let idle = self.idle.clone();
+            let work = move || take(&idle).map_or((), Scribe::run);
+            self.at_work = thread::Builder::new().stack_size(STACK_BYTES).spawn(work).ok();
+        }
+    }
+}
+
+fn take(idle: &Mutex<Option<Scribe>>) -> Option<Scribe> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
 
 /// Where the keeper puts what is to be written.
 #[derive(Default)]
-pub struct Desk {
+struct Desk {
     pile: Mutex<Pile>,
     has_work: Condvar,
     has_moved: Condvar,
@@ -37,14 +100,13 @@ struct Pile {
     lines: Vec<u8>,
     lost: u64,
     state: Option<State>,
-    /// Whether the last state is on the disk.
-    is_recorded: bool,
+    /// Whether a state is not on the disk yet.
+    is_unrecorded: bool,
     follow_until: Option<Duration>,
 }
 
 impl Desk {
-    /// Whole lines for the log.
-    pub fn write(&self, lines: &mut Vec<u8>) {
+    fn write(&self, lines: &mut Vec<u8>) {
         let mut pile = self.pile();
         if pile.lost == 0 && pile.lines.len() + lines.len() > WRITE_BYTES_MAX {
             let has_no_room = |pile: &mut Pile| pile.lines.len() + lines.len() > WRITE_BYTES_MAX;
@@ -62,25 +124,22 @@ impl Desk {
         self.has_work.notify_one();
     }
 
-    /// How the run is now.
-    pub fn record(&self, state: &State) {
+    fn record(&self, state: &State) {
         let mut pile = self.pile();
         pile.state = Some(state.clone());
-        pile.is_recorded = false;
+        pile.is_unrecorded = true;
         // Who is woken finds it free.
         drop(pile);
         self.has_work.notify_one();
     }
 
-    /// Until then, growth of the log is told.
-    pub fn follow(&self, until: Duration) {
+    fn follow(&self, until: Duration) {
         self.pile().follow_until = Some(until);
         self.has_work.notify_one();
     }
 
-    /// Waits until the last state is on the disk, but not for longer.
-    pub fn wait_recorded(&self, most: Duration) {
-        drop(self.has_moved.wait_timeout_while(self.pile(), most, |pile| !pile.is_recorded));
+    fn wait_recorded(&self, most: Duration) {
+        drop(self.has_moved.wait_timeout_while(self.pile(), most, |pile| pile.is_unrecorded));
     }
 
     /// Waits for work, but not for longer than `most`; lines go into the empty `lines`.
@@ -100,7 +159,7 @@ impl Desk {
             lines: Vec::new(),
             lost: std::mem::take(&mut pile.lost),
             state: pile.state.take(),
-            is_recorded: false,
+            is_unrecorded: false,
             follow_until: pile.follow_until.take(),
         };
         drop(pile);
@@ -112,7 +171,7 @@ impl Desk {
 
     fn recorded(&self) {
         let mut pile = self.pile();
-        pile.is_recorded = pile.state.is_none();
+        pile.is_unrecorded = pile.state.is_some();
         drop(pile);
         self.has_moved.notify_all();
     }
@@ -127,8 +186,7 @@ pub struct Scribe {
     desk: Arc<Desk>,
     log: Log,
     states: StateFile,
-    notify: Option<PathBuf>,
-    id: String,
+    notify: Option<Notices>,
     lines: Vec<u8>,
     /// Not on the disk yet, and when it is tried again.
     state: Option<(State, Duration)>,
@@ -139,14 +197,13 @@ pub struct Scribe {
 }
 
 impl Scribe {
-    /// Writes there what is put on this desk; `notify` is a FIFO where it says so, under this id.
-    pub fn new(desk: Arc<Desk>, log: Log, states: StateFile, notify: Option<PathBuf>, id: String) -> Self {
+    /// Of a run of which nothing is to be written yet.
+    pub fn new(log: Log, states: StateFile, notify: Option<Notices>) -> Self {
         Self {
-            desk,
+            desk: Arc::default(),
             log,
             states,
             notify,
-            id,
             lines: Vec::new(),
             state: None,
             log_until: Duration::ZERO,
@@ -224,12 +281,41 @@ impl Scribe {
         }
     }
 
-    /// Whoever reads there looks for himself: it does not matter when nobody does, or when it is full.
     fn notify(&self, what: &str) {
-        let Some(path) = &self.notify else { return };
-        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
-        if let Ok(mut fifo) = opened {
-            let _ = fifo.write_all(format!("{} {what}\n", self.id).as_bytes());
+        if let Some(fifo) = self.notify.as_ref().and_then(Notices::open) {
+            fifo.tell(what);
         }
+    }
+}
+
+/// A FIFO that is told of a run.
+pub struct Notices {
+    path: PathBuf,
+    id: String,
+}
+
+/// It is open, for one notice.
+pub struct Notice<'a> {
+    fifo: File,
+    id: &'a str,
+}
+
+impl Notices {
+    /// There, and under this id.
+    pub fn new(path: PathBuf, id: String) -> Self {
+        Self { path, id }
+    }
+
+    /// Whoever reads there looks for himself: it does not matter when nobody does, or when it is full.
+    pub fn open(&self) -> Option<Notice<'_>> {
+        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
+        opened.ok().map(|fifo| Notice { fifo, id: &self.id })
+    }
+}
+
+impl Notice<'_> {
+    /// That this changed.
+    pub fn tell(mut self, what: &str) {
+        let _ = self.fifo.write_all(format!("{} {what}\n", self.id).as_bytes());
     }
 }

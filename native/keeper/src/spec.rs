@@ -28,6 +28,12 @@ impl Isolation {
     pub fn has_own_processes(self) -> bool {
         matches!(self, Self::User | Self::Namespace | Self::Processes)
     }
+
+    /// Whether the keeper itself is that first one. It can be where the program is another user, and so can neither
+    /// signal it nor look into it.
+    pub fn has_first_keeper(self) -> bool {
+        matches!(self, Self::User)
+    }
 }
 
 /// What to run, and within which limits.

@@ -15,7 +15,7 @@ use crate::times::wall_us;
 pub enum Status {
     /// The program may or may not run; who finds this without a holder of the lock must not start it again.
     Starting,
-    /// It runs.
+    /// It runs, or is about to.
     Running,
     /// It was told to end.
     Stopping,
@@ -41,6 +41,8 @@ pub enum Reason {
 /// What is written.
 #[derive(Clone, Debug)]
 pub struct State {
+    /// Of the keeper.
+    pub keeper_pid: i32,
     /// Where it is.
     pub status: Status,
     /// Of the program; 0 before.
@@ -58,9 +60,10 @@ pub struct State {
 }
 
 impl State {
-    /// A run that begins now.
-    pub fn starting() -> Self {
+    /// A run that begins now, kept by this one.
+    pub fn starting(keeper_pid: i32) -> Self {
         Self {
+            keeper_pid,
             status: Status::Starting,
             pid: 0,
             started_us: wall_us(),
@@ -133,10 +136,7 @@ fn text(state: &State) -> String {
     };
     let mut text = format!(
         "status={status}\nkeeper_pid={}\npid={}\nstarted_us={}\nended_us={}\n",
-        std::process::id(),
-        state.pid,
-        state.started_us,
-        state.ended_us
+        state.keeper_pid, state.pid, state.started_us, state.ended_us
     );
     if let Some(code) = state.exit_code {
         let _ = writeln!(text, "exit_code={code}");
@@ -174,11 +174,13 @@ mod tests {
         assert!(!states.exists());
         fs::write(folder.path().join("state"), "").expect("written");
         assert!(!states.exists(), "nothing was said");
-        let mut state = State::starting();
+        let mut state = State::starting(7);
         states.write(&state).expect("written");
         let first = fs::read_to_string(folder.path().join("state")).expect("there");
         assert!(
-            first.starts_with("status=starting\n") && first.contains("\npid=0\n") && first.contains("\nended_us=0\n")
+            first.starts_with("status=starting\nkeeper_pid=7\n")
+                && first.contains("\npid=0\n")
+                && first.contains("\nended_us=0\n")
         );
         assert!(first.ends_with("=0\n\n") && states.exists());
         assert!(!first.contains("exit_code") && !first.contains("reason") && !first.contains("message"));

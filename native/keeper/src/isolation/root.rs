@@ -26,6 +26,7 @@ use crate::templates::{Giver, Handed};
 const SAFE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 const SAFE_READ: u64 = SAFE | libc::MOUNT_ATTR_RDONLY;
 const SIZE: &std::ffi::CStr = c"size=1m,mode=755";
+const HIDES_OTHERS: &std::ffi::CStr = c"hidepid=2";
 
 /// What is shown, and how it is made.
 pub struct Root {
@@ -275,11 +276,12 @@ fn make_readonly(place: &Path) -> Result<(), Failure> {
         .map_err(|error| failure("root, read-only", error))
 }
 
-/// Of its own processes alone: it has a namespace of them.
+/// Of its own processes alone: it has a namespace of them. What is not its user's is not seen there: the keeper may be
+/// the first of that namespace, and has the machine's mounts.
 fn mount_proc(base: &Path) -> Result<(), Failure> {
     // Read-only: a user namespace of root's is still root where the kernel asks for its switches in /proc/sys.
     let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    mount("proc", base.join("proc"), "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
+    mount("proc", base.join("proc"), "proc", safe, Some(HIDES_OTHERS)).map_err(|error| failure("/proc", error))
 }
 
 fn place_of(base: &Path, path: &Path) -> PathBuf {

@@ -175,7 +175,7 @@ impl Run {
 
     /// Bytes of its log on disk now, from one look at the folder: segments come and go meanwhile.
     pub fn log_bytes(&self) -> u64 {
-        let entries = fs::read_dir(self.path("log")).expect("log").map(|one| one.expect("entry").file_name());
+        let entries = fs::read_dir(self.path("log")).into_iter().flatten().map(|one| one.expect("entry").file_name());
         let mut starts: Vec<u64> = entries.map(|name| name.to_string_lossy().parse().expect("a position")).collect();
         starts.sort_unstable();
         let (Some(first), Some(last)) = (starts.first(), starts.last()) else { return 0 };
@@ -184,8 +184,9 @@ impl Run {
     }
 
     pub fn log(&self) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(self.path("log")).expect("log").map(|one| one.expect("entry").path()).collect();
+        // Of who said nothing there is none.
+        let entries = fs::read_dir(self.path("log")).into_iter().flatten();
+        let mut names: Vec<_> = entries.map(|one| one.expect("entry").path()).collect();
         names.sort();
         // Segments go while they are read.
         let text: String = names.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();

@@ -301,6 +301,44 @@ fn a_program_ignores_and_blocks_no_signal_whatever_its_keeper_is_started_with() 
 }
 
 #[test]
+fn a_program_sees_nothing_of_who_keeps_it_and_of_its_mounts() {
+    if !needs_root("a mount") {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    let none = MountFlags::empty();
+    mount("tmpfs", place.path(), "tmpfs", none, Some(c"mode=755,size=1m")).expect("mounted");
+    let name = place.path().file_name().expect("a name").to_string_lossy().into_owned();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    assert!(mounts.contains(&name), "there is something to be seen");
+    // Whoever is the first there.
+    let script = "echo first $(cat /proc/1/mountinfo /proc/1/mounts /proc/1/mountstats /proc/1/cgroup 2> /dev/null); \
+                  echo all $(cat /proc/[0-9]*/mountinfo); echo own $(ls /proc/self/fd | wc -l)";
+    for way in apart().into_iter().filter(|way| way.has_own_processes()) {
+        let runs = tempfile::tempdir().expect("a folder");
+        let mut nursery = Nursery::new(runs.path());
+        for is_forked in [false, true] {
+            let run = Run::new(way, script, &[]);
+            let run = if is_forked && !way.is_ordinary {
+                assert_eq!(nursery.start(run.folder.path()), told("0", run.folder.path(), ""));
+                run
+            } else {
+                run.begun()
+            };
+            let state = run.ended();
+            let said = run.said();
+            assert_eq!(said.len(), 3, "{way:?}: {state:?} {said:?}");
+            assert!(!said.iter().any(|line| line.contains(&name)), "{way:?}: {said:?}");
+            assert_eq!(said[2], "own 4", "{way:?}: its own is seen");
+            if way.isolation == "user" {
+                assert_eq!(said[0], "first", "its keeper is there, and nothing of it");
+            }
+        }
+    }
+    unmount(place.path(), UnmountFlags::DETACH).expect("unmounted");
+}
+
+#[test]
 fn what_is_written_by_the_keeper_is_for_its_user_alone() {
     let run = Run::of_shell("echo up").begun();
     run.ended();

@@ -164,6 +164,23 @@ fn a_gigabyte_of_log_takes_its_share_of_the_disk_and_the_keeper_stays_small() {
 }
 
 #[test]
+fn a_keeper_of_a_server_that_says_nothing_has_one_thread_and_no_file_for_it() {
+    for way in possible() {
+        let run = Run::new(way, "until [ -e go ]; do sleep 0.01; done; echo up; sleep 1000", &[]).begun();
+        let tasks = format!("/proc/{}/task", run.number("keeper_pid"));
+        let threads = || fs::read_dir(&tasks).expect("a keeper").count();
+        let is_first_other = ["namespace", "processes"].contains(&way.isolation);
+        assert_eq!(threads(), if is_first_other { 2 } else { 1 }, "{way:?}");
+        assert!(!run.path("log").exists(), "{way:?}");
+        fs::write(run.path("scratch/go"), "").expect("told");
+        run.says("o up");
+        assert_eq!(threads(), 2, "{way:?}");
+        run.tell("stop 0");
+        assert_eq!(run.ended()["reason"], "stopped", "{way:?}");
+    }
+}
+
+#[test]
 fn a_keeper_of_a_server_that_logs_at_its_pace_is_small() {
     let script = "i=0; while :; do i=$((i+1)); echo \"tick $i\"; [ $i = 2000 ] && echo enough; done";
     for way in possible() {
