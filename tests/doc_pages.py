@@ -24,11 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 from pyservice.errors import ServiceError
 from pyservice.settings import PREFIX, Region, Tier
+from tests.patience import until
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -285,6 +287,16 @@ def shown_default(value: object) -> str:
     if isinstance(value, Tier):
         return value.tier_name_id
     return str(value)
+
+
+def metrics_of_all(url: str) -> str:
+    """The service's metrics page; not one from which edge-guard's are missing because it answered too late."""
+
+    def text() -> str:
+        found = httpx.get(url, timeout=TIMEOUT_S).text
+        return found if "\nhosting_edge_up 1\n" in found else ""
+
+    return until(text)
 
 
 def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:

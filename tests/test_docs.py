@@ -55,6 +55,7 @@ from tests.doc_pages import (
     help_of_curl,
     is_like,
     links,
+    metrics_of_all,
     page,
     port_of,
     settings_rows,
@@ -63,7 +64,6 @@ from tests.doc_pages import (
 from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
 from tests.leftovers import end_leftovers
-from tests.patience import until
 
 
 @pytest.fixture
@@ -281,16 +281,10 @@ def test_every_flag_of_the_table_is_one_of_serve() -> None:
         assert re.search(rf"{code(row[2])}\b", told), row
 
 
-def page_with_edge_guard(run: Run) -> str | None:
-    """The service's metrics, unless edge-guard answered too late to be among them."""
-    text = httpx.get(run.metrics_url, timeout=TIMEOUT_S).text
-    return text if "\nhosting_edge_up 1\n" in text else None
-
-
 def test_the_tables_of_metrics_are_the_metrics_pages(start_run: StartRun) -> None:
     run = start_run(bots=2)
     wait_until_open(run)
-    live = families_of(until(lambda: page_with_edge_guard(run)))
+    live = families_of(metrics_of_all(run.metrics_url))
     socket = str(run.data_dir / "edge" / "admin.sock")
     with httpx.Client(transport=httpx.HTTPTransport(uds=socket), timeout=TIMEOUT_S) as admin:
         live_of_edge = families_of(admin.get("http://edge-guard/metrics").text)
