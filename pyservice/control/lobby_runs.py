@@ -230,11 +230,8 @@ class LobbyRuns:
         )
         await self._report(pb.LobbyReport(lobby_id=run_id, placed=placed))
 
-    hears_running: Final = False
+    running: Final = None
     """A lobby tells itself when it is ready."""
-
-    async def running(self, run_id: str) -> None:
-        """Nobody asked."""
 
     async def over(self, run_id: str, end: End, tier: str) -> None:
         """Its slots are freed, whoever waits for it is told; then it is written for its developer."""

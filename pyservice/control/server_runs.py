@@ -165,8 +165,6 @@ class ServerRuns:
                 raise Unheard(str(error)) from None
         await self._write(lambda tx: servers.note_placed(tx, run_id))
 
-    hears_running: Final = True
-
     async def running(self, run_id: str) -> None:
         """Its process is there."""
         await self._write(lambda tx: servers.note_started(tx, run_id, now_ms()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -144,12 +144,8 @@ class Hearing(Protocol):
         ...
 
     @property
-    def hears_running(self) -> bool:
-        """Whether it is told of what runs; else `running` is not called."""
-        ...
-
-    async def running(self, run_id: str) -> None:
-        """It runs."""
+    def running(self) -> Callable[[str], Awaitable[None]] | None:
+        """Tells that this run runs; None: nobody wants to know."""
         ...
 
     async def over(self, run_id: str, end: End, tier: str) -> None:

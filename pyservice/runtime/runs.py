@@ -277,10 +277,10 @@ class Run:
 
     async def _running(self) -> Step:
         """Until it ends or has to."""
-        hearing = self._home.hearing(self.owner)
-        if not hearing.hears_running:
+        tell = self._home.hearing(self.owner).running
+        if tell is None:
             return await self._watched()
-        telling = asyncio.create_task(self._again(lambda: hearing.running(self.id)))
+        telling = asyncio.create_task(self._again(lambda: tell(self.id)))
         try:
             return await self._watched()
         finally:

@@ -58,7 +58,8 @@ class Workers:
 
     def close(self) -> None:
         """Nothing is begun any more."""
-        self._left.clear()
+        with self._lock:
+            self._left.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -49,10 +49,6 @@ class Ear:
     async def placed(self, run_id: str, backends: Mapping[str, Backend]) -> None:
         await self._hear("placed", run_id, dict(backends))
 
-    @property
-    def hears_running(self) -> bool:
-        return True
-
     async def running(self, run_id: str) -> None:
         await self._hear("running", run_id, None)
 

@@ -174,7 +174,7 @@ const BEGUN: u8 = b'+';
 /// From its start to its end, which is recorded, whatever it is.
 pub fn go_on(mut prepared: Prepared, caller: Caller) {
     let mut begin = || -> io::Result<(State, File)> {
-        let state = State::starting(numbers::of_keeper()?);
+        let state = State::starting(numbers::outside(numbers::is_first())?);
         let signals = signal_descriptor(&OURS)?;
         // Orphans come to the first of a namespace in any case.
         if !numbers::is_first() {

@@ -13,14 +13,14 @@ pub fn is_first() -> bool {
     getpid().is_init()
 }
 
-/// Of this process, in the namespace that `/proc` shows.
-pub fn shown() -> io::Result<i32> {
+/// Of this process, for who is outside. `is_inside`: whether it is in a namespace that the keeper is the first of.
+pub fn outside(is_inside: bool) -> io::Result<i32> {
+    if is_inside { shown() } else { Ok(getpid().as_raw_nonzero().get()) }
+}
+
+/// In the namespace that `/proc` shows.
+fn shown() -> io::Result<i32> {
     let target = rustix::fs::readlink("/proc/self", Vec::with_capacity(DIGITS_MAX))?;
     let number = target.to_str().ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| io::Error::other("/proc/self: no number"))
-}
-
-/// Of the keeper.
-pub fn of_keeper() -> io::Result<i32> {
-    if is_first() { shown() } else { Ok(getpid().as_raw_nonzero().get()) }
 }

@@ -61,18 +61,14 @@ pub fn serve(runs: &Path) -> io::Result<()> {
     let mut requests = Vec::new();
     loop {
         let [is_asked, has_ends] = nursery.wait()?;
-        let otherwise = if has_ends { nursery.take_ends()? } else { Vec::new() };
-        for forked in otherwise {
-            if let Some((told, is_first)) = nursery.fork(&forked.folder, Some(!forked.is_first))? {
-                keep(&forked.folder, nursery, told, is_first);
-                return Ok(());
-            }
-        }
+        let mut wanted = if has_ends { nursery.take_ends()? } else { Vec::new() };
         let has_more = !is_asked || read_some(&nursery.asked, &mut requests)?;
         while let Some(end) = requests.iter().position(|&byte| byte == 0) {
-            let folder = PathBuf::from(OsStr::from_bytes(&requests[..end]));
+            wanted.push((PathBuf::from(OsStr::from_bytes(&requests[..end])), None));
             requests.drain(..=end);
-            if let Some((told, is_first)) = nursery.fork(&folder, None)? {
+        }
+        for (folder, wants_to_be_first) in wanted {
+            if let Some((told, is_first)) = nursery.fork(&folder, wants_to_be_first)? {
                 keep(&folder, nursery, told, is_first);
                 return Ok(());
             }
@@ -198,8 +194,9 @@ impl Nursery {
     }
 
     /// Who was killed before the run began told nothing, nor did those that are given: they have to be made in the
-    /// other way. Of all others this is heard too late to be for anybody.
-    fn take_ends(&mut self) -> io::Result<Vec<Forked>> {
+    /// other way, whether as the first of a namespace is with each. Of all others this is heard too late to be for
+    /// anybody.
+    fn take_ends(&mut self) -> io::Result<Vec<(PathBuf, Option<bool>)>> {
         let mut otherwise = Vec::new();
         // What woke us; who has ended is asked in any case.
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
@@ -212,7 +209,7 @@ impl Nursery {
                         let refusal = Refusal::Gone;
                         self.told(&forked.folder)?.tell(refusal.status(), &refusal.to_string());
                     } else if status.exit_status() == Some(OTHERWISE) {
-                        otherwise.push(forked);
+                        otherwise.push((forked.folder, Some(!forked.is_first)));
                     }
                 }
                 Err(Errno::INTR) => {}

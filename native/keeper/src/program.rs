@@ -188,10 +188,7 @@ impl Plan {
             true => Ok(()),
             false => die_with_keeper(|| Ok(getppid() == Some(keeper))),
         };
-        *shown = match keeper.is_init() {
-            true => numbers::shown().map_err(|error| Failure(error.to_string()))?,
-            false => getpid().as_raw_nonzero().get(),
-        };
+        *shown = numbers::outside(keeper.is_init()).map_err(|error| Failure(error.to_string()))?;
         self.join(ends)?;
         // Isolation may come with another user, after which this has to be said again; before it, it covers the way.
         die()?;

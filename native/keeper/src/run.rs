@@ -4,7 +4,7 @@
 //! processes and for its own deadlines, and in nothing else; what has to do with a disk is the scribe's. The run is
 //! over when its first process is over: whatever else it left is killed, and the rest of its output is read.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -30,8 +30,6 @@ const PIECE_BYTES: usize = 64 << 10;
 const LAST_PIECES_MAX: usize = 64;
 const COMMAND_PIECES_MAX: usize = 16;
 const SUSPENDED_MOST: usize = 100;
-/// The kernel gives a file of counts at once.
-const COUNTER_BYTES_MAX: usize = 1024;
 /// As shells tell of a program that was ended by SIGKILL.
 const END_BY_KILL: i32 = 128 + 9;
 
@@ -257,8 +255,6 @@ fn signal_all(pids: &[i32], signal: Signal) {
 }
 
 fn oom_kills(counter: &Path) -> u64 {
-    let mut text = [0; COUNTER_BYTES_MAX];
-    let count = File::open(counter).and_then(|mut file| file.read(&mut text)).unwrap_or_default();
-    let text = std::str::from_utf8(&text[..count]).unwrap_or_default();
+    let text = fs::read_to_string(counter).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
 }

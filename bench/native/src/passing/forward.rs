@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
+use super::batch::{BATCH, Batch};
 use super::datagrams::make_room;
 use super::poll::Poll;
 use super::serve::raise_descriptors;
@@ -14,8 +15,6 @@ use crate::figures::Figures;
 use crate::flags::Flags;
 
 const PLAYERS: usize = usize::MAX;
-const BATCH: usize = 64;
-const DATAGRAM_MAX: usize = 2_048;
 
 struct Session {
     socket: UdpSocket,
@@ -91,56 +90,5 @@ impl Forwarder {
             filled += 1;
         }
         self.batch.send(self.players.as_raw_fd(), filled);
-    }
-}
-
-/// Room for many datagrams with their addresses. Its heads point into its boxes.
-struct Batch {
-    rooms: Box<[[u8; DATAGRAM_MAX]]>,
-    names: Box<[libc::sockaddr_in]>,
-    parts: Box<[libc::iovec]>,
-    heads: Box<[libc::mmsghdr]>,
-}
-
-impl Batch {
-    fn new() -> Self {
-        // SAFETY: addresses, parts and heads of zeros name nothing; what they have to name follows.
-        let (name, part, head): (libc::sockaddr_in, libc::iovec, libc::mmsghdr) = unsafe { std::mem::zeroed() };
-        let mut batch = Self {
-            rooms: vec![[0; DATAGRAM_MAX]; BATCH].into(),
-            names: vec![name; BATCH].into(),
-            parts: vec![part; BATCH].into(),
-            heads: vec![head; BATCH].into(),
-        };
-        for place in 0..BATCH {
-            batch.parts[place].iov_base = batch.rooms[place].as_mut_ptr().cast();
-            let head = &mut batch.heads[place].msg_hdr;
-            head.msg_name = (&raw mut batch.names[place]).cast();
-            head.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-            head.msg_iov = &raw mut batch.parts[place];
-            head.msg_iovlen = 1;
-        }
-        batch
-    }
-
-    fn bytes(&self, place: usize) -> &[u8] {
-        &self.rooms[place][..self.heads[place].msg_len as usize]
-    }
-
-    /// Says how many came.
-    fn receive(&mut self, socket: RawFd) -> usize {
-        self.parts.iter_mut().for_each(|part| part.iov_len = DATAGRAM_MAX);
-        // SAFETY: every head names a room and an address of `self`, which live through the call.
-        let came = unsafe {
-            libc::recvmmsg(socket, self.heads.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
-        };
-        usize::try_from(came).unwrap_or(0)
-    }
-
-    fn send(&mut self, socket: RawFd, count: usize) {
-        if count > 0 {
-            // SAFETY: as above. What does not go is lost, and whoever counts will see it.
-            unsafe { libc::sendmmsg(socket, self.heads.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT) };
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Load for a proxy, from one thread, the server behind it, and the least of a proxy. Every answer is checked, byte by
 //! byte.
 
+mod batch;
 mod datagrams;
 mod forward;
 mod http;

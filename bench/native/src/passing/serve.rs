@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 
+use super::batch::{BATCH, Batch};
 use super::datagrams::make_room;
 use super::poll::Poll;
 use crate::figures::Figures;
@@ -16,8 +17,6 @@ const LISTENER: usize = usize::MAX;
 const DATAGRAMS: usize = usize::MAX - 1;
 const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-const BATCH: usize = 64;
-const DATAGRAM_MAX: usize = 2_048;
 
 pub fn run(flags: &Flags) -> Result<Figures, Failure> {
     raise_descriptors();
@@ -39,7 +38,7 @@ pub fn run(flags: &Flags) -> Result<Figures, Failure> {
                     poll.add(&stream, number)?;
                     guests.insert(number, Guest { stream, came: Vec::new(), is_upgraded: false });
                 }
-                DATAGRAMS => batch.give_back(&socket)?,
+                DATAGRAMS => give_back(&mut batch, &socket),
                 number => {
                     if guests.get_mut(&number).is_some_and(|guest| guest.answer().is_err()) {
                         guests.remove(&number);
@@ -113,55 +112,13 @@ impl Guest {
     }
 }
 
-/// Room for many datagrams at once.
-struct Batch {
-    bytes: Box<[[u8; DATAGRAM_MAX]]>,
-    senders: Box<[libc::sockaddr_in]>,
-}
-
-impl Batch {
-    fn new() -> Self {
-        // SAFETY: an address of zeros is an address.
-        let nobody: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        Self { bytes: vec![[0; DATAGRAM_MAX]; BATCH].into(), senders: vec![nobody; BATCH].into() }
-    }
-
-    fn give_back(&mut self, socket: &UdpSocket) -> Result<(), Failure> {
-        loop {
-            let mut places: Vec<libc::iovec> = self
-                .bytes
-                .iter_mut()
-                .map(|bytes| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: DATAGRAM_MAX })
-                .collect();
-            let mut messages: Vec<libc::mmsghdr> = Vec::with_capacity(BATCH);
-            for (place, sender) in places.iter_mut().zip(self.senders.iter_mut()) {
-                // SAFETY: a header of zeros names nothing; what it has to name follows.
-                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-                message.msg_hdr.msg_name = std::ptr::from_mut(sender).cast();
-                message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-                message.msg_hdr.msg_iov = place;
-                message.msg_hdr.msg_iovlen = 1;
-                messages.push(message);
-            }
-            // SAFETY: every header names a buffer and an address of `self`, which live through both calls.
-            unsafe {
-                let came = libc::recvmmsg(
-                    socket.as_raw_fd(),
-                    messages.as_mut_ptr(),
-                    BATCH as u32,
-                    libc::MSG_DONTWAIT,
-                    std::ptr::null_mut(),
-                );
-                let Ok(count @ 1..) = usize::try_from(came) else { return Ok(()) };
-                for (place, message) in places.iter_mut().zip(&messages[..count]) {
-                    place.iov_len = message.msg_len as usize;
-                }
-                // What does not go is lost, and whoever counts will see it.
-                libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT);
-                if count < BATCH {
-                    return Ok(());
-                }
-            }
+/// All that wait there.
+fn give_back(batch: &mut Batch, socket: &UdpSocket) {
+    loop {
+        let count = batch.receive(socket.as_raw_fd());
+        batch.give_back(socket.as_raw_fd(), count);
+        if count < BATCH {
+            return;
         }
     }
 }
