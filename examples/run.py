@@ -162,6 +162,8 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         # The arena is run with the Python that runs this.
         *("--set", f"runtime.shared_paths={sys.base_prefix}"),
         preexec_fn=end_with_parent,
+        # Ctrl-C at a terminal is for us, who end it in order. Another signal would hurry it.
+        process_group=0,
     )
     while not stage.ready.exists():
         with contextlib.suppress(TimeoutError):
@@ -224,6 +226,7 @@ async def start_bots(stage: Stage) -> asyncio.subprocess.Process:
         ),
         stdout=asyncio.subprocess.DEVNULL,
         preexec_fn=end_with_parent,
+        process_group=0,
     )
 
 

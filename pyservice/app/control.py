@@ -362,7 +362,7 @@ class ControlPlane:
         _log.info("stopping")
         stopping = (self._http.stop(grace_s), self._rpc.stop(grace_s), self._files.stop(grace_s))
         await asyncio.gather(*stopping)
-        await self._runtime.stop(is_ordered=not self._is_orphan())
+        await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.hurry)
         await self._uploading.stop()
         await self._tasks.stop()
         await asyncio.gather(self._rays.close(), self._cdn_rays.close())

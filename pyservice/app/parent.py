@@ -179,22 +179,23 @@ class _Household:
         """The data plane first: what it still answers needs the control plane. But where game servers end as well,
         the one that ends them: nobody is sent to a server that is gone.
         """
-        hurrying = asyncio.create_task(self._hurry())
         ends = list(zip(self._children, keeping, strict=True))
         if self._launch.settings.runtime.end_with_service:
             ends.reverse()
         for child, kept in ends:
             child.signal(signal.SIGTERM)
+            hurrying = asyncio.create_task(self._hurry(child))
             await kept
-        hurrying.cancel()
+            hurrying.cancel()
 
-    async def _hurry(self) -> None:
-        """Once somebody is in a hurry, both are, and who is deaf is killed."""
+    async def _hurry(self, child: Child) -> None:
+        """Once somebody is in a hurry, whose turn it is is, too, and is killed if it is deaf. Only in its turn: what it
+        has to tell the other one is told all the same.
+        """
         await self._signals.hurry.wait()
         # More than once: signals that come together are one, and the second one hurries.
         for number in [signal.SIGTERM] * _HURRIES + [signal.SIGKILL]:
-            for child in self._children:
-                child.signal(number)
+            child.signal(number)
             await asyncio.sleep(_HURRY_EVERY_MS / 1000)
 
     # Being ready

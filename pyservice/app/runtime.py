@@ -153,8 +153,10 @@ class Runtime:
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
 
-    async def stop(self, *, is_ordered: bool) -> None:
-        """What runs goes on, unless the operator wants it to end with the service, and the service ends by order."""
+    async def stop(self, *, is_ordered: bool, hurry: asyncio.Event) -> None:
+        """What runs goes on, unless the operator wants it to end with the service, and the service ends by order: then
+        it is killed when somebody is in a hurry.
+        """
         self.logs.close()
         if self._supervisor is None:
             return
@@ -163,7 +165,7 @@ class Runtime:
             # Who cannot be told now of an end is told by the next start.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await self._supervisor.end_all()
+                    await self._supervisor.end_all(hurry)
         elif self._supervisor.runs:
             _log.info("game servers go on", count=len(self._supervisor.runs))
         await self._supervisor.close()

@@ -16,6 +16,8 @@ _SCRAPE_S: Final = 0.2
 _LOOK_S: Final = 1.0
 _LOOK_FIRST_S: Final = 0.1
 _PATIENCE_S: Final = 2.0
+_MISSED: Final = 2
+"""Looks in a row: where game servers end with the service, the control plane is gone a moment before the data plane."""
 
 _UP: Final = (
     "# HELP hosting_control_plane_up Whether the control plane answered this scrape.\n"
@@ -56,17 +58,19 @@ class ControlWatch:
 
     async def run(self) -> None:
         """Looks until cancelled, and says when it went and when it came."""
+        is_said_up, missed = False, 0
         while True:
             said = await self._ask(_PATIENCE_S)
-            is_up = said is not None
+            self.is_up = said is not None
             self.database_problem = said.database_problem if said else ""
-            if is_up != self.is_up:
-                self.is_up = is_up
-                if is_up:
-                    _log.info("control plane is up")
-                else:
-                    _log.error("control plane is down: its operations are refused until it is back")
-            self._was_up |= is_up
+            self._was_up |= self.is_up
+            missed = 0 if self.is_up else missed + 1
+            if self.is_up and not is_said_up:
+                is_said_up = True
+                _log.info("control plane is up")
+            elif is_said_up and missed == _MISSED:
+                is_said_up = False
+                _log.error("control plane is down: its operations are refused until it is back")
             await asyncio.sleep(_LOOK_S if self._was_up else _LOOK_FIRST_S)
 
     async def _ask(self, timeout_s: float) -> pb.MetricsResponse | None:

@@ -126,12 +126,23 @@ class Supervisor:
             if run.owner == owner and run.id not in ids:
                 run.stop(None)
 
-    async def end_all(self) -> None:
-        """Stops everything and waits until it is over and told. What is wanted from now on is not begun."""
+    async def end_all(self, hurry: asyncio.Event) -> None:
+        """Stops everything and waits until it is over and told. What is wanted from now on is not begun. Once somebody
+        is in a hurry it is killed.
+        """
         self._is_ending = True
         for run in self.runs.values():
             run.stop(None)
-        await self._idle.wait()
+        hurrying = asyncio.create_task(self._kill_all(hurry))
+        try:
+            await self._idle.wait()
+        finally:
+            hurrying.cancel()
+
+    async def _kill_all(self, hurry: asyncio.Event) -> None:
+        await hurry.wait()
+        for run in self.runs.values():
+            run.stop(0)
 
     async def run(self) -> None:
         """Until cancelled: hears keepers, and removes what is not needed any more."""

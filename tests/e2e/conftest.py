@@ -59,9 +59,9 @@ class Run:
         return int(self.data_dir.joinpath("LOCK").read_text().split()[0])
 
     def stop(self) -> str:
-        """Ctrl-C; returns everything that was printed."""
+        """Ctrl-C at a terminal, which signals all of the foreground group; returns everything that was printed."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            os.killpg(self.process.pid, signal.SIGINT)
             self.process.wait(timeout=30)
         return self.output()
 
@@ -101,6 +101,7 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
                     for name, value in os.environ.items()
                     if not name.startswith("PYSERVICE_")
                 },
+                process_group=0,
             )
         runs.append(Run(process, data_dir, printed))
         return runs[-1]

@@ -4,6 +4,7 @@ layout of control groups. Where no group can be made, these are skipped with the
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from collections.abc import AsyncIterator
@@ -63,7 +64,7 @@ async def groups(place: Place, tmp_path: Path) -> AsyncIterator[Groups]:
     await place.start()
     made = Groups(found)
     yield made
-    await place.supervisor.end_all()
+    await place.supervisor.end_all(asyncio.Event())
     # A parent goes with the last of its groups.
     assert [path for path in made.parents.values() if path.exists()] == []
 

@@ -133,10 +133,22 @@ async def test_without_a_deadline_the_one_that_it_was_ordered_with_counts(place:
 async def test_everything_can_be_ended_at_once(place: Place) -> None:
     orders = [await place.running() for _ in range(3)]
     waiting = place.want(resources=CAPACITY)
-    await place.supervisor.end_all()
+    await place.supervisor.end_all(asyncio.Event())
     ends = [await place.ear.end(order.id) for order in (*orders, waiting)]
     assert {end.reason for end in ends} == {"stopped"}
     assert place.ear.of(waiting.id) == ["over"]
+
+
+async def test_who_is_in_a_hurry_waits_for_no_deadline(place: Place) -> None:
+    order = await place.running(DEAF, kill_timeout_ms=3_600_000)
+    await place.lines(order, 1)
+    hurry = asyncio.Event()
+    ending = asyncio.create_task(place.supervisor.end_all(hurry))
+    await until(lambda: place.supervisor.runs[order.id].state == "stopping")
+    hurry.set()
+    await ending
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.exit_code) == ("stopped", 128 + 9)
 
 
 # Room on the node ---------------------------------------------------------------------------------

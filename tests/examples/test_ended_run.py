@@ -1,5 +1,6 @@
-"""All processes of a `make run` that are the service's own are killed at once. What goes on by itself then, players on
-their servers with the way to them, is found by the next run and ends with it.
+"""How a `make run` ends while somebody plays: by Ctrl-C, in order; or all processes that are the service's own are
+killed at once, and what goes on by itself then, players on their servers with the way to them, is found by the next run
+and ends with it.
 """
 
 from __future__ import annotations
@@ -79,3 +80,19 @@ def test_what_a_run_leaves_whose_own_processes_are_all_killed_the_next_one_ends(
     assert all(map(is_gone, left))
     assert not list(pids_of(first.data_dir))
     assert not is_served(lobby)
+
+
+def test_ctrl_c_at_a_terminal_ends_all_of_it_in_order(start_run: StartRun) -> None:
+    run = start_run(bots=4)
+    run.wait_for(OPEN)
+    assert is_served(lobby_of(run))
+    left = set(pids_of(run.data_dir))
+    printed = run.stop()
+    assert run.process.returncode == 0
+    assert all(map(is_gone, left))
+    lines = printed.split("Ctrl-C ends all of it.\n")[1].split("\n")
+    assert lines[-2:] == ["ended", ""]
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    assert {event["level"] for event in events} == {"info"}, printed
+    assert "stopped" in {event.get("reason") for event in events}
+    assert "starting it again" not in printed
