@@ -7,20 +7,18 @@ import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from pyservice.errors import ServiceError
 from pyservice.finishing import drop
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import remnants
-from pyservice.runtime.builds import Build, Builds, BuildUnusable, NoRoom
+from pyservice.runtime.builds import Build, BuildUnusable, NoRoom
+from pyservice.runtime.home import Home
 from pyservice.runtime.keeper import KeeperFailed
-from pyservice.runtime.nursery import Nursery
-from pyservice.runtime.orders import End, Hearing, Order, Owner, Placed, Resources, Unheard
-from pyservice.runtime.places import Places
-from pyservice.runtime.process import CannotRun, Node, ProcessRun
+from pyservice.runtime.orders import End, Order, Owner, Placed, Resources, Unheard
+from pyservice.runtime.process import CannotRun, ProcessRun
 from pyservice.runtime.process_ports import NoPorts
-from pyservice.runtime.room import Room
 from pyservice.runtime.stops import Stop, Stopped
 
 WAITING_S: Final = 300.0
@@ -47,23 +45,6 @@ _Result = TypeVar("_Result")
 Step = Callable[[], Awaitable["Step | None"]]
 
 
-class Home(Protocol):
-    """The supervisor, as a run sees it."""
-
-    @property
-    def builds(self) -> Builds: ...
-    @property
-    def node(self) -> Node: ...
-    def hearing(self, owner: Owner) -> Hearing: ...
-    @property
-    def nursery(self) -> Nursery: ...
-    @property
-    def room(self) -> Room: ...
-    @property
-    def places(self) -> Places: ...
-    async def in_thread(self, work: Callable[[], _Result]) -> _Result: ...
-
-
 class Run:
     """One run. `live` once."""
 
@@ -83,6 +64,7 @@ class Run:
         self.placed = placed
         self.state = "found"
         self._is_new = is_new
+        self._has_begun_now = False
         self._has_claim = True
         self._has_room = placed is not None
         self.changed = asyncio.Event()
@@ -249,13 +231,17 @@ class Run:
         except TimeoutError:
             sentence = "nobody could be told where it would listen, so it was not started"
             return self._over(End("lost", message=sentence))
+        self.changed.clear()
         try:
-            await self._stop.before(STARTING_S, home.nursery.start(self._folder.path))
+            begun = await self._stop.before(STARTING_S, home.nursery.start(self._folder.path))
         except (TimeoutError, Stopped):
             return await self._given_up()
         except (KeeperFailed, OSError) as error:
             if not self._folder.was_started():
                 return self._over(End("exec_failed", message=self._told(error)))
+        else:
+            self._has_begun_now = begun
+            home.begun(self.id)
         return self._running
 
     async def _given_up(self) -> Step:
@@ -287,8 +273,9 @@ class Run:
             await drop(telling)
 
     async def _watched(self) -> Step:
-        self.changed.clear()
-        while not self._is_over():
+        # Of one that began a moment ago its keeper tells what is new.
+        while self._has_begun_now or not self._is_over():
+            self._has_begun_now = False
             if self._stop.is_asked:
                 return self._stopping
             await self._next_change(_LOOK_S)

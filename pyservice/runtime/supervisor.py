@@ -173,6 +173,10 @@ class Supervisor:
         """What blocks for some milliseconds. What has begun is not cut off."""
         return await self._workers.do(work)
 
+    def begun(self, run_id: str) -> None:
+        """Its keeper hears who follows its log from now on."""
+        self._hear(run_id)
+
     # Inside
 
     def _untold(self) -> list[tuple[ProcessRun, Placed]]:

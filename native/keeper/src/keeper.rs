@@ -194,8 +194,9 @@ fn play(prepared: Prepared, mut state: State, signals: &File, caller: Caller) {
     let Prepared { lock: _lock, spec, mut states, log, control, cage } = prepared;
     let notices = spec.notify.clone().map(|path| Notices::new(path, spec.id.clone()));
     let mut is_recorded = false;
-    // Opened here: from the program's root it is not seen.
-    let mut notice = notices.as_ref().and_then(Notices::open);
+    // Opened here: from the program's root it is not seen. Who asked the nursery hears that it runs from there.
+    let told = notices.as_ref().filter(|_| matches!(caller, Caller::Process(_)));
+    let mut notice = told.and_then(Notices::open);
     // While there is no program yet, which would have to wait for a disk that hangs.
     let mut begins = |pid| {
         (state.status, state.pid) = (Status::Running, pid);

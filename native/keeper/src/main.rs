@@ -11,6 +11,7 @@
 //! `hosting-keeper --nursery <folder of runs>` does the same for each folder that it is told, without a program to load.
 
 mod control;
+mod inherited;
 mod isolation;
 mod keeper;
 mod lines;
@@ -34,6 +35,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use keeper::Refusal;
+
+#[global_allocator]
+static HEAP: inherited::Heap = inherited::Heap;
 
 fn main() -> ExitCode {
     program::heed_signals();

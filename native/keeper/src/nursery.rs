@@ -7,7 +7,6 @@
 //! input; keepers go on, but for one that has to be forked otherwise: that run is there to be asked for again. What
 //! the roots of runs have in common is handed from keeper to keeper (`templates`).
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, chdir, wait};
 
+use crate::inherited;
 use crate::keeper::{self, Caller, Refusal};
 use crate::processes;
 use crate::templates::Templates;
@@ -68,8 +68,8 @@ pub fn serve(runs: &Path) -> io::Result<()> {
             requests.drain(..=end);
         }
         for (folder, wants_to_be_first) in wanted {
-            if let Some((told, is_first)) = nursery.fork(&folder, wants_to_be_first)? {
-                keep(&folder, nursery, told, is_first);
+            if let Some((folder, is_first)) = nursery.fork(folder, wants_to_be_first)? {
+                keep(&folder, nursery, is_first);
                 return Ok(());
             }
         }
@@ -80,10 +80,12 @@ pub fn serve(runs: &Path) -> io::Result<()> {
 }
 
 /// What is forked is a keeper, and has nothing of the nursery's but the lock, for so long.
-fn keep(folder: &Path, nursery: Nursery, told: Told, is_first: bool) {
+fn keep(folder: &Path, nursery: Nursery, is_first: bool) {
+    inherited::own_pages();
     let Nursery { lock, asked, ends, answers, forked, title, templates, .. } = nursery;
+    let told = Told { answers, folder: folder.to_owned() };
     title.set(folder);
-    drop((asked, ends, answers));
+    drop((asked, ends));
     // To free what is the nursery's would be to have a copy of it.
     std::mem::forget(forked);
     let handed = templates.map(Templates::hand_on);
@@ -102,6 +104,7 @@ fn keep(folder: &Path, nursery: Nursery, told: Told, is_first: bool) {
 }
 
 struct Forked {
+    pid: Pid,
     folder: PathBuf,
     /// Whether it is the first of a namespace of processes, which nobody becomes later. Whether it has to be is in what
     /// it reads, and the nursery opens no file of a run: so it is made as the last one was, and made otherwise if it
@@ -115,7 +118,8 @@ struct Nursery {
     asked: File,
     ends: File,
     answers: File,
-    forked: HashMap<Pid, Forked>,
+    /// In no order, one behind the other: each page that is written after a fork is copied.
+    forked: Vec<Forked>,
     /// How the last one had to be made, which is how the next one is.
     is_first: bool,
     title: Title,
@@ -138,26 +142,17 @@ impl Nursery {
         chdir("/")?;
         let ends = keeper::signal_descriptor(&[libc::SIGCHLD])?;
         let templates = Templates::new(runs);
-        Ok(Self {
-            asked,
-            lock,
-            ends,
-            answers,
-            forked: HashMap::new(),
-            is_first: false,
-            title: Title::find(),
-            templates,
-        })
+        inherited::hand_on_program();
+        Ok(Self { asked, lock, ends, answers, forked: Vec::new(), is_first: false, title: Title::find(), templates })
     }
 
     fn told(&self, folder: &Path) -> io::Result<Told> {
         Ok(Told { answers: self.answers.try_clone()?, folder: folder.to_owned() })
     }
 
-    /// Some in what is forked, and whether it is the first of a namespace; `wanted`: whether it has to be, where that
+    /// Some in what is forked, with whether it is the first of a namespace; `wanted`: whether it has to be, where that
     /// is known.
-    fn fork(&mut self, folder: &Path, wanted: Option<bool>) -> io::Result<Option<(Told, bool)>> {
-        let told = self.told(folder)?;
+    fn fork(&mut self, folder: PathBuf, wanted: Option<bool>) -> io::Result<Option<(PathBuf, bool)>> {
         if let Some(templates) = &mut self.templates {
             templates.look();
         }
@@ -168,12 +163,14 @@ impl Nursery {
             other => other,
         };
         match forked {
-            Ok(None) => return Ok(Some((told, is_first))),
+            Ok(None) => return Ok(Some((folder, is_first))),
             Ok(Some(pid)) => {
                 self.is_first = is_first;
-                self.forked.insert(pid, Forked { folder: folder.to_owned(), is_first });
+                self.forked.push(Forked { pid, folder, is_first });
             }
-            Err(error) => told.tell(Refusal::Disk(io::Error::other("")).status(), &error.to_string()),
+            Err(error) => {
+                self.told(&folder)?.tell(Refusal::Disk(io::Error::other("")).status(), &error.to_string());
+            }
         }
         Ok(None)
     }
@@ -204,7 +201,8 @@ impl Nursery {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
-                    let Some(forked) = self.forked.remove(&pid) else { continue };
+                    let Some(at) = self.forked.iter().position(|forked| forked.pid == pid) else { continue };
+                    let forked = self.forked.swap_remove(at);
                     if status.signaled() {
                         let refusal = Refusal::Gone;
                         self.told(&forked.folder)?.tell(refusal.status(), &refusal.to_string());

@@ -10,7 +10,6 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::lines::BATCH_BYTES_MOST;
@@ -31,8 +30,8 @@ const STACK_BYTES: usize = 128 << 10;
 pub struct Writing {
     desk: Arc<Desk>,
     /// Until there is something to do.
-    idle: Arc<Mutex<Option<Scribe>>>,
-    at_work: Option<JoinHandle<()>>,
+    idle: Arc<Idle>,
+    at_work: Option<Thread>,
 }
 
 impl Writing {
@@ -67,7 +66,7 @@ impl Writing {
     pub fn end(mut self, state: &State) {
         self.desk.record(state);
         if let Some(thread) = self.at_work.take() {
-            let _ = thread.join();
+            thread.join();
         } else if let Some(scribe) = take(&self.idle) {
             scribe.run();
         }
@@ -76,15 +75,52 @@ impl Writing {
     /// Where there can be no thread now it is tried again with the next line; what does not fit meanwhile is lost.
     fn begin(&mut self) {
         if self.at_work.is_none() {
-            let idle = self.idle.clone();
-            let work = move || take(&idle).map_or((), Scribe::run);
-            self.at_work = thread::Builder::new().stack_size(STACK_BYTES).spawn(work).ok();
+            self.at_work = Thread::begin(&self.idle);
         }
     }
 }
 
-fn take(idle: &Mutex<Option<Scribe>>) -> Option<Scribe> {
+type Idle = Mutex<Option<Scribe>>;
+
+fn take(idle: &Idle) -> Option<Scribe> {
     idle.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// The scribe's, without what the standard library makes for each: a name, a handler of overflows, results. That is
+/// half of what it costs to begin one, and most programs say a line.
+struct Thread(libc::pthread_t);
+
+impl Thread {
+    /// None where there can be none now.
+    fn begin(idle: &Arc<Idle>) -> Option<Self> {
+        extern "C" fn work(idle: *mut libc::c_void) -> *mut libc::c_void {
+            // SAFETY: it was given for this, below.
+            let idle = unsafe { Arc::from_raw(idle.cast_const().cast::<Idle>()) };
+            if let Some(scribe) = take(&idle) {
+                scribe.run();
+            }
+            std::ptr::null_mut()
+        }
+        let given = Arc::into_raw(idle.clone());
+        // SAFETY: plain calls; what they write is ours. Who is begun has what is given, or it is taken back.
+        unsafe {
+            let (mut thread, mut attributes) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::pthread_attr_init(&raw mut attributes);
+            libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
+            let failed = libc::pthread_create(&raw mut thread, &raw const attributes, work, given.cast_mut().cast());
+            libc::pthread_attr_destroy(&raw mut attributes);
+            if failed != 0 {
+                drop(Arc::from_raw(given));
+                return None;
+            }
+            Some(Self(thread))
+        }
+    }
+
+    fn join(self) {
+        // SAFETY: it was begun, and nobody else waits for it.
+        unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) };
+    }
 }
 
 /// Where the keeper puts what is to be written.
@@ -139,7 +175,11 @@ impl Desk {
     }
 
     fn wait_recorded(&self, most: Duration) {
-        drop(self.has_moved.wait_timeout_while(self.pile(), most, |pile| pile.is_unrecorded));
+        let pile = self.pile();
+        // Else nobody looks at a clock.
+        if pile.is_unrecorded {
+            drop(self.has_moved.wait_timeout_while(pile, most, |pile| pile.is_unrecorded));
+        }
     }
 
     /// Waits for work, but not for longer than `most`; lines go into the empty `lines`.

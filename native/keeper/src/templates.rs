@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, forget};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -121,9 +121,15 @@ pub struct Handed {
 impl Handed {
     /// The mounts, where they were made of this.
     pub fn take(self, made_of: &[u8]) -> Result<OwnedFd, Giver> {
-        match self.last {
-            Some(Template { made_of: of, mounts }) if of == made_of => Ok(mounts),
-            _ => Err(self.to),
+        let Self { top, last, to } = self;
+        // To free what is the nursery's would be to have a copy of it.
+        forget(top);
+        match last {
+            Some(Template { made_of: of, mounts }) if of == made_of => {
+                forget(of);
+                Ok(mounts)
+            }
+            _ => Err(to),
         }
     }
 }
