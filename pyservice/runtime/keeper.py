@@ -119,8 +119,11 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.scratch = path / "scratch"
+
+    @property
+    def scratch(self) -> Path:
         """What the program may write."""
+        return self.path / "scratch"
 
     def exists(self) -> bool:
         return os.path.exists(self.path)

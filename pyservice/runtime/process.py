@@ -22,7 +22,7 @@ from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.environment import TooLong, environment, port_variables, replaced
 from pyservice.runtime.keeper import Folder, Isolation, Spec
 from pyservice.runtime.orders import Order, Placed
-from pyservice.runtime.removal import remove_tree
+from pyservice.runtime.removal import is_empty, remove_tree
 from pyservice.runtime.steps import Step, make
 
 KINDS: Final = ("archive",)
@@ -126,7 +126,10 @@ class ProcessRun:
         groups.remove(self.id)
         (self.folder.path / TOLD).touch()
         for name in ("scratch", containers.BUNDLE):
-            remove_tree(self.folder.path / name)
+            # An empty one stays as long as the log does: some file systems look at the number of each folder that went
+            # lately before they take one for a new file.
+            if not is_empty(self.folder.path / name):
+                remove_tree(self.folder.path / name)
 
     def remove(self, groups: ControlGroups) -> None:
         """Nothing was started in it, and nothing will be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,3 +21,14 @@ def remove_tree(path: Path) -> None:
             stderr=subprocess.DEVNULL,
             check=False,
         )
+
+
+def is_empty(path: Path) -> bool:
+    """Whether nothing is in it, or there is no such folder."""
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False

@@ -20,6 +20,13 @@ WRITTEN_MS = "written_ms"
 ANONYMOUS = b"anonymous/"
 """How keys of callers without a token begin: what whoever likes can add to is numbered, and bounded."""
 
+_STATE = select(service_state.c.value).where(service_state.c.name == bindparam("of"))
+_PUT_STATE = (
+    update(service_state)
+    .where(service_state.c.name == bindparam("of"))
+    .values(value=bindparam("to"))
+)
+_ADD_STATE = insert(service_state)
 _REMEMBERED = select(idempotent_answers).where(
     idempotent_answers.c.caller_key == bindparam("caller_key")
 )
@@ -32,14 +39,13 @@ _FORGET_OLD = portions.portion(idempotent_answers.c.create_ms)
 
 
 async def get_text(tx: Transaction, name: str) -> str | None:
-    found = await tx.first(select(service_state.c.value).where(service_state.c.name == name))
+    found = await tx.first(_STATE, {"of": name})
     return None if found is None else found.value
 
 
 async def put_text(tx: Transaction, name: str, value: str) -> None:
-    statement = update(service_state).where(service_state.c.name == name).values(value=value)
-    if not await tx.run(statement):
-        await tx.run(insert(service_state), {"name": name, "value": value})
+    if not await tx.run(_PUT_STATE, {"of": name, "to": value}):
+        await tx.run(_ADD_STATE, {"name": name, "value": value})
 
 
 async def get(tx: Transaction, name: str) -> int | None:
@@ -53,7 +59,7 @@ async def put(tx: Transaction, name: str, value: int) -> None:
 
 async def add(tx: Transaction, name: str, value: int) -> None:
     """Raises Conflict when it is there already."""
-    await tx.run(insert(service_state), {"name": name, "value": str(value)})
+    await tx.run(_ADD_STATE, {"name": name, "value": str(value)})
 
 
 async def remembered(tx: Transaction, caller_key: bytes) -> Record | None:
