@@ -6,12 +6,14 @@ the other one. Every answer and every datagram is compared with what it has to b
 
 from __future__ import annotations
 
+import contextlib
 import random
 import resource
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from bench import proxies
@@ -165,20 +167,26 @@ def stream(bench: Bench) -> tuple[Runs, list[Figure]]:
 def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
     """Messages of WebSockets in an open loop, each answered."""
     shape = {"connections": TALKERS, "rate": MESSAGES_PER_S}
-    with (
-        proxies.server(bench) as there,
-        proxies.edge_guard(bench, {"game": ("http", there)}, limits=_LIMITS) as guard,
-    ):
-        ours = guard.proxy("game")
+    with contextlib.ExitStack() as opened:
+        there = opened.enter_context(proxies.server(bench))
+        routes = {"game": ("http", there)}
+        guard = opened.enter_context(proxies.edge_guard(bench, routes, limits=_LIMITS))
+        ways: dict[str, Proxy | str] = {"straight": there, "edge-guard": guard.proxy("game")}
+        if proxies.missing() is None:
+            port = int(there.rpartition(":")[2])
+            ways["haproxy"] = opened.enter_context(proxies.haproxy(bench, "http", port))
         runs = interleaved(
             {
-                "websocket straight": lambda: _load(bench, "talk", there, **shape),
-                "websocket edge-guard": lambda: _load(bench, "talk", ours, **shape),
+                f"websocket {way}": partial(_load, bench, "talk", to, **shape)
+                for way, to in ways.items()
             },
             ROUNDS,
         )
     what = f"WebSocket, {MESSAGES_PER_S:,} messages/s over {TALKERS:,} connections, open loop"
-    return runs, [_added(what, runs["websocket straight"], runs["websocket edge-guard"])]
+    figures = [_added(what, runs["websocket straight"], runs["websocket edge-guard"])]
+    if "haproxy" in ways:
+        figures.append(_of_machine("HAProxy", runs, "websocket", "haproxy"))
+    return runs, figures
 
 
 def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
@@ -222,20 +230,17 @@ def datagrams(bench: Bench) -> tuple[Runs, list[Figure]]:
         ),
         Figure("of these lost on either way", lost * 100, "%", at_most=0.1),
         _added(f"{what}, at {half:,.0f}/s", runs["udp half straight"], runs["udp half edge-guard"]),
-        _of_machine(runs),
+        _of_machine("a bare forwarder", runs, "udp half", "forwarder"),
     ]
 
 
-def _of_machine(runs: Runs) -> Figure:
-    """The least that can stand in edge-guard's place tells what is not edge-guard's."""
-    straight, ours, bare = (
-        runs[f"udp half {way}"] for way in ("straight", "edge-guard", "forwarder")
-    )
-    own, other = (median(some, "proxy_cpu_s") / SECONDS for some in (ours, bare))
-    of_core = f"{other:.0%} of the core, edge-guard {own:.0%}"
-    return _added(
-        "the same with a bare forwarder in its place", straight, bare, at_most=None, note=of_core
-    )
+def _of_machine(name: str, runs: Runs, traffic: str, way: str) -> Figure:
+    """What adds as much in edge-guard's place tells what is not edge-guard's."""
+    straight, ours, other = (runs[f"{traffic} {one}"] for one in ("straight", "edge-guard", way))
+    own_share, share = (median(some, "proxy_cpu_s") / SECONDS for some in (ours, other))
+    of_core = f"{share:.0%} of the core, edge-guard {own_share:.0%}"
+    what = f"the same with {name} in its place"
+    return _added(what, straight, other, at_most=None, note=of_core)
 
 
 def _added(
