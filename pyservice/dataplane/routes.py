@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from pyservice.dataplane.configuration import raw_id
@@ -55,8 +56,10 @@ class RouteBook:
         self._way_in = way_in
         self._epoch = epoch
         self._instance = ""
-        self._served: dict[bytes, set[tuple[str, int]]] = {}
-        """Port names with the numbers that are bound, by owner."""
+        self._served: dict[bytes, dict[tuple[str, int], int]] = {}
+        """Which back-end port each bound port leads to (0: none yet), by its name and number, by owner."""
+        self._question = 0
+        """The newest one of this instance."""
         self._asking = 0
         self._asked_s = -CONNECTED_S
         self._waiting: dict[bytes, list[asyncio.Event]] = {}
@@ -83,7 +86,12 @@ class RouteBook:
             self._instance = request.instance
             self._served.clear()
             self._refused.clear()
+            self._question = 0
+        self._question = max(self._question, request.question)
         for outcome in request.outcomes:
+            # A newer question came meanwhile or before. It says this again, and what became of the route since.
+            if request.question < self._question:
+                break
             await self._take(outcome)
         # Of another epoch a version means nothing; of another instance nobody knows what it has bound.
         after = 0 if is_new or request.epoch != self._epoch else request.version
@@ -109,8 +117,8 @@ class RouteBook:
             await self._source.progressed(min(left_s, _LOOK_S))
 
     async def served(self, lobby: bytes) -> None:
-        """Returns when edge-guard serves all ports of a lobby that it is to serve. Raises OVERLOADED after ten
-        seconds.
+        """Returns when edge-guard leads whoever connects to a port of a lobby to its process, at all ports that it is
+        to serve. Raises OVERLOADED after ten seconds.
         """
 
         async def leased() -> Leased:
@@ -119,11 +127,12 @@ class RouteBook:
             return () if found is None else found.leased
 
         say = "The ports of the lobby are not served yet: say again that it is ready."
-        await self._all_served(lobby, leased, LISTEN_S, say)
+        await self._all_served(lobby, leased, self._are_led, LISTEN_S, say)
 
     async def server_served(self, server: bytes, leased: AskLeased) -> Leased:
-        """The ports of a dynamic server as they are once edge-guard serves them: until then it may refuse one, and has
-        another then. `leased` tells them as they are now. Raises OVERLOADED.
+        """The ports of a dynamic server as they are once edge-guard has bound them: until then it may refuse one, and
+        has another then. Its process, which is told them, is not there yet. `leased` tells them as they are now. Raises
+        OVERLOADED.
         """
 
         async def mended() -> Leased:
@@ -133,12 +142,17 @@ class RouteBook:
             return await leased()
 
         say = "Edge-guard does not serve the ports of the server yet; try again."
-        ports = await self._all_served(server, mended, LEASE_S, say)
+        ports = await self._all_served(server, mended, self._are_bound, LEASE_S, say)
         self._told_servers.add(server)
         return ports
 
     async def _all_served(
-        self, owner: bytes, leased: AskLeased, within_s: float, say: str
+        self,
+        owner: bytes,
+        leased: AskLeased,
+        are_served: Callable[[bytes, Leased], bool],
+        within_s: float,
+        say: str,
     ) -> Leased:
         event = asyncio.Event()
         self._waiting.setdefault(owner, []).append(event)
@@ -147,7 +161,7 @@ class RouteBook:
                 while True:
                     event.clear()
                     ports = await leased()
-                    if self._are_served(owner, ports):
+                    if are_served(owner, ports):
                         return ports
                     await event.wait()
         except TimeoutError:
@@ -158,15 +172,27 @@ class RouteBook:
             if not waiting:
                 del self._waiting[owner]
 
-    def _are_served(self, owner: bytes, ports: Leased) -> bool:
+    def _are_bound(self, owner: bytes, ports: Leased) -> bool:
         wanted = {(port.name, port.number) for port in ports if port.range is None}
-        return wanted <= self._served.get(owner, set())
+        return wanted <= self._served.get(owner, {}).keys()
+
+    def _are_led(self, owner: bytes, ports: Leased) -> bool:
+        """Bound, and each that has a back end leads there. One that has none waits for none: whoever starts processes
+        says where one will be before it begins.
+        """
+        served = self._served.get(owner, {})
+        return self._are_bound(owner, ports) and all(
+            served[port.name, port.number] == port.backend[1]
+            for port in ports
+            if port.range is None and port.backend is not None
+        )
 
     async def _take(self, outcome: pb.Outcome) -> None:
         owner = raw_id(outcome.owner_id)
         match outcome.kind:
             case pb.OUTCOME_KIND_LISTENING:
-                self._served.setdefault(owner, set()).add((outcome.port_name, outcome.port))
+                bound = self._served.setdefault(owner, {})
+                bound[outcome.port_name, outcome.port] = outcome.backend_port
                 self._refused.get(owner, {}).pop(outcome.port_name, None)
                 for event in self._waiting.get(owner, ()):
                     event.set()

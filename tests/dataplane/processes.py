@@ -109,7 +109,9 @@ class Place(Scene):
 
     # Edge-guard
 
-    async def follow(self, *outcomes: routes_pb2.Outcome, instance: str = "one") -> Any:
+    async def follow(
+        self, *outcomes: routes_pb2.Outcome, instance: str = "one", question: int = 0
+    ) -> Any:
         answer = await self.routes.follow(
             routes_pb2.FollowRequest(
                 edge_id="edge",
@@ -117,6 +119,7 @@ class Place(Scene):
                 epoch=self.epoch,
                 version=self.version,
                 outcomes=outcomes,
+                question=question,
             )
         )
         self.epoch, self.version = answer.epoch, answer.version
@@ -143,6 +146,7 @@ def outcome(route: routes_pb2.Route, kind: str) -> routes_pb2.Outcome:
         port=route.port,
         kind=f"OUTCOME_KIND_{kind}",
         reason="in use" if kind == "REFUSED" else "",
+        backend_port=route.backend_port if kind == "LISTENING" else 0,
     )
 
 

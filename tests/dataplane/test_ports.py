@@ -5,16 +5,18 @@ engine: where something is reached, who else has a port, and when it is given ba
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.ways_in import WayIn
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import MODES, Place, asking, connected_place, outcome, refused
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +73,82 @@ async def test_another_edge_guard_has_bound_nothing_yet(connected: Place) -> Non
             listening = [outcome(route, "LISTENING") for route in answer.routes]
             await place.follow(*listening, instance="two")
             await asyncio.wait_for(getting_ready, PATIENCE_S)
+
+
+async def test_a_lobby_is_ready_when_whoever_connects_is_led_to_it(connected: Place) -> None:
+    place = connected
+    async with asking(place.find()) as finding:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        before = await place.serve()
+        assert [route.backend_port for route in before] == [0, 0]
+        # The process is there, and edge-guard has not heard of it.
+        await place.place(wanted.lobby_id)
+        # What `ready` waits for ends at once; itself it is kept besides.
+        served = place.routes.served(raw_id(wanted.lobby_id))
+        async with asking(served) as serving, asking(place.ready(wanted.lobby_id)) as ready:
+            await place.follow(*(outcome(route, "LISTENING") for route in before))
+            assert await still_waits(serving), "players would meet nobody"
+            place.version = 0
+            game, web = sorted((await place.follow()).routes, key=lambda route: route.port_name)
+            assert (game.backend_port, web.backend_port) == (12_000, 12_001)
+            elsewhere = outcome(web, "LISTENING")
+            elsewhere.backend_port = game.backend_port
+            await place.follow(outcome(game, "LISTENING"), elsewhere)
+            assert await still_waits(serving), "one of two leads there"
+            assert not ready.done()
+            await place.follow(outcome(web, "LISTENING"))
+            await asyncio.wait_for(ready, PATIENCE_S)
+        await asyncio.wait_for(finding, PATIENCE_S)
+
+
+async def test_a_question_that_is_heard_after_a_newer_one_takes_nothing_back(
+    connected: Place,
+) -> None:
+    place = connected
+    async with asking(place.find()):
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        before = list((await place.follow(question=1)).routes)
+        await place.place(wanted.lobby_id)
+        after = list((await place.follow(question=2)).routes)
+        early = [outcome(route, "LISTENING") for route in before]
+        late = [outcome(route, "LISTENING") for route in after]
+        await place.follow(*early, *late, question=4)
+        await place.follow(*early, question=3)
+        await asyncio.wait_for(place.ready(wanted.lobby_id), PATIENCE_S)
+        # Another process counts from its own beginning.
+        await place.follow(*late, instance="two", question=1)
+        served = place.routes.served(raw_id(wanted.lobby_id))
+        await asyncio.wait_for(served, PATIENCE_S)
+
+
+async def still_waits(asked: asyncio.Future[Any]) -> bool:
+    """After so long that whoever was woken has looked."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return not asked.done()
+
+
+async def test_a_server_has_its_ports_before_its_process_is_there(engine: Engine) -> None:
+    place = Place(engine)
+    place.runners.server_served = place.routes.server_served
+    wish = datagrams(1)
+    async with asking(place.runners.lease(wish)) as leasing:
+
+        async def told() -> Any:
+            return list((await place.follow()).routes)
+
+        routes = await eventually(told)
+        assert {route.backend_port for route in routes} == {0}
+        await place.follow(*(outcome(route, "LISTENING") for route in routes))
+        leased = await asyncio.wait_for(leasing, PATIENCE_S)
+    backends = {
+        name: runtime_pb2.Backend(address="127.0.0.1", port=12_000 + number)
+        for number, name in enumerate(leased.ports)
+    }
+    placed = runtime_pb2.PlaceServerRequest(server_id=wish.server_id, backends=backends)
+    await place.runners.place_server(placed)
+    again = await asyncio.wait_for(place.runners.lease(wish), PATIENCE_S)
+    assert again == leased, "who asks again waits for nothing more"
 
 
 async def test_routes_of_a_lobby_that_ended_are_told_until_they_are_gone(connected: Place) -> None:

@@ -53,6 +53,8 @@ enum Order {
     Open(Port, Vec<Carried>),
     Lead(u64, Option<SocketAddr>),
     Close(u64, oneshot::Sender<()>),
+    /// All that was told before is done.
+    Then(Box<dyn FnOnce() + Send>),
     /// Stop reading, and say what there is.
     Rest(oneshot::Sender<Vec<Carried>>),
     /// Other bounds from now on.
@@ -134,6 +136,12 @@ impl Datagrams {
     /// Leads a port elsewhere; sessions that lead to where the process was end.
     pub fn lead(&self, number: u64, backend: Option<SocketAddr>) {
         self.thread(number).order(Order::Lead(number, backend));
+    }
+
+    /// Does this when all that was told of a port before holds for every datagram that is read from then on. It runs in
+    /// the port's thread and must not wait.
+    pub fn then(&self, number: u64, act: impl FnOnce() + Send + 'static) {
+        self.thread(number).order(Order::Then(Box::new(act)));
     }
 
     /// Closes a port; the answer comes when its socket and its sessions are gone.

@@ -39,6 +39,7 @@ pub struct Source {
     edge_id: String,
     instance: String,
     outcomes: Vec<Outcome>,
+    questions: u64,
     pause: Duration,
     not_before: Option<Instant>,
 }
@@ -69,6 +70,7 @@ impl Source {
             edge_id: edge_id.to_owned(),
             instance: instance.to_owned(),
             outcomes: Vec::new(),
+            questions: 0,
             pause: FIRST_PAUSE,
             not_before: None,
         }
@@ -89,6 +91,7 @@ impl Source {
         let sendable =
             self.outcomes.iter().filter(|outcome| is_kept || !matches!(outcome, Outcome::Removed(_))).count();
         let outcomes = sendable.min(OUTCOMES);
+        self.questions += 1;
         let request = wire::FollowRequest {
             edge_id: self.edge_id.clone(),
             instance: self.instance.clone(),
@@ -97,6 +100,7 @@ impl Source {
             // There is more to tell at once.
             wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
             outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
+            question: self.questions,
         };
         Question { request, outcomes }
     }
@@ -136,9 +140,13 @@ impl Source {
 fn to_wire(outcome: &Outcome) -> wire::Outcome {
     use wire::OutcomeKind::{Listening, Refused, Removed};
     let (owner, port_name, port, kind, reason) = match outcome {
-        Outcome::Listening(key, port) => (&key.owner, &*key.port_name, u32::from(*port), Listening, ""),
+        Outcome::Listening(key, port, _) => (&key.owner, &*key.port_name, u32::from(*port), Listening, ""),
         Outcome::Refused(key, port, reason) => (&key.owner, &*key.port_name, *port, Refused, &**reason),
         Outcome::Removed(owner) => (owner, "", 0, Removed, ""),
+    };
+    let backend_port = match outcome {
+        Outcome::Listening(_, _, Some(backend)) => backend.port().into(),
+        _ => 0,
     };
     wire::Outcome {
         owner_id: owner.clone(),
@@ -146,6 +154,7 @@ fn to_wire(outcome: &Outcome) -> wire::Outcome {
         port,
         kind: kind.into(),
         reason: reason.to_owned(),
+        backend_port,
     }
 }
 
@@ -162,12 +171,13 @@ mod tests {
     async fn what_was_told_is_told_again_until_an_answer_comes() {
         let mut source = source();
         let key = Key { owner: "a".to_owned(), port_name: "game".to_owned() };
-        source.tell(Outcome::Listening(key, 26_000));
+        source.tell(Outcome::Listening(key, 26_000, None));
         let question = source.question((0, 0), true);
         assert!(source.ask(&question).await.is_err(), "nobody is there");
         source.failed();
         let again = source.question((0, 0), true);
         assert_eq!(again.request.outcomes, question.request.outcomes);
+        assert!(again.request.question > question.request.question, "which of both is the newer one can be seen");
         source.tell(Outcome::Removed("b".to_owned()));
         source.answered(&again);
         assert_eq!(

@@ -24,8 +24,8 @@ use crate::worker::{Shared, Workers};
 /// What became of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Whoever comes is served.
-    Listening(Key, u16),
+    /// Whoever comes is served, and led to this back end from now on.
+    Listening(Key, u16, Option<SocketAddr>),
     /// It cannot be served.
     Refused(Key, u32, String),
     /// An owner's routes are gone, and everything that went on over them.
@@ -129,10 +129,10 @@ impl Table {
             .map(|served| served.route.clone())
             .collect();
         for route in refused {
-            let (key, port) = (route.key.clone(), route.port);
+            let key = route.key.clone();
             if let Ok(served) = self.serve(route) {
-                self.served.insert(key.clone(), served);
-                self.tell(Outcome::Listening(key, port));
+                self.tell_of(&served);
+                self.served.insert(key, served);
             }
         }
     }
@@ -276,15 +276,20 @@ impl Table {
     }
 
     fn tell_of(&self, served: &Served) {
-        let Route { key, port, .. } = &served.route;
-        self.tell(match &served.by {
-            By::Nothing(reason) => Outcome::Refused(key.clone(), u32::from(*port), reason.clone()),
-            By::Door(_) | By::Datagrams(_) | By::Host => Outcome::Listening(key.clone(), *port),
-        });
-    }
-
-    fn tell(&self, outcome: Outcome) {
+        let Route { key, port, backend, .. } = &served.route;
+        let listening = Outcome::Listening(key.clone(), *port, *backend);
         // Whoever listens lives as long as the process.
-        let _ = self.outcomes.send(outcome);
+        let outcomes = self.outcomes.clone();
+        let tell = move |outcome| drop(outcomes.send(outcome));
+        match &served.by {
+            By::Nothing(reason) => tell(Outcome::Refused(key.clone(), u32::from(*port), reason.clone())),
+            // What `live` says holds for each connection and request that comes after it was said.
+            By::Door(_) | By::Host => tell(listening),
+            // The port's thread leads elsewhere only when it comes to what it was told, and reads datagrams before that.
+            By::Datagrams(_) => self.datagrams.then(served.live.number, move || tell(listening)),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -273,6 +273,7 @@ impl Turns {
                 }
                 let _ = done.send(());
             }
+            Order::Then(act) => act(),
             Order::Rest(say) => {
                 self.is_resting = true;
                 self.listen_to_ports(false);

@@ -1,14 +1,15 @@
 //! Routes come, go, stay over every failure of who sends them, and are told of.
 
 use std::io::Read;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use serde_json::json;
 
 use crate::guard::{Guard, free_port, route};
 use crate::patience::until;
+use crate::plain_http::{get, mirror};
 use crate::servers::{connect, echo, echo_datagram, is_closed, speak, tcp_echo, tcp_named, udp_echo};
-use crate::wire::{FollowResponse, OutcomeKind};
+use crate::wire::{FollowResponse, OutcomeKind, Route};
 
 #[test]
 fn a_route_is_told_as_listening_when_whoever_connects_is_served() {
@@ -29,7 +30,7 @@ fn a_removed_route_is_told_as_gone_when_its_socket_is_closed_and_its_sessions_ar
     let (stream, datagram) = (free_port(), free_port());
     guard.source.put(&[
         route("a", "tcp", stream, Some(tcp_echo())),
-        crate::wire::Route { port_name: "query".into(), ..route("a", "udp", datagram, Some(udp_echo())) },
+        Route { port_name: "query".into(), ..route("a", "udp", datagram, Some(udp_echo())) },
     ]);
     guard.source.wait_for("a", OutcomeKind::Listening);
     let mut player = connect(stream);
@@ -245,6 +246,39 @@ fn a_route_without_a_process_closes_streams_and_drops_datagrams_until_it_has_one
         early.send(b"now").unwrap();
         (early.recv(&mut [0; 8]).ok()? == 3).then_some(())
     });
+}
+
+#[test]
+fn where_a_route_leads_is_told_whenever_that_changes_and_to_a_source_that_may_have_forgotten() {
+    let mut guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+    let (stream, datagram) = (free_port(), free_port());
+    let routes = |backends: [Option<SocketAddr>; 3]| {
+        let [to_stream, to_datagrams, to_host] = backends;
+        let host = Route { host: "c.example".to_owned(), ..route("c", "http", 0, to_host) };
+        [route("a", "tcp", stream, to_stream), route("b", "udp", datagram, to_datagrams), host]
+    };
+    let wait_for_backends = |guard: &Guard, backends: [Option<SocketAddr>; 3]| {
+        let owners = ["a", "b", "c"].into_iter().zip(backends);
+        owners.for_each(|(owner, backend)| guard.source.wait_for_backend(owner, backend));
+    };
+    let mirrors = [tcp_echo(), udp_echo(), mirror()].map(Some);
+    for backends in [[None; 3], mirrors, [tcp_echo(), udp_echo(), tcp_echo()].map(Some), [None; 3], mirrors] {
+        guard.source.put(&routes(backends));
+        wait_for_backends(&guard, backends);
+    }
+    echo(&mut connect(stream), "led");
+    // The first datagram counts: once it was told none is dropped.
+    echo_datagram(&speak(datagram), "led");
+    let mut asking = connect(guard.listener("http").port());
+    assert_eq!(get(&mut asking, "c.example", "/").status(), 200);
+    guard.source.kill();
+    guard.source.forget_outcomes();
+    guard.source.start();
+    wait_for_backends(&guard, mirrors);
+    guard.kill();
+    guard.source.forget_outcomes();
+    guard.start_again();
+    wait_for_backends(&guard, mirrors);
 }
 
 #[test]

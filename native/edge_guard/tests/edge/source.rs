@@ -1,6 +1,7 @@
 //! A server of routes in the place of the data plane: speaks the real protocol, remembers what it was told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Held {
     pub next: Option<FollowResponse>,
     outcomes: Vec<Outcome>,
     questions: u64,
+    /// The newest one of whoever asks: one that was given up for it may be heard later.
+    newest: (String, u64),
 }
 
 /// A source of routes that can be killed and started again.
@@ -130,6 +133,17 @@ impl Source {
         })
     }
 
+    /// Waits until it was told that a route leads to this back end.
+    #[track_caller]
+    pub fn wait_for_backend(&self, owner: &str, backend: Option<SocketAddr>) {
+        let port = backend.map_or(0, |backend| backend.port().into());
+        until(&format!("{owner} leads to {backend:?}"), || {
+            let held = self.held.lock().unwrap();
+            let last = held.outcomes.iter().rev().find(|outcome| outcome.owner_id == owner)?;
+            (last.kind == i32::from(OutcomeKind::Listening) && last.backend_port == port).then_some(())
+        });
+    }
+
     /// Puts a route and waits until it listens.
     #[track_caller]
     pub fn serve_route(&self, route: &Route) {
@@ -201,7 +215,12 @@ impl Routes for Door {
         let question = request.into_inner();
         {
             let held = &mut *self.held.lock().unwrap();
-            for outcome in &question.outcomes {
+            if held.newest.0 != question.instance {
+                held.newest = (question.instance.clone(), 0);
+            }
+            held.newest.1 = held.newest.1.max(question.question);
+            let counts = question.question == held.newest.1;
+            for outcome in question.outcomes.iter().filter(|_| counts) {
                 if outcome.kind == i32::from(OutcomeKind::Removed) {
                     held.going.remove(&outcome.owner_id);
                 }

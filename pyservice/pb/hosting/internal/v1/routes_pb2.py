@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n hosting/internal/v1/routes.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\xaf\x01\n\rFollowRequest\x12\x18\n\x07\x65\x64ge_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x18\n\x08instance\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x1a\n\x07wait_ms\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x9c\x01\x12.\n\x08outcomes\x18\x06 \x03(\x0b\x32\x1c.hosting.internal.v1.Outcome\"\x84\x01\n\x07Outcome\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tport_name\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12.\n\x04kind\x18\x04 \x01(\x0e\x32 .hosting.internal.v1.OutcomeKind\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x82\x01\n\x0e\x46ollowResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\x12*\n\x06routes\x18\x04 \x03(\x0b\x32\x1a.hosting.internal.v1.Route\x12\x0f\n\x07removed\x18\x05 \x03(\t\"\xb1\x01\n\x05Route\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tport_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x08protocol\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0e\n\x06is_tls\x18\x06 \x01(\x08\x12\x17\n\x0f\x62\x61\x63kend_address\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x08 \x01(\r*{\n\x0bOutcomeKind\x12\x1c\n\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16OUTCOME_KIND_LISTENING\x10\x01\x12\x18\n\x14OUTCOME_KIND_REFUSED\x10\x02\x12\x18\n\x14OUTCOME_KIND_REMOVED\x10\x03\x32[\n\x06Routes\x12Q\n\x06\x46ollow\x12\".hosting.internal.v1.FollowRequest\x1a#.hosting.internal.v1.FollowResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n hosting/internal/v1/routes.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\xc1\x01\n\rFollowRequest\x12\x18\n\x07\x65\x64ge_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x18\n\x08instance\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x1a\n\x07wait_ms\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x9c\x01\x12.\n\x08outcomes\x18\x06 \x03(\x0b\x32\x1c.hosting.internal.v1.Outcome\x12\x10\n\x08question\x18\x07 \x01(\x04\"\x9a\x01\n\x07Outcome\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tport_name\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12.\n\x04kind\x18\x04 \x01(\x0e\x32 .hosting.internal.v1.OutcomeKind\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x06 \x01(\r\"\x82\x01\n\x0e\x46ollowResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\x12*\n\x06routes\x18\x04 \x03(\x0b\x32\x1a.hosting.internal.v1.Route\x12\x0f\n\x07removed\x18\x05 \x03(\t\"\xb1\x01\n\x05Route\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tport_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x08protocol\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0e\n\x06is_tls\x18\x06 \x01(\x08\x12\x17\n\x0f\x62\x61\x63kend_address\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x08 \x01(\r*{\n\x0bOutcomeKind\x12\x1c\n\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16OUTCOME_KIND_LISTENING\x10\x01\x12\x18\n\x14OUTCOME_KIND_REFUSED\x10\x02\x12\x18\n\x14OUTCOME_KIND_REMOVED\x10\x03\x32[\n\x06Routes\x12Q\n\x06\x46ollow\x12\".hosting.internal.v1.FollowRequest\x1a#.hosting.internal.v1.FollowResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,16 +46,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUTE'].fields_by_name['port_name']._serialized_options = b'\272H\003\310\001\001'
   _globals['_ROUTE'].fields_by_name['protocol']._loaded_options = None
   _globals['_ROUTE'].fields_by_name['protocol']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_OUTCOMEKIND']._serialized_start=712
-  _globals['_OUTCOMEKIND']._serialized_end=835
+  _globals['_OUTCOMEKIND']._serialized_start=752
+  _globals['_OUTCOMEKIND']._serialized_end=875
   _globals['_FOLLOWREQUEST']._serialized_start=87
-  _globals['_FOLLOWREQUEST']._serialized_end=262
-  _globals['_OUTCOME']._serialized_start=265
-  _globals['_OUTCOME']._serialized_end=397
-  _globals['_FOLLOWRESPONSE']._serialized_start=400
-  _globals['_FOLLOWRESPONSE']._serialized_end=530
-  _globals['_ROUTE']._serialized_start=533
-  _globals['_ROUTE']._serialized_end=710
-  _globals['_ROUTES']._serialized_start=837
-  _globals['_ROUTES']._serialized_end=928
+  _globals['_FOLLOWREQUEST']._serialized_end=280
+  _globals['_OUTCOME']._serialized_start=283
+  _globals['_OUTCOME']._serialized_end=437
+  _globals['_FOLLOWRESPONSE']._serialized_start=440
+  _globals['_FOLLOWRESPONSE']._serialized_end=570
+  _globals['_ROUTE']._serialized_start=573
+  _globals['_ROUTE']._serialized_end=750
+  _globals['_ROUTES']._serialized_start=877
+  _globals['_ROUTES']._serialized_end=968
 # @@protoc_insertion_point(module_scope)

@@ -20,34 +20,38 @@ OUTCOME_KIND_REFUSED: OutcomeKind
 OUTCOME_KIND_REMOVED: OutcomeKind
 
 class FollowRequest(_message.Message):
-    __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes")
+    __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     edge_id: str
     instance: str
     epoch: int
     version: int
     wait_ms: int
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
-    def __init__(self, edge_id: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ...) -> None: ...
+    question: int
+    def __init__(self, edge_id: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., question: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("owner_id", "port_name", "port", "kind", "reason")
+    __slots__ = ("owner_id", "port_name", "port", "kind", "reason", "backend_port")
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     PORT_NAME_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_PORT_FIELD_NUMBER: _ClassVar[int]
     owner_id: str
     port_name: str
     port: int
     kind: OutcomeKind
     reason: str
-    def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., port: _Optional[int] = ..., kind: _Optional[_Union[OutcomeKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    backend_port: int
+    def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., port: _Optional[int] = ..., kind: _Optional[_Union[OutcomeKind, str]] = ..., reason: _Optional[str] = ..., backend_port: _Optional[int] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
     __slots__ = ("epoch", "version", "is_complete", "routes", "removed")
