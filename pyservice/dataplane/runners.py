@@ -81,7 +81,9 @@ class Runners:
         self._heard = asyncio.Event()
         self._began_s: float | None = None
         self.crashed: Callable[[Lobby], None] = lambda lobby: None
-        """Called with each lobby whose process ended by itself and not well: before it was ready, or with an error."""
+        """Called with each lobby whose process ended by itself and not well: before it was ready, before anybody had a
+        place there, or with an error.
+        """
         self.server_served: Callable[[bytes, AskLeased], Awaitable[Leased]] = lambda _, ask: ask()
         """The ports of a server once they are served; until then they may become others."""
         self.http_address = self.grpc_address = ""
@@ -279,12 +281,24 @@ class Runners:
             case "over":
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
                 before = self._source.lobby(lobby)
-                has_ended = await self._servers.exited(lobby, code)
-                is_done = before is not None and before.is_ready and code == 0
-                if has_ended and before is not None and not (is_done or before.is_stopping):
+                if before and not (before.is_stopping or self._is_done(before, code)):
+                    # First: the supply looks as soon as it has ended, which is before this goes on.
                     self.crashed(before)
+                await self._servers.exited(lobby, code)
             case _:
                 raise ServiceError("BODY_INVALID", "Say what became of the lobby.")
+
+    def _is_done(self, lobby: Lobby, code: int | None) -> bool:
+        """Whether one that ends by itself with this code did what it was for. One that nobody had a place in did not:
+        the next one would do the same at once.
+        """
+        if code != 0 or not lobby.is_ready:
+            return False
+        if any(lobby.players):
+            return True
+        groups = self._servers.supply_groups(lobby.namespace)
+        empty = (one for group in groups for one in group.empty)
+        return any(one.was_used for one in empty if one.lobby == lobby.id)
 
     def _wanted(self, lobby_id: bytes, is_stopping: bool) -> pb.WantedLobby | None:
         lobby = self._source.lobby(lobby_id)

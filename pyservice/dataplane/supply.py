@@ -24,7 +24,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""After so many lobbies of a group in a row that ended before they were ready."""
+"""After so many lobbies of a group in a row that ended by themselves and not well."""
 
 _AGAIN_S: Final = 1.0
 _DRAIN_LOOK_S: Final = 60.0
@@ -122,25 +122,29 @@ def plan(
     is_wanted = is_region_there and mode.allows_region(region)
     low, high = (place.idle_min, place.idle_max) if is_wanted else (0, 0)
     surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - high)]
-    pending = [grace_ms - one.empty_ms for one in ours if not _is_idle(one, grace_ms)]
-    missing = low - len(idle) - group.starting
+    waiting = [one for one in ours if not _is_idle(one, grace_ms)]
+    pending = [grace_ms - one.empty_ms for one in waiting]
+    # Closed ones that nobody was in yet load their map, or the like: with others in their place there would be more and
+    # more of them.
+    loading = sum(not one.was_used for one in waiting)
+    missing = low - len(idle) - group.starting - loading
     return Plan(max(0, missing), (*shut, *surplus), min(pending, default=None))
 
 
 def _is_idle(one: Empty, grace_ms: int) -> bool:
-    """One that was never used need not wait for its players to come back."""
-    return not one.was_used or one.empty_ms >= grace_ms
+    """One that was never used need not wait for its players to come back. But when it is closed, it may open yet."""
+    return one.empty_ms >= grace_ms or (one.is_findable and not one.was_used)
 
 
 class Pauses:
-    """How long a group whose lobbies end before they are ready is left alone."""
+    """How long a group whose lobbies end by themselves and not well is left alone."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._ends: dict[Key, tuple[int, float]] = {}
 
     def note(self, key: Key) -> None:
-        """One more lobby of the group ended by itself."""
+        """One more lobby of the group ended so."""
         now_s = self._now_s()
         self._forget_old(now_s)
         count, _ = self._ends.get(key, (0, 0.0))
@@ -200,7 +204,7 @@ class Supply:
                     self._looks[key] = now_s
 
     def crashed(self, lobby: Lobby) -> None:
-        """A lobby ended by itself: the next one of its group waits a little."""
+        """A lobby ended by itself and not well: the next one of its group waits a little."""
         key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
         self._pauses.note(key)
         self._looks[key] = _now_s() + self._pauses.left_s(key)

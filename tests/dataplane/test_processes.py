@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from pyservice.app.processes import Processes
 from pyservice.dataplane.engine import Engine
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.settings import load
 from tests.dataplane.configurations import GAME_ID, version
 from tests.dataplane.processes import (
     BUILD_ID,
@@ -28,6 +30,18 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 OTHER_VERSION_ID = "0192f000-0000-7000-8000-0000000000e9"
+ONE_IDLE: dict[str, Any] = {"idle_lobbies": {"min": 1, "max": 1}, "regions": {"north": {}}}
+NORTH: dict[str, Any] = {
+    "regions": [
+        {
+            "name_id": "north",
+            "region_display_name": "North",
+            "provider_display_name": "Self-hosted",
+            "latitude": 60,
+            "longitude": 0,
+        }
+    ]
+}
 
 
 @pytest.fixture
@@ -175,6 +189,67 @@ async def test_idle_lobbies_are_kept_between_their_bounds(engine: Engine) -> Non
     await place.disconnected(found.lobby.lobby_id, found.player.token)
     await place.supply.step()
     assert (await place.wanted()).lobbies == [], "three are not too many"
+
+
+@pytest.mark.parametrize(
+    ("is_ready", "was_used", "code", "is_paused"),
+    [
+        (False, False, 0, True),
+        (True, False, 0, True),
+        (True, False, 3, True),
+        (True, True, 3, True),
+        (True, True, 0, False),
+    ],
+)
+async def test_who_ends_by_itself_is_replaced_at_once_only_when_somebody_was_there_and_all_was_well(
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    is_ready: bool,
+    was_used: bool,
+    code: int,
+    is_paused: bool,
+) -> None:
+    place = Place(engine, duel={**MODES["duel"], **ONE_IDLE})
+    parts = Processes(load(NORTH, environ={}), engine, place.namespaces)
+    place.runners, place.supply = parts.runners, parts.supply
+    await place.wanted()
+    place.supply.changed(place.client().namespace_id)
+    await place.supply.step()
+    [first] = (await place.wanted()).lobbies
+    if is_ready:
+        await engine.ready(parse_uuid(first.lobby_id) or b"", None)
+        await place.supply.step()
+    if was_used:
+        found = await place.find()
+        await place.disconnected(first.lobby_id, found.player.token)
+    exited = engine.servers.exited
+
+    async def exited_and_looked(lobby: bytes, exit_code: int | None) -> bool:
+        """The supply looks as soon as it is over, before whoever reported that goes on."""
+        has_ended = await exited(lobby, exit_code)
+        await place.supply.step()
+        return has_ended
+
+    monkeypatch.setattr(engine.servers, "exited", exited_and_looked)
+    await place.report(first.lobby_id, over=runtime_pb2.Over(exit_code=code, reason="exited"))
+    answer = await place.wanted()
+    assert list(answer.gone) == [first.lobby_id]
+    assert len(answer.lobbies) == (0 if is_paused else 1)
+
+
+async def test_one_that_loads_while_it_is_ready_but_closed_has_its_time(engine: Engine) -> None:
+    place = await connected_place(engine, duel={**MODES["duel"], **ONE_IDLE})
+    place.supply.changed(place.client().namespace_id)
+    await place.supply.step()
+    [first] = (await place.wanted()).lobbies
+    await place.serve()
+    await place.ready(first.lobby_id)
+    for is_closed in (True, False):
+        closing = pb.SetLobbyClosedRequest(is_closed=is_closed)
+        await place.fleet.set_closed(closing, place.server(first.lobby_id))
+        await place.supply.step()
+        assert (await place.wanted()).lobbies == [], "it is not stopped, and no other is started"
+    assert (await place.find()).lobby.lobby_id == first.lobby_id
 
 
 async def test_after_another_version_the_old_lobbies_stop_when_they_are_empty(

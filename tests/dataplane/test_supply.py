@@ -76,6 +76,22 @@ def test_private_and_closed_lobbies_count_for_nothing_and_stop_past_the_grace() 
     assert decided == Plan(start=1, stop=(closed,), look_ms=GRACE_MS - 5)
 
 
+def test_one_that_is_closed_before_anybody_came_is_waited_for_until_its_grace_is_over() -> None:
+    loading = Empty(b"a", empty_ms=5, is_findable=False)
+    waiting = Plan(look_ms=GRACE_MS - 5)
+    assert plan(Group(0, (loading,)), mode(1, 1), "local", GRACE_MS) == waiting, "it may open yet"
+    assert plan(Group(0, (loading,)), mode(0, 0), "local", GRACE_MS) == waiting
+    both = plan(Group(1, (loading,)), mode(3, 3), "local", GRACE_MS)
+    assert both == Plan(start=1, look_ms=GRACE_MS - 5)
+    shut = Empty(b"a", empty_ms=GRACE_MS, is_findable=False)
+    assert plan(Group(0, (shut,)), mode(1, 1), "local", GRACE_MS) == Plan(start=1, stop=(shut,))
+
+
+def test_attached_ones_that_are_closed_are_not_waited_for() -> None:
+    attached = Empty(b"a", is_findable=False, is_ours=False)
+    assert plan(Group(0, (attached,)), mode(1, 1), "local", GRACE_MS) == Plan(start=1)
+
+
 def test_of_a_former_version_whoever_is_empty_goes() -> None:
     left = Empty(b"a", empty_ms=0, was_used=True)
     attached = Empty(b"b", is_ours=False)

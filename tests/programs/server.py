@@ -1,7 +1,8 @@
 """A game server as small as one can be: `python3 -S server.py`, told all by its environment.
 
 It listens on every port that it is given, says that it is ready, and gives back what it gets. What it does beside is in
-PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `deaf` ignores SIGTERM,
+PLAY, words with spaces between: `mute` never says that it is ready, `exit:<code>` ends at once, `leaves` ends with 0 as
+soon as it is ready, `deaf` ignores SIGTERM,
 `guests` takes the first words of a stream for a player's token: the player is connected as long as the stream is;
 `whose` puts before a datagram that it gives back which port it came from, and a space.
 It writes a line when it begins, when it is ready, and for each player's first words.
@@ -73,6 +74,8 @@ def main() -> int:
         waiting.register(datagrams, selectors.EVENT_READ, "datagram")
     if "HOSTING_LOBBY_TOKEN" in os.environ and "mute" not in PLAY:
         say("ready", is_ready())
+    if "leaves" in PLAY:
+        return 0
     guests: dict[socket.socket, str] = {}
     while True:
         for key, _ in waiting.select():

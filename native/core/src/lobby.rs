@@ -107,8 +107,6 @@ pub(crate) struct Lobby {
     pub(crate) own: Option<Own>,
     /// Memory only: since when nobody is in it; anything while somebody is.
     pub(crate) empty_since: Ms,
-    /// Memory only: somebody was in it since it was made, or recovered.
-    pub(crate) was_used: bool,
     /// Memory only: as what the supply counts it, and whether it counts it as live.
     pub(crate) standing: Standing,
     pub(crate) is_supplied: bool,
@@ -171,7 +169,6 @@ impl Lobby {
             entries: 0,
             own: None,
             empty_since: 0,
-            was_used: false,
             standing: Standing::Elsewhere,
             is_supplied: false,
             is_supply_dirty: false,
@@ -216,7 +213,7 @@ impl Lobby {
             Standing::Elsewhere
         } else if self.is_ready {
             Standing::Empty(self.empty_since)
-        } else if self.own.is_some() && self.is_public && !self.is_closed {
+        } else if self.own.is_some() && self.is_public {
             Standing::Starting
         } else {
             Standing::Elsewhere

@@ -246,7 +246,7 @@ impl SlotTable {
 
     /// Brings the next never-used slot into use.
     pub(crate) fn extend(&mut self, arena: &mut SlotArena, lobby: u32) -> u32 {
-        if self.used % BLOCK == 0 {
+        if self.used.is_multiple_of(BLOCK) {
             self.blocks.push(arena.take_block());
         }
         let at = self.blocks[(self.used / BLOCK) as usize] + self.used % BLOCK;

@@ -20,7 +20,7 @@ pub(crate) struct SupplyKey {
 pub(crate) enum Standing {
     /// As nothing: somebody is in it, it is stopping, or it starts for somebody.
     Elsewhere,
-    /// It starts, public, and nobody waits for it.
+    /// It starts, public, and nobody waits for it. It may be closed until it is ready.
     Starting,
     /// Ready, and empty since then.
     Empty(Ms),

@@ -79,6 +79,32 @@ fn a_lobby_that_starts_for_somebody_is_not_one_that_starts_for_nobody() {
 }
 
 #[test]
+fn a_lobby_that_was_made_for_somebody_was_used() {
+    let mut w = World::new();
+    let make = w.own_lobby();
+    let hold = hold(w.find_with(|c| c.creation = Creation::Possible(&make)).result.unwrap());
+    let lobby = w.engine.wanted_since(0).lobbies[0].lobby;
+    w.ready(lobby).unwrap();
+    let resolved = w.engine.take_resolved();
+    let [one] = &resolved[..] else { panic!("{} holds", resolved.len()) };
+    assert_eq!(one.hold, hold);
+    let token = one.answer.result.as_ref().unwrap().tokens[0].clone();
+    told(&mut w);
+    w.disconnect(lobby, &token, None).unwrap();
+    assert_eq!(told(&mut w), (0, 1, vec![(lobby, 0, true)]));
+}
+
+#[test]
+fn a_lobby_that_is_closed_while_it_starts_is_one_that_starts() {
+    let mut w = World::new();
+    let lobby = w.start_idle(|_| {}).result.unwrap();
+    w.close(lobby, true).unwrap();
+    assert_eq!(told(&mut w), (1, 1, vec![]));
+    w.ready(lobby).unwrap();
+    assert_eq!(told(&mut w), (0, 1, vec![(lobby, 0, false)]));
+}
+
+#[test]
 fn the_last_lobby_of_a_group_is_told_with_its_names_also_when_they_are_used_again() {
     let mut w = World::new();
     let lobby = w.start_idle(|make| (make.lobby.mode, make.lobby.region) = ("rare", "far")).result.unwrap();

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,25 @@ async def test_one_that_is_killed_is_replaced_once(game: Troubled, roles: list[s
     stopped = record["status"]["stopped"]
     assert (record["failure"], stopped["failed"], stopped["exit_code"]) == ("EXITED", True, KILLED)
     await only(game, before | after)
+
+
+async def test_those_that_leave_before_anybody_came_are_replaced_after_growing_pauses(
+    game: Troubled,
+) -> None:
+    """Each has a public port that rests for a minute: without pauses the other games would soon have none."""
+    await game.deploy(duel=idle(1, 1, docker={"env": {"PLAY": "leaves"}}))
+
+    async def begun() -> list[Any]:
+        records = await game.records()
+        return records if len(records) > 2 else []
+
+    *_, third, second, first = await eventually(begun)
+    for left, next_one, pause_s in ((first, second, 1), (second, third, 2)):
+        record = await game.over(left["lobby_id"])
+        stopped = record["status"]["stopped"]
+        assert (stopped["exit_code"], "ready_ts" in record) == (0, True), record
+        began = datetime.fromisoformat(next_one["create_ts"])
+        assert (began - datetime.fromisoformat(stopped["stop_ts"])).total_seconds() > pause_s - 0.1
 
 
 async def test_those_of_a_former_version_go_and_who_plays_in_one_stays(game: Troubled) -> None:

@@ -72,7 +72,6 @@ impl Engine {
         lobby.holds.clear();
         lobby.timer = crate::deadline::Links::UNLINKED;
         lobby.empty_since = now;
-        lobby.was_used = lobby.slots.used > 0;
         lobby.standing = Standing::Elsewhere;
         lobby.is_supplied = false;
         lobby.is_supply_dirty = false;
@@ -144,7 +143,7 @@ impl Engine {
         let is_empty = lobby.counts.players() == 0;
         if is_empty != (lobby.standing != Standing::Elsewhere) {
             if !is_empty {
-                (lobby.was_used, lobby.empty_since) = (true, OCCUPIED);
+                lobby.empty_since = OCCUPIED;
             }
             if !lobby.is_supply_dirty {
                 lobby.is_supply_dirty = true;

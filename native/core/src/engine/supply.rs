@@ -40,7 +40,7 @@ impl Engine {
             Some(EmptyLobby {
                 lobby: lobby.id,
                 empty_ms: now.saturating_sub(*since),
-                was_used: lobby.was_used,
+                was_used: lobby.slots.used > 0,
                 is_findable: lobby.is_public && !lobby.is_closed,
                 is_ours: lobby.own.is_some(),
             })
