@@ -172,7 +172,7 @@ def messages(bench: Bench) -> tuple[Runs, list[Figure]]:
         routes = {"game": ("http", there)}
         guard = opened.enter_context(proxies.edge_guard(bench, routes, limits=_LIMITS))
         ways: dict[str, Proxy | str] = {"straight": there, "edge-guard": guard.proxy("game")}
-        if proxies.missing() is None:
+        if proxies.has_haproxy():
             port = int(there.rpartition(":")[2])
             ways["haproxy"] = opened.enter_context(proxies.haproxy(bench, "http", port))
         runs = interleaved(

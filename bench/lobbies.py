@@ -59,8 +59,10 @@ def run(bench: Bench) -> Result:
     program = _udp_server()
     with running(bench.scratch("lobbies"), is_pinned=False, more=_SETTINGS) as service:
         token = asyncio.run(_deploy(service, program))
-        finds = [_find(service, token) for _ in range(FINDS)]
-        bare = [_bare_start() for _ in range(FINDS)]
+        finds, bare = [], []
+        for _ in range(FINDS):
+            finds.append(_find(service, token))
+            bare.append(_bare_start())
         many: dict[str, list[Run]] = {"service": [], "shell": []}
         for _ in range(ROUNDS):
             many["service"].append(_many(service, token))

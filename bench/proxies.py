@@ -83,6 +83,11 @@ def missing() -> str | None:
     return f"apt-get install {' '.join(lacking)}" if lacking else None
 
 
+def has_haproxy() -> bool:
+    """Whether it is there."""
+    return shutil.which("haproxy") is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """One that runs. `address`: where load goes in."""

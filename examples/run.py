@@ -35,6 +35,7 @@ MAX_PLAYERS = 32
 TIER = "basic-1d8"
 PATH = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}"
 START_TIMEOUT_S = 20.0
+LOOK_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
 STOP_TIMEOUT_S = 45.0
@@ -70,6 +71,13 @@ class Stage:
     def cloud_token(self) -> str:
         return Path(self.addresses["cloud_token_file"]).read_text().strip()
 
+    def is_served(self) -> bool:
+        """Whether the service that was started last says that it is ready, and where."""
+        if self.ready.exists():
+            self.addresses = json.loads(self.ready.read_text())
+            return True
+        return False
+
     def secret(self, name: str) -> Path:
         return self.data_dir / f"{name}.token"
 
@@ -83,12 +91,17 @@ class Child:
     """A process that is started again when it ends, with a growing pause, until it is stopped."""
 
     def __init__(
-        self, name: str, start: Callable[[], Awaitable[asyncio.subprocess.Process]]
+        self,
+        name: str,
+        start: Callable[[], Awaitable[asyncio.subprocess.Process]],
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`ready`: whether one that was started has begun its work."""
         self.name = name
         self._start = start
+        self._ready = ready
         self._process: asyncio.subprocess.Process | None = None
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.started = asyncio.Event()
 
@@ -98,38 +111,59 @@ class Child:
     async def _keep(self) -> None:
         pause_s = RESTART_PAUSE_S
         loop = asyncio.get_running_loop()
-        while not self._is_stopping:
+        while not self._stopping.is_set():
             began = loop.time()
             try:
-                self._process = await self._start()
+                process = self._process = await self._start()
             except (ServiceAway, ServiceRefused, OSError) as error:
                 print(f"{self.name}: {error}; trying again", flush=True)
             else:
-                self.started.set()
-                code = await self._process.wait()
+                if self._stopping.is_set():
+                    self._terminate()
+                noting = asyncio.create_task(self._note_ready())
+                code = await process.wait()
+                noting.cancel()
                 self.started.clear()
-                if not self._is_stopping:
+                if not self._stopping.is_set():
                     print(f"{self.name} ended ({code}); starting it again", flush=True)
             pause_s = (
                 RESTART_PAUSE_S
                 if loop.time() - began > 5
                 else min(pause_s * 2, RESTART_PAUSE_MAX_S)
             )
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    async def _note_ready(self) -> None:
+        while not self._ready():  # noqa: ASYNC110 — a file tells nobody
+            await asyncio.sleep(LOOK_S)
+        self.started.set()
+
+    def hurry(self) -> None:
+        """Whoever stops it does not want to wait."""
+        if self._stopping.is_set() and self._is_alive:
+            self._terminate()
 
     async def stop(self) -> None:
-        self._is_stopping = True
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self._stopping.set()
+        if self._is_alive:
+            self._terminate()
+        if self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._task, STOP_TIMEOUT_S)
+        if self._is_alive:
+            assert self._process is not None
+            self._process.kill()
+            await self._process.wait()
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def _terminate(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -154,7 +188,7 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
             ("metrics", stage.metrics),
         )
     )
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pyservice", "serve"),
         *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
         *("--http", http, "--grpc", grpc, "--cdn", cdn, "--metrics", metrics),
@@ -165,12 +199,6 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         # Ctrl-C at a terminal is for us, who end it in order. Another signal would hurry it.
         process_group=0,
     )
-    while not stage.ready.exists():
-        with contextlib.suppress(TimeoutError):
-            code = await asyncio.wait_for(process.wait(), 0.02)
-            raise OSError(f"the service did not start (exit {code})")
-    stage.addresses = json.loads(stage.ready.read_text())
-    return process
 
 
 async def prepare(stage: Stage) -> None:
@@ -273,10 +301,16 @@ def curl_lines(stage: Stage) -> tuple[str, str, str]:
 
 async def play(stage: Stage) -> None:
     stop = asyncio.Event()
+    children = [Child("service", lambda: start_service(stage), stage.is_served)]
+
+    def signalled() -> None:
+        stop.set()
+        for child in children:
+            child.hurry()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    children = [Child("service", lambda: start_service(stage))]
+        loop.add_signal_handler(number, signalled)
     speaking: asyncio.Task[None] | None = None
     try:
         children[0].run()

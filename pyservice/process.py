@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -195,6 +195,19 @@ class StopSignals:
         """Waits so long, or until the process has to stop."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
+
+    async def end_all(
+        self, stops: Sequence[Callable[[float], Awaitable[None]]], grace_s: float
+    ) -> None:
+        """Calls each with so many seconds for what goes on, and once more with none when somebody is in a hurry."""
+        ending = asyncio.gather(*(stop(grace_s) for stop in stops))
+        hurry = asyncio.create_task(self.hurry.wait())
+        either: set[asyncio.Future[Any]] = {ending, hurry}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            await asyncio.gather(*(stop(0.0) for stop in stops))
+        hurry.cancel()
+        await ending
 
     async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Returns when the work is done, or was given up because the process has to stop."""

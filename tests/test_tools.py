@@ -47,7 +47,7 @@ class Machine:
 def machine(tmp_path: Path) -> Machine:
     """It has the Rust of a distribution, without rustfmt and clippy."""
     made = Machine(tmp_path)
-    made.add("rustc", "echo 'rustc 1.85.0 (stable)'")
+    made.add("rustc", "echo 'rustc 1.88.0 (stable)'")
     made.add("cargo", 'echo "error: no such command: $1" >&2; exit 101')
     return made
 
@@ -85,11 +85,11 @@ def test_who_has_both_may_lint(machine: Machine) -> None:
 
 
 def test_an_older_rust_is_updated_by_who_installed_it(machine: Machine) -> None:
-    machine.add("rustc", "echo 'rustc 1.84.1'")
+    machine.add("rustc", "echo 'rustc 1.87.0'")
     told = machine.check()
     assert told.returncode == 1
     assert told.stderr.splitlines() == [
-        "missing: Rust 1.85 or newer (found: 1.84.1)",
+        "missing: Rust 1.88 or newer (found: 1.87.0)",
         "  install: see https://rustup.rs, or apt-get install cargo where it is new enough",
     ]
     machine.add("rustup", "exit 0")

@@ -358,10 +358,9 @@ class ControlPlane:
 
     async def stop(self, signals: StopSignals) -> None:
         """A second signal hurries. Raises PartDied after everything was taken down, when that is why."""
-        grace_s = 0.0 if signals.hurry.is_set() else self._settings.stop_grace_ms / 1000
         _log.info("stopping")
-        stopping = (self._http.stop(grace_s), self._rpc.stop(grace_s), self._files.stop(grace_s))
-        await asyncio.gather(*stopping)
+        doors = (self._http.stop, self._rpc.stop, self._files.stop)
+        await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
         await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.hurry)
         await self._uploading.stop()
         await self._tasks.stop()

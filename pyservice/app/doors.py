@@ -4,7 +4,6 @@ control plane; watches of either plane are held here.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -102,18 +101,7 @@ class Doors:
 
     async def stop(self, signals: StopSignals) -> None:
         """Takes no more requests and lets the others finish; a second signal hurries."""
-        doors = [
-            asyncio.create_task(self._http.stop(self._grace_s)),
-            asyncio.create_task(self._rpc.stop(self._grace_s)),
-        ]
-        hurry = asyncio.create_task(signals.hurry.wait())
-        finished = asyncio.gather(*doors)
-        either: set[asyncio.Future[Any]] = {finished, hurry}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not finished.done():
-            await asyncio.gather(self._http.stop(0.0), self._rpc.stop(0.0))
-        hurry.cancel()
-        await finished
+        await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
         """Sends nothing to the control plane any more."""

@@ -185,8 +185,10 @@ class _Household:
         for child, kept in ends:
             child.signal(signal.SIGTERM)
             hurrying = asyncio.create_task(self._hurry(child))
-            await kept
+            # Whom not even SIGKILL ends, since its disk hangs, does not keep the other one.
+            await asyncio.wait((kept, hurrying), return_when=asyncio.FIRST_COMPLETED)
             hurrying.cancel()
+        await asyncio.gather(*keeping)
 
     async def _hurry(self, child: Child) -> None:
         """Once somebody is in a hurry, whose turn it is is, too, and is killed if it is deaf. Only in its turn: what it

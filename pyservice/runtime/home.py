@@ -37,4 +37,4 @@ class Home(Protocol):
         ...
 
     def begun(self, run_id: str) -> None:
-        """Its program runs, and its keeper hears who wants to know of its log."""
+        """It was started, and its keeper hears who wants to know of its log."""

@@ -97,6 +97,8 @@ class Nursery:
         for _ in range(_TRIES):
             with contextlib.suppress(NurseryGone):
                 await self.open()
+                if self._requests is None:
+                    raise NurseryGone("what starts game servers ended at once")
                 answer = self._answer(folder)
                 self._ask(os.fsencode(folder) + b"\0")
                 # Who gives up waiting does not take back what was asked.

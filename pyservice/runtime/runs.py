@@ -241,7 +241,6 @@ class Run:
                 return self._over(End("exec_failed", message=self._told(error)))
         else:
             self._has_begun_now = begun
-            home.begun(self.id)
         return self._running
 
     async def _given_up(self) -> Step:
@@ -263,9 +262,12 @@ class Run:
 
     async def _running(self) -> Step:
         """Until it ends or has to."""
+        self._home.begun(self.id)
         tell = self._home.hearing(self.owner).running
         if tell is None:
             return await self._watched()
+        # One that is over already is not told to run.
+        self._has_begun_now = False
         telling = asyncio.create_task(self._again(lambda: tell(self.id)))
         try:
             return await self._watched()

@@ -94,6 +94,7 @@ class Domain(House):
             folder,
             domains={"main": API, "cdn": CDN, "job": JOB},
             cdn_url=f"https://{FILES}",
+            verification_allowed_networks=["127.0.0.0/8"],
             edge={
                 "is_fronted": True,
                 "http": "127.0.0.1:0",

@@ -33,7 +33,8 @@ from tests.app.domain import (
     web_socket,
 )
 from tests.control.test_builds import Back
-from tests.household import Developer, eventually, running
+from tests.dataplane.other_server import other_server
+from tests.household import ARENA_MODES, Developer, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -174,6 +175,27 @@ async def test_players_are_counted_by_their_own_address(domain: Domain, game: Ga
         codes = [(await home.call("find", wish, token=token)).code for _ in range(3)]
         assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
         assert (await elsewhere.call("find", wish, token=token)).code == "OK"
+
+
+async def test_a_games_own_server_is_told_the_address_of_the_player(
+    domain: Domain, developer: Developer
+) -> None:
+    async with other_server() as games:
+        ask = {"enabled": True, "verification": {"url": games.url(), "headers": {}}}
+        mode = {**ARENA_MODES["arena"], "actions": {"find": ask}}
+        config = {"matchmaker": {"game_modes": {"arena": mode}}}
+        game_id = await developer.game()
+        version_id = await developer.version(game_id, config)
+        await developer.good(
+            "set_version", game_id=game_id, namespace_id="prod", version_id=version_id
+        )
+        token = await developer.public_token(game_id)
+        await developer.lobby(game_id, await developer.service_token(game_id))
+        async with at_api(domain, "127.0.0.40") as player:
+            answer = await player.call("find", {"game_modes": ["arena"]}, token=token)
+        assert answer.code == "OK", answer
+        [seen] = games.seen
+        assert json.loads(seen.body)["client"]["address"] == "127.0.0.40"
 
 
 async def test_names_that_nobody_has_lead_nowhere(domain: Domain) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from pyservice.runtime.keeper import Folder
+from pyservice.runtime.removal import is_empty
 from tests import programs
 from tests.control.files import packed
 from tests.control.test_servers import Servers, echoed, process_of, reached
@@ -172,7 +173,7 @@ async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leav
     left = house.data_dir / "servers" / made["id"]
 
     async def is_tidy() -> bool:
-        return not (left / "scratch").exists() and not (left / "bundle").exists()
+        return is_empty(left / "scratch") and not (left / "bundle").exists()
 
     await eventually(is_tidy)
 

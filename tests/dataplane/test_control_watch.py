@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
 
 from pyservice.dataplane.control_watch import ControlWatch
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
+from tests.logs import logged
 from tests.patience import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +89,33 @@ async def test_what_it_says_of_its_database_is_known_while_it_is_up(
     assert watch.database_problem == ""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_one_look_that_is_missed_is_no_trouble_and_two_are_told_once() -> None:
+    said = iter(["up", "miss", "up", "miss", "miss", "miss", "up"])
+    gone = asyncio.Event()
+
+    async def metrics() -> pb.MetricsResponse:
+        if (what := next(said, None)) is None:
+            gone.set()
+            await asyncio.Event().wait()
+        if what == "miss":
+            raise ConnectionRefusedError
+        return pb.MetricsResponse(text=TEXT)
+
+    with pytest.MonkeyPatch.context() as patch, logged() as stream:
+        patch.setattr("pyservice.dataplane.control_watch._LOOK_S", 0.001)
+        running = asyncio.create_task(ControlWatch(metrics, is_awaited=False).run())
+        async with asyncio.timeout(PATIENCE_S):
+            await gone.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    told = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert [event.partition(":")[0] for event in told] == [
+        "control plane is up",
+        "control plane is down",
+        "control plane is up",
+    ]
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -96,3 +96,16 @@ def test_ctrl_c_at_a_terminal_ends_all_of_it_in_order(start_run: StartRun) -> No
     assert {event["level"] for event in events} == {"info"}, printed
     assert "stopped" in {event.get("reason") for event in events}
     assert "starting it again" not in printed
+
+
+def test_ctrl_c_while_it_starts_ends_what_was_started(start_run: StartRun) -> None:
+    run = start_run()
+    lock = run.data_dir / LOCKS[0]
+    until(lambda: lock.exists() and lock.read_text())
+    service = int(lock.read_text().split()[0])
+    printed = run.stop()
+    assert run.process.returncode == 0
+    assert is_gone(service), "before it says so"
+    assert printed.endswith("ended\n")
+    assert "starting it again" not in printed
+    assert not list(pids_of(run.data_dir))

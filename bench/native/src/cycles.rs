@@ -90,10 +90,10 @@ pub fn run(scene: &Scene, has_keys: bool) -> Result<Figures, Failure> {
 }
 
 fn cycle(hall: &mut Hall, chance: &mut Chance, number: u64, has_keys: bool) -> Result<(), Failure> {
-    if number % CYCLES_PER_MS == 0 {
+    if number.is_multiple_of(CYCLES_PER_MS) {
         hall.now += 1;
     }
-    if number % CYCLES_PER_ADVANCE == 0 {
+    if number.is_multiple_of(CYCLES_PER_ADVANCE) {
         hall.advance();
     }
     let lobby = hall.lobbies[chance.below(hall.lobbies.len())];

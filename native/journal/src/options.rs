@@ -49,7 +49,7 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let refuse = |reason: String| Err(OpenError::Options { reason });
         if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            || self.segment_bytes % SEGMENT_BYTES_MULTIPLE != 0
+            || !self.segment_bytes.is_multiple_of(SEGMENT_BYTES_MULTIPLE)
         {
             return refuse(format!(
                 "segment_bytes is {}, must be a multiple of {SEGMENT_BYTES_MULTIPLE} from {SEGMENT_BYTES_MIN} to \

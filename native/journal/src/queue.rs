@@ -78,10 +78,10 @@ impl Queue {
 
     /// Leaves the rest of a segment alone if it is the one in use.
     pub fn leave_segment(&mut self, number: u64) {
-        if let Some((segment, offset)) = &mut self.fill {
-            if segment.home.segment == number {
-                *offset = segment.bytes;
-            }
+        if let Some((segment, offset)) = &mut self.fill
+            && segment.home.segment == number
+        {
+            *offset = segment.bytes;
         }
     }
 

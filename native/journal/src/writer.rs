@@ -87,10 +87,10 @@ impl Core {
         }
         let batch = shared.queue.take()?;
         shared.in_flight_since_ns = Some(batch.since_ns);
-        if let Some((segment, _)) = &batch.place {
-            if shared.shelf.write_to(segment.home.segment) {
-                self.supply_wake.notify_one();
-            }
+        if let Some((segment, _)) = &batch.place
+            && shared.shelf.write_to(segment.home.segment)
+        {
+            self.supply_wake.notify_one();
         }
         Some(batch)
     }

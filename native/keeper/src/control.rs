@@ -29,10 +29,10 @@ impl Commands {
                 }
                 continue;
             }
-            if !self.is_too_long {
-                if let Some(command) = parse(&self.line) {
-                    each(command);
-                }
+            if !self.is_too_long
+                && let Some(command) = parse(&self.line)
+            {
+                each(command);
             }
             self.line.clear();
             self.is_too_long = false;

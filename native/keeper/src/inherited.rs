@@ -19,7 +19,8 @@ const AT_ONCE_BYTES: usize = 16 << 10;
 const STACK_BYTES: [usize; 2] = [12 << 10, 8 << 10];
 const PAGE_BYTES: usize = 4 << 10;
 
-/// Memory of the process: after `own_pages` it comes from these, as long as they last, and is not used twice.
+/// Memory of the process: after `own_pages` it comes from these, as long as they last. What is given back there is used
+/// again when it was the last, and else not.
 pub struct Heap;
 
 #[repr(align(4096))]
@@ -37,7 +38,8 @@ impl Heap {
         let mut given = GIVEN.load(Ordering::Relaxed);
         loop {
             let start = given.next_multiple_of(layout.align());
-            let end = start.checked_add(layout.size()).filter(|&end| end <= OWN_BYTES)?;
+            let fits = |&end: &usize| end <= OWN_BYTES && layout.align() <= PAGE_BYTES;
+            let end = start.checked_add(layout.size()).filter(fits)?;
             match GIVEN.compare_exchange_weak(given, end, Ordering::Relaxed, Ordering::Relaxed) {
                 // SAFETY: `start` is inside of it.
                 Ok(_) => return Some(unsafe { OWN.0.get().cast::<u8>().add(start) }),
@@ -148,6 +150,7 @@ fn populate(start: usize, bytes: usize, how: libc::c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn what_is_made_lies_together_is_given_back_when_it_was_last_and_ends_at_its_end() {
@@ -178,13 +181,23 @@ mod tests {
 
     #[test]
     fn a_program_is_what_it_was_after_its_pages_were_made_ready() {
-        let text = fs::read("/proc/self/exe").expect("read");
-        hand_on_program();
-        assert_eq!(fs::read("/proc/self/exe").expect("read"), text, "the file");
         let maps = fs::read_to_string("/proc/self/maps").expect("read");
         let program = fs::read_link("/proc/self/exe").expect("read");
         let ours = maps.lines().filter(|line| line.ends_with(&*program.to_string_lossy()));
-        assert!(ours.filter_map(read_only).count() >= 2, "text, and what is constant");
+        let ours: Vec<_> = ours.filter_map(read_only).collect();
+        assert!(ours.len() >= 2, "text, and what is constant");
+        let memory = File::open("/proc/self/mem").expect("opened");
+        let content = || -> Vec<Vec<u8>> {
+            let each = ours.iter().map(|&(start, end)| {
+                let mut bytes = vec![0; end - start];
+                memory.read_exact_at(&mut bytes, start as u64).expect("read");
+                bytes
+            });
+            each.collect()
+        };
+        let before = content();
+        hand_on_program();
+        assert!(content() == before, "what is mapped is what it was");
         let own = fs::read_to_string("/proc/self/smaps").expect("read");
         let mut of_text = own.lines().skip_while(|line| !(line.contains(" r-xp ") && line.contains("keeper")));
         let anonymous = of_text.find_map(|line| line.strip_prefix("Anonymous:")).expect("told");

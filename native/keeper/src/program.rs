@@ -22,6 +22,10 @@ use crate::numbers;
 use crate::processes::{lend, pipe};
 use crate::spec::{Isolation, Spec};
 
+/// Of a program with a user of its own: processes and threads. More than any game needs, and no machine runs out of
+/// numbers for one.
+const PROCESSES_MAX: u64 = 4_096;
+
 /// A program that runs, or ran for a moment.
 pub struct Program {
     /// Leader of its group; in a namespace that the keeper is not of, the first one there.
@@ -124,6 +128,10 @@ fn die_with_keeper(is_there: impl Fn() -> Result<bool, Failure>) -> Result<(), F
     if is_there()? { Ok(()) } else { Err(Failure("the keeper is gone".to_owned())) }
 }
 
+fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
+    setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+}
+
 fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
     move |error| Failure(format!("{what}: {error}"))
 }
@@ -220,7 +228,11 @@ impl Plan {
         if self.nice != 0 {
             nice(self.nice).map_err(named("nice"))?;
         }
-        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(named("core limit"))
+        if self.cage.owner().is_some() {
+            // All that a user has counts, and this one has nothing else.
+            limit(Resource::Nproc, PROCESSES_MAX).map_err(named("process limit"))?;
+        }
+        limit(Resource::Core, 0).map_err(named("core limit"))
     }
 
     fn run(&self, begins: &mut dyn FnMut()) -> Result<Never, Failure> {

@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -96,9 +97,8 @@ impl Thread {
         extern "C" fn work(idle: *mut libc::c_void) -> *mut libc::c_void {
             // SAFETY: it was given for this, below.
             let idle = unsafe { Arc::from_raw(idle.cast_const().cast::<Idle>()) };
-            if let Some(scribe) = take(&idle) {
-                scribe.run();
-            }
+            // Without it the log ends, and the program goes on.
+            let _ = catch_unwind(AssertUnwindSafe(|| take(&idle).map(Scribe::run)));
             std::ptr::null_mut()
         }
         let given = Arc::into_raw(idle.clone());

@@ -50,14 +50,14 @@ pub fn apart() -> Vec<Way> {
 }
 
 fn skips(way: Way, why: &str) -> bool {
-    eprintln!("SKIPPED {way:?}: {why}");
+    skipped!("{way:?}: {why}");
     false
 }
 
 /// Visible where a test cannot be run at all.
 pub fn needs_root(what: &str) -> bool {
     if !is_root() {
-        eprintln!("SKIPPED {what}: needs root");
+        skipped!("{what}: needs root");
     }
     is_root()
 }

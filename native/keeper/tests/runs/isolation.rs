@@ -147,7 +147,7 @@ fn can_scope() -> bool {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().expect("a version"), numbers.next().unwrap_or_default());
     if version < (6, 12) {
-        eprintln!("SKIPPED abstract sockets: the kernel is older than 6.12");
+        skipped!("abstract sockets: the kernel is older than 6.12");
     }
     version >= (6, 12)
 }
@@ -245,7 +245,7 @@ fn a_program_of_another_machine_has_no_way_around_what_is_refused() {
         run.give("scratch/foreign");
         let state = run.begun().ended();
         match state["exit_code"].as_str() {
-            "126" => eprintln!("SKIPPED {way:?}: the kernel runs no 32-bit programs"),
+            "126" => skipped!("{way:?}: the kernel runs no 32-bit programs"),
             code => assert_eq!(code, if way.isolation == "none" { "3" } else { "159" }, "{way:?}"),
         }
     }

@@ -8,6 +8,7 @@ use crate::folder::{NONE, Run, Way, is_alive, needs_root, possible, until};
 
 const USER: Way = Way { isolation: "user", is_ordinary: false };
 const KEEPER_BYTES_MAX: u64 = 2 << 20;
+const USER_OF_ITS_OWN: u32 = 61_300;
 
 #[test]
 fn who_takes_more_memory_than_it_may_is_ended_for_it() {
@@ -41,6 +42,24 @@ fn a_program_has_the_weight_that_it_is_given() {
     }
 }
 
+#[test]
+fn who_forks_for_ever_comes_to_an_end_of_it_that_is_its_own() {
+    if !needs_root("users of runs") {
+        return;
+    }
+    let forks = "exec perl -e '$| = 1; while (defined($pid = fork)) { $pid or sleep 1000; $made++ } \
+                 print $made; print qq(\\n); sleep 1000'";
+    // What counts is whose they are, so it is nobody else's user.
+    let of = |uid: u32| [format!("uid={uid}"), format!("gid={uid}")];
+    let (one, two) = (of(USER_OF_ITS_OWN), of(USER_OF_ITS_OWN + 1));
+    let greedy = Run::new(USER, forks, &[&one[0], &one[1]]).begun();
+    until(|| !greedy.said().is_empty(), "an end of numbers");
+    assert_eq!(greedy.said(), ["4095"], "and itself");
+    Run::new(USER, "sleep 1000 & echo well; wait", &[&two[0], &two[1]]).begun().says("o well");
+    greedy.tell("stop 0");
+    assert_eq!(greedy.ended()["reason"], "stopped");
+}
+
 /// A control group of our own, as long as it is needed.
 struct Group {
     path: PathBuf,
@@ -62,7 +81,7 @@ impl Group {
     fn or_skipped(kind: &str, controller: &str) -> Option<Self> {
         let group = Self::new(kind, controller);
         if group.is_none() {
-            eprintln!("SKIPPED {kind} {controller}: this machine gives none");
+            skipped!("{kind} {controller}: this machine gives none");
         }
         group
     }
