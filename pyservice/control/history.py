@@ -66,8 +66,6 @@ class History:
         self._doubt = doubt
         self._now_ms = clock_ms
         self._prune_ms = 0
-        self._reached: tuple[str, int] | None = None
-        """Up to where whose facts are in the records, where that is known."""
         self._is_gap = True
         """Ends may have been missed: what is alive here is compared with the data plane once it told all it has."""
         self.applied = asyncio.Event()
@@ -96,9 +94,9 @@ class History:
 
     async def _read(self, wait_ms: int) -> tuple[int, bool]:
         """Applies the next facts: how many, and whether there were no more."""
-        stream, lsn = self._reached or await self._recorded()
-        # Whatever fails from here on, what is recorded is asked again.
-        self._reached = None
+        async with self._database.read() as tx:
+            stream = await numbers.get_text(tx, numbers.FACTS_STREAM) or ""
+            lsn = await numbers.get(tx, numbers.FACTS_LSN) or 0
         answer = await self._client.read_facts(
             pb.ReadRequest(stream=stream, acknowledged_lsn=lsn, limit=_BATCH, wait_ms=wait_ms)
         )
@@ -113,16 +111,9 @@ class History:
                 if stream != answer.stream:
                     await numbers.put_text(tx, numbers.FACTS_STREAM, answer.stream)
                 await numbers.put(tx, numbers.FACTS_LSN, after)
-            stream, lsn = answer.stream, after
             applied, self.applied = self.applied, asyncio.Event()
             applied.set()
-        self._reached = stream, lsn
         return len(new), len(answer.facts) < _BATCH
-
-    async def _recorded(self) -> tuple[str, int]:
-        async with self._database.read() as tx:
-            stream = await numbers.get_text(tx, numbers.FACTS_STREAM) or ""
-            return stream, await numbers.get(tx, numbers.FACTS_LSN) or 0
 
     async def _end_unseen(self) -> int:
         """Lobbies that are alive here and unknown there ended without anybody having been told; or they ended since
