@@ -50,7 +50,6 @@ class Nursery:
         self._reading: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._asked: dict[bytes, asyncio.Future[_Answer]] = {}
-        self._unsent: list[bytes] = []
 
     async def open(self) -> None:
         """Raises OSError, KeeperFailed."""
@@ -100,7 +99,7 @@ class Nursery:
                 if self._requests is None:
                     raise NurseryGone("what starts game servers ended at once")
                 answer = self._answer(folder)
-                self._ask(os.fsencode(folder) + b"\0")
+                self._requests.write(os.fsencode(folder) + b"\0")
                 # Who gives up waiting does not take back what was asked.
                 status, sentence = await asyncio.shield(answer)
                 if status not in (0, TAKEN):
@@ -137,17 +136,6 @@ class Nursery:
         self._process.kill()
         await drop(self._reading)
 
-    def _ask(self, request: bytes) -> None:
-        """What is asked in one turn of the loop is written at once."""
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._unsent.append(request)
-
-    def _send(self) -> None:
-        if self._unsent and self._requests is not None:
-            self._requests.write(b"".join(self._unsent))
-        self._unsent.clear()
-
     def _answer(self, folder: Path) -> asyncio.Future[_Answer]:
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._asked[os.fsencode(folder)] = future
@@ -174,7 +162,6 @@ class Nursery:
             _log.warning("nursery ended", pid=process.pid)
         finally:
             self._requests = None
-            self._unsent.clear()
             transport.close()
             if not requests.is_closing():
                 requests.abort()

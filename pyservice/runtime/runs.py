@@ -64,7 +64,6 @@ class Run:
         self.placed = placed
         self.state = "found"
         self._is_new = is_new
-        self._has_begun_now = False
         self._has_claim = True
         self._has_room = placed is not None
         self.changed = asyncio.Event()
@@ -231,16 +230,13 @@ class Run:
         except TimeoutError:
             sentence = "nobody could be told where it would listen, so it was not started"
             return self._over(End("lost", message=sentence))
-        self.changed.clear()
         try:
-            begun = await self._stop.before(STARTING_S, home.nursery.start(self._folder.path))
+            await self._stop.before(STARTING_S, home.nursery.start(self._folder.path))
         except (TimeoutError, Stopped):
             return await self._given_up()
         except (KeeperFailed, OSError) as error:
             if not self._folder.was_started():
                 return self._over(End("exec_failed", message=self._told(error)))
-        else:
-            self._has_begun_now = begun
         return self._running
 
     async def _given_up(self) -> Step:
@@ -266,8 +262,6 @@ class Run:
         tell = self._home.hearing(self.owner).running
         if tell is None:
             return await self._watched()
-        # One that is over already is not told to run.
-        self._has_begun_now = False
         telling = asyncio.create_task(self._again(lambda: tell(self.id)))
         try:
             return await self._watched()
@@ -275,9 +269,8 @@ class Run:
             await drop(telling)
 
     async def _watched(self) -> Step:
-        # Of one that began a moment ago its keeper tells what is new.
-        while self._has_begun_now or not self._is_over():
-            self._has_begun_now = False
+        self.changed.clear()
+        while not self._is_over():
             if self._stop.is_asked:
                 return self._stopping
             await self._next_change(_LOOK_S)
