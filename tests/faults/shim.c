@@ -1,6 +1,7 @@
-/* Stands between a process and libc for the calls by which the journal reaches the disk and the clock, and does to
- * them what the test has written into a shared control file: stall, fail, tear, kill. The steps of the journal are
- * these calls in order; every one is also recorded. shim.py has the same layout and is the only one who writes rules.
+/* Stands between a process and libc for the calls by which the journal reaches the disk and the clock, and for those by
+ * which runs of game servers are laid out and asked for, and does to them what the test has written into a shared
+ * control file: stall, fail, tear, kill. The steps of the journal are the first of these calls in order; every one of
+ * them is also recorded. shim.py has the same layout and is the only one who writes rules.
  *
  *   FAULTS_CONTROL  control file, made by the test
  *   FAULTS_FOLDER   only files below this folder are touched (clocks are shifted everywhere)
@@ -12,17 +13,20 @@
 #include <fnmatch.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-enum kind { PWRITE, FDATASYNC, FSYNC, RENAME, FALLOCATE };
+/* MAKE: open with O_CREAT. ASK: a write elsewhere whose bytes begin with a path below the folder, which is its name. */
+enum kind { PWRITE, FDATASYNC, FSYNC, RENAME, FALLOCATE, MKDIR, MAKE, WRITE, ASK };
 enum action { NOTHING, STALL, FAIL, KILL_BEFORE, KILL_AFTER, TEAR };
 enum { RULES = 16, STEPS = 65536, NAME = 64 };
 
@@ -61,10 +65,11 @@ static struct control *control;
 static char folder[PATH_MAX];
 static size_t folder_length;
 
-static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
+static ssize_t (*real_pwrite)(int, const void *, size_t, off_t), (*real_write)(int, const void *, size_t);
 static int (*real_fdatasync)(int), (*real_fsync)(int);
 static int (*real_rename)(const char *, const char *);
 static int (*real_fallocate)(int, int, off_t, off_t);
+static int (*real_open)(const char *, int, ...), (*real_mkdir)(const char *, mode_t);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
 
 static void *next(const char *name) {
@@ -80,6 +85,9 @@ static void resolve(void) {
     real_fsync = next("fsync");
     real_rename = next("rename");
     real_fallocate = next("fallocate");
+    real_write = next("write");
+    real_open = next("open");
+    real_mkdir = next("mkdir");
 }
 
 /* A shim that quietly does nothing would make every test of it pass. */
@@ -123,6 +131,7 @@ static const char *name_of(int fd, char *path) {
 }
 
 static void record(enum kind kind, const char *name, uint64_t offset, uint64_t length) {
+    if (kind > FALLOCATE) return;
     uint64_t number = atomic_fetch_add(&control->step_count, 1);
     if (number >= STEPS) return;
     struct step *step = &control->steps[number];
@@ -239,6 +248,64 @@ static void shift(struct timespec *time, int64_t by_ns) {
     int64_t ns = (int64_t)time->tv_nsec + by_ns % 1000000000;
     time->tv_sec += by_ns / 1000000000 + (ns >= 1000000000) - (ns < 0);
     time->tv_nsec = ns >= 1000000000 ? ns - 1000000000 : ns < 0 ? ns + 1000000000 : ns;
+}
+
+int mkdir(const char *path, mode_t mode) {
+    if (real_mkdir == NULL) resolve();
+    const char *name = name_below(path);
+    if (name == NULL) return real_mkdir(path, mode);
+    const struct rule *rule = meet(MKDIR, name, 0, 0);
+    return is_refused(rule) ? -1 : leave(rule, real_mkdir(path, mode));
+}
+
+int open(const char *path, int flags, ...) {
+    mode_t mode = 0;
+    if (flags & (O_CREAT | O_TMPFILE)) {
+        va_list more;
+        va_start(more, flags);
+        mode = va_arg(more, mode_t);
+        va_end(more);
+    }
+    if (real_open == NULL) resolve();
+    const char *name = (flags & O_CREAT) ? name_below(path) : NULL;
+    if (name == NULL) return real_open(path, flags, mode);
+    const struct rule *rule = meet(MAKE, name, 0, 0);
+    return is_refused(rule) ? -1 : leave(rule, real_open(path, flags, mode));
+}
+
+int open64(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return open(path, flags | O_LARGEFILE, mode);
+}
+
+/* Asks names the path that the bytes begin with, up to its NUL. */
+static const char *asked(const void *bytes, size_t length, char *path) {
+    if (control == NULL || length <= folder_length || memcmp(bytes, folder, folder_length) != 0) return NULL;
+    size_t end = strnlen(bytes, length < PATH_MAX ? length : PATH_MAX - 1);
+    memcpy(path, bytes, end);
+    path[end] = '\0';
+    return name_below(path);
+}
+
+ssize_t write(int fd, const void *bytes, size_t length) {
+    char path[PATH_MAX];
+    if (real_write == NULL) resolve();
+    enum kind kind = WRITE;
+    const char *name = control == NULL ? NULL : name_of(fd, path);
+    if (name == NULL) kind = ASK, name = asked(bytes, length, path);
+    if (name == NULL) return real_write(fd, bytes, length);
+    const struct rule *rule = meet(kind, name, 0, length);
+    if (is_refused(rule)) return -1;
+    if (rule != NULL && rule->action == TEAR) {
+        real_write(fd, bytes, (size_t)rule->argument < length ? (size_t)rule->argument : length);
+        die(rule);
+    }
+    ssize_t written = real_write(fd, bytes, length);
+    leave(rule, 0);
+    return written;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *time) {

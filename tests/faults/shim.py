@@ -17,7 +17,18 @@ from typing import Final
 
 from tests.patience import PATIENCE_S
 
-KINDS: Final = ("pwrite", "fdatasync", "fsync", "rename", "fallocate")
+KINDS: Final = (
+    "pwrite",
+    "fdatasync",
+    "fsync",
+    "rename",
+    "fallocate",
+    "mkdir",
+    "make",
+    "write",
+    "ask",
+)
+"""The first five are recorded. `make` creates a file; `ask` writes the name of one into something else."""
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
 _RULES, _STEPS, _NAME = 16, 65536, 64
 _MAGIC: Final = 0x4641554C54530001
@@ -172,9 +183,9 @@ class Shim:
         """As after a reboot: boot time begins elsewhere. Only between two runs."""
         self._control.boot_shift_ns = int(seconds * _SECOND_NS)
 
-    def stall(self, kinds: str, names: str = "*") -> Rule:
-        """From now on calls wait until `release`. `kinds` are words of KINDS, `names` a pattern."""
-        return self._rule(kinds, names, "stall")
+    def stall(self, kinds: str, names: str = "*", *, first: int = 1) -> Rule:
+        """From the n-th on calls wait until `release`. `kinds` are words of KINDS, `names` a pattern."""
+        return self._rule(kinds, names, "stall", first=first)
 
     @contextmanager
     def stalled(self, kinds: str, names: str = "*") -> Iterator[Rule]:
@@ -212,10 +223,18 @@ class Shim:
         action = "kill_after" if after else "kill_before"
         return self._rule(kinds, names, action, first=at, last=at, with_service=with_service)
 
-    def tear(self, names: str = "*", *, at: int = 1, keep: int = 0) -> Rule:
-        """Of the n-th matching pwrite from now only `keep` bytes are written, then `kill -9`."""
+    def tear(
+        self,
+        names: str = "*",
+        *,
+        kind: str = "pwrite",
+        at: int = 1,
+        keep: int = 0,
+        with_service: bool = True,
+    ) -> Rule:
+        """Of the n-th matching pwrite, or write, from now only `keep` bytes are written, then `kill -9`."""
         return self._rule(
-            "pwrite", names, "tear", first=at, last=at, argument=keep, with_service=True
+            kind, names, "tear", first=at, last=at, argument=keep, with_service=with_service
         )
 
     def _rule(

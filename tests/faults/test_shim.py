@@ -122,6 +122,48 @@ def test_a_rename_is_a_step_of_its_new_name(shim: Shim) -> None:
     assert not new.exists()
 
 
+LAYING_OUT = """if True:
+    import os, sys
+    from pathlib import Path
+    folder = Path(sys.argv[1])
+    reading, asking = os.pipe()
+    os.mkdir(folder / "run")
+    (folder / "run" / "spec").write_bytes(b"abcdefgh")
+    os.write(asking, os.fsencode(folder / "run") + bytes(1))
+    print(os.read(reading, 1000) == os.fsencode(folder / "run") + bytes(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "after", "left"),
+    [
+        ("mkdir", "run", False, []),
+        ("mkdir", "run", True, ["run"]),
+        ("make", "run/spec", False, ["run"]),
+        ("make", "run/spec", True, ["run", "run/spec"]),
+        ("ask", "run", False, ["run", "run/spec"]),
+    ],
+)
+def test_a_folder_a_file_and_a_request_that_names_them_are_steps(
+    shim: Shim, kind: str, name: str, after: bool, left: list[str]
+) -> None:
+    folder = shim.journal_folder
+    rule = shim.kill(kind, name, after=after)
+    code, lines = run(shim, LAYING_OUT, str(folder))
+    assert (code, lines, rule.struck) == (-signal.SIGKILL, [], 1)
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == left
+
+
+def test_a_file_is_left_half_and_undisturbed_all_is_done(shim: Shim, tmp_path: Path) -> None:
+    shim.tear("run/spec", kind="write", keep=3)
+    assert run(shim, LAYING_OUT, str(shim.journal_folder)) == (-signal.SIGKILL, [])
+    assert (shim.journal_folder / "run" / "spec").read_bytes() == b"abc"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert run(shim, LAYING_OUT, str(elsewhere)) == (0, ["True"])
+    assert shim.steps() == [], "they are no steps of a journal"
+
+
 @pytest.mark.parametrize("shift_s", [DAY_S, -DAY_S, 0.75, -0.75])
 def test_the_wall_clock_steps_and_no_other_clock_does(shim: Shim, shift_s: float) -> None:
     program = """if True:

@@ -13,7 +13,19 @@ from uuid import uuid4
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_admin_pb2
 from tests.control.files import png
 from tests.faults.control.scene import BUILD, CURRENT, PAGE, Fields, Scene
-from tests.faults.control.struck import FED, KEPT, MOMENTS, ONE_PAGE, RECORDS, REMOVED, Step
+from tests.faults.control.struck import (
+    ENDED,
+    ENDED_IN_RECORDS,
+    FED,
+    KEPT,
+    MOMENTS,
+    ONE_PAGE,
+    RECORDS,
+    REMOVED,
+    STARTED,
+    STARTED_IN_RECORDS,
+    Step,
+)
 from tests.household import ARENA_MODES, Answer
 
 Ask = Callable[[Scene, Fields, str], Awaitable[Answer]]
@@ -257,14 +269,45 @@ def _new_server(scene: Scene, _: Fields) -> Fields:
     return scene.servers.wanted()
 
 
-def _the_server(scene: Scene, _: Fields) -> Fields:
-    fields = {"server_id": scene.server_id, "override_kill_timeout": 0}
-    return {**scene.environment, **fields}
+def _the_server(timeout_ms: int) -> Callable[[Scene, Fields], Fields]:
+    """To be ended, so long after SIGTERM, which it ignores."""
 
+    def fields(scene: Scene, _: Fields) -> Fields:
+        named = {"server_id": scene.server_id, "override_kill_timeout": timeout_ms}
+        return {**scene.environment, **named}
+
+    return fields
+
+
+_IN_ITS_TIME_MS: Final = 400
+_WHILE_IT_ENDS: Final = tuple(
+    Step(f"{delay_ms} ms after it was told to end", "control", delay_ms=delay_ms)
+    for delay_ms in (100, _IN_ITS_TIME_MS - 10, _IN_ITS_TIME_MS + 10)
+)
 
 OF_SERVERS: Final = (
-    _asked("create_server", _new_server, prepare=lambda scene: scene.servers.prepare()),
-    _asked("destroy_server", _the_server, prepare=Scene.new_server),
+    _asked(
+        "create_server",
+        _new_server,
+        prepare=lambda scene: scene.servers.prepare(),
+        steps=STARTED,
+        in_records=(*RECORDS, *STARTED_IN_RECORDS),
+    ),
+    _asked(
+        "destroy_server",
+        _the_server(0),
+        prepare=Scene.new_server,
+        steps=ENDED,
+        in_records=(*RECORDS, *ENDED_IN_RECORDS),
+    ),
+    _asked(
+        "destroy_server",
+        _the_server(_IN_ITS_TIME_MS),
+        name="destroy a server in its time",
+        prepare=Scene.new_server,
+        steps=(*ENDED, *_WHILE_IT_ENDS),
+        in_records=(*RECORDS, *ENDED_IN_RECORDS),
+    ),
 )
 
 # Exports ------------------------------------------------------------------------------------------

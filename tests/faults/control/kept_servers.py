@@ -1,14 +1,24 @@
-"""Dynamic servers of a game in a service that dies: what nobody wants ended runs, whatever happens to the planes."""
+"""Dynamic servers of a game in a service that dies: what nobody wants ended runs, once and with its ports, whatever
+happens to the planes.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
 from uuid import uuid4
 
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.rpc import InternalClient
 from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.files import put
 from tests.household import Developer, eventually
+
+STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
+"""A program that has to be killed."""
 
 _ENDED = ("stopping", "destroyed")
 
@@ -28,7 +38,7 @@ class KeptServers:
         await self.check()
 
     async def _build(self) -> str:
-        content = programs.server_archive("sleep", "3600")
+        content = programs.server_archive(*STUBBORN)
         image = {"path": "server.tar", "content_length": len(content)}
         fields: dict[str, Any] = {"display_name": "server", "image_file": image}
         made = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
@@ -55,19 +65,41 @@ class KeptServers:
         return str(made["server"]["id"])
 
     async def check(self) -> None:
-        """Those run that nobody wants ended, and no others."""
+        """Those run that nobody wants ended, and no others: one process each. They have ports, and no others do."""
+        try:
+            await eventually(self._are_as_wanted)
+        except AssertionError:
+            raise AssertionError(await self._differences()) from None
+
+    async def _are_as_wanted(self) -> bool:
+        return not any((await self._differences()).values())
+
+    async def _differences(self) -> dict[str, Any]:
+        """Of what is there from what the records want; a server may come to be meanwhile."""
         statuses = await self._statuses()
         wanted = {one for one in statuses if statuses[one] not in _ENDED}
+        processes = processes_of_servers(self._servers)
+        return {
+            "told": wanted ^ {one for one in statuses if statuses[one] == "running"},
+            "kept": wanted ^ self._kept(),
+            "leased": wanted ^ await self._leased(),
+            "processes": wanted ^ processes.keys(),
+            "twice": {one for one, count in processes.items() if count > 1},
+        }
 
-        async def is_so() -> bool:
-            told = await self._statuses()
-            return self._kept() == {one for one in told if told[one] == "running"} == wanted
+    @property
+    def _servers(self) -> Path:
+        return self._developer.house.data_dir / "servers"
 
-        await eventually(is_so)
+    async def _leased(self) -> set[str]:
+        """Ids of those that have ports."""
+        async with InternalClient(self._developer.house.data_dir / "admin.sock") as client:
+            asked = runtime_pb2.LeasesRequest()
+            return set((await client.call("hosting.internal.v1.Runtime.Leases", asked)).server_ids)
 
     def _kept(self) -> set[str]:
         """Ids of whatever is in the folders and has a keeper."""
-        folders = (self._developer.house.data_dir / "servers").iterdir()
+        folders = self._servers.iterdir()
         return {path.name for path in folders if path.is_dir() and Folder(path).is_kept()}
 
     async def _statuses(self) -> dict[str, str]:
@@ -76,3 +108,18 @@ class KeptServers:
         )
         assert "cursor" not in page
         return {one["id"]: one["status"] for one in page["servers"]}
+
+
+def processes_of_servers(servers: Path) -> Counter[str]:
+    """How many processes of the whole machine are a run's of this folder, by the run's id: their home is its scratch.
+    Keepers are none.
+    """
+    before, after = f"HOME={servers}/".encode(), b"/scratch"
+    found = Counter[str]()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        # Whoever ends meanwhile has none.
+        with contextlib.suppress(OSError):
+            for variable in path.read_bytes().split(b"\0"):
+                if variable.startswith(before) and variable.endswith(after):
+                    found[variable[len(before) : -len(after)].decode()] += 1
+    return found

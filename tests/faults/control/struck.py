@@ -34,6 +34,8 @@ from tests.patience import PATIENCE_S, FreeTime
 _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 AGREE_S: Final = 1.0
+HALF: Final = 20
+"""So many bytes of a file are half of it."""
 UP_S: Final = 60.0
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 Told = TypeVar("Told")
@@ -43,8 +45,8 @@ Rows = dict[str, frozenset[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a plane dies: at a call that it makes on a file of the data directory, before it or right after; without
-    a call, so long after the change was asked for.
+    """Where a plane dies: at a call that it makes on a file of the data directory, before it, after it or half way;
+    without a call, so long after the change was asked for.
     """
 
     name: str
@@ -54,6 +56,9 @@ class Step:
     at: int = 1
     after: bool = False
     delay_ms: float = 0.0
+    is_half: bool = False
+    other: str = ""
+    """The plane that makes the call, if it is not the one that dies: it is held there meanwhile."""
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -90,6 +95,38 @@ FED: Final = (
     Step("the new file is in its place", "data", "rename", "feed/*.cfg", after=True),
     Step("the folder is not synced", "data", "fsync", "feed"),
     Step("held and not acknowledged", "data", "fsync", "feed", after=True),
+)
+JOURNAL: Final = "journal/seg-*"
+STARTED: Final = (
+    Step("its ports are leased and nobody heard", "control", "fdatasync", JOURNAL, other="data"),
+    Step("its record is there and its folder is not", "control", "mkdir", "servers/*"),
+    Step("its folder is empty", "control", "mkdir", "servers/*", after=True),
+    Step("its folder has no spec", "control", "make", "servers/*/spec"),
+    Step("half of its spec is there", "control", "write", "servers/*/spec", is_half=True),
+    Step("its folder has a spec alone", "control", "make", "servers/*/placed.json"),
+    Step("half of its places are there", "control", "write", "servers/*/placed.json", is_half=True),
+    Step("nothing leads to its places", "control", "write", "servers/*/placed.json", after=True),
+    Step("led there and nobody heard", "control", "fdatasync", JOURNAL, at=2, other="data"),
+    Step("nobody is asked to start it", "control", "ask", "servers/*"),
+    Step("somebody is asked to start it", "control", "ask", "servers/*", after=True),
+)
+"""Of a game server whose build is unpacked, up to its keeper."""
+STARTED_IN_RECORDS: Final = (
+    Step("placed and in no record", "control", "fdatasync fsync", LOG, at=2),
+    Step("placed in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
+    Step("it runs and no record says so", "control", "fdatasync fsync", LOG, at=3),
+    Step("it runs in its record", "control", "fdatasync fsync", LOG, at=3, after=True),
+)
+ENDED: Final = (
+    Step("its keeper is not told to end it", "control", "write", "servers/*/control"),
+    Step("its keeper is told to end it", "control", "write", "servers/*/control", after=True),
+    Step("its lease is over and nobody heard", "control", "fdatasync", JOURNAL, other="data"),
+    Step("its end is told and not noted", "control", "make", "servers/*/told"),
+    Step("its end is noted", "control", "make", "servers/*/told", after=True),
+)
+ENDED_IN_RECORDS: Final = (
+    Step("it has ended and no record says so", "control", "fdatasync fsync", LOG, at=2),
+    Step("it has ended in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
 )
 MOMENTS: Final = tuple(
     Step(f"after {delay_ms} ms", role, delay_ms=delay_ms)
@@ -147,6 +184,11 @@ class StruckHouse(House):
                 return
 
     def arm(self, step: Step) -> Rule:
+        """`step` has a call, of the plane that dies."""
+        if step.is_half:
+            return self.shim.tear(
+                step.files, kind=step.calls, at=step.at, keep=HALF, with_service=False
+            )
         return self.shim.kill(
             step.calls, step.files, at=step.at, after=step.after, with_service=False
         )
@@ -169,21 +211,43 @@ async def struck(house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Tol
         await asyncio.sleep(step.delay_ms / 1000)
         house.kill(step.role)
         answer = await asking
+    elif step.other:
+        answer = await _struck_meanwhile(house, step, ask)
     else:
         rule = house.arm(step)
         try:
             answer = await ask()
-            async with asyncio.timeout(PATIENCE_S):
-                while not rule.struck:
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            raise AssertionError(f"{step} was never reached: {answer}") from None
+            await _reached(step, lambda: bool(rule.struck), answer)
         finally:
             rule.forget()
     async with asyncio.timeout(UP_S):
         while house.pid(step.role) == pid:
             await asyncio.sleep(0.005)
     return answer
+
+
+async def _struck_meanwhile(
+    house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]
+) -> Told:
+    """The other plane is held at its call while this one dies."""
+    rule = house.shim.stall(step.calls, step.files, first=step.at)
+    asking = asyncio.ensure_future(ask())
+    try:
+        await _reached(step, lambda: rule.waiting > 0, asking)
+        house.kill(step.role)
+    finally:
+        rule.release()
+    return await asking
+
+
+async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> None:
+    """Returns when it was reached."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_there():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"{step} was never reached: {answer}") from None
 
 
 class Witness:

@@ -31,10 +31,12 @@ from tests.faults.control.changes import (
 )
 from tests.faults.control.scene import Fields, Scene
 from tests.faults.control.struck import (
+    ENDED,
     FED,
     KEPT,
     MOMENTS,
     RECORDS,
+    STARTED,
     Rows,
     Step,
     StruckHouse,
@@ -215,7 +217,9 @@ FEW: Final = {
         ("set_cdn_auth", RECORDS[2]),
         ("complete a build", KEPT[3]),
         ("create_server", RECORDS[3]),
+        ("create_server", STARTED[6]),
         ("destroy_server", RECORDS[2]),
+        ("destroy a server in its time", ENDED[1]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),
@@ -223,6 +227,8 @@ FEW: Final = {
         ("remove_domain", FED[3]),
         ("complete_build", KEPT[1]),
         ("create_server", MOMENTS[7]),
+        ("create_server", STARTED[-1]),
+        ("destroy_server", ENDED[2]),
     ),
 }
 
