@@ -1,7 +1,7 @@
 """The folder of one run, which is all that its keeper knows and all that is known of it (`native/keeper`).
 
-A folder is one run, ever. Whether it goes on is told by its lock, how it is by its state, what it wrote by its log;
-commands go into a FIFO. So a service that starts finds every run again, whoever started it.
+A folder is one run, ever. How it is is told by its state, whether it goes on by the lock on that, what it wrote by its
+log; commands go into a FIFO. So a service that starts finds every run again, whoever started it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ Stream = Literal["std_out", "std_err"]
 TAKEN: Final = 75
 """Exit status of a keeper whose folder is somebody's, or was run before."""
 
+_SPEC: Final = "spec"
+_WITHDRAWN: Final = "withdrawn"
+_NOTE: Final = "note"
 _READ_BYTES: Final = 4_096
 _STREAMS: Final[Mapping[str, Stream]] = {
     "o": "std_out",
@@ -62,9 +65,11 @@ class Spec:
     oom_counter: Path | None = None
     nice: int = 0
     notify: Path | None = None
+    note: str = ""
+    """For whoever finds the folder."""
 
     def content(self) -> bytes:
-        """NUL-terminated records. Raises ValueError for what has a NUL inside."""
+        """NUL-terminated records, the note at the end. Raises ValueError for what has a NUL inside."""
         records = [("id", self.id), ("isolation", self.isolation), ("workdir", str(self.workdir))]
         records += [("command", word) for word in self.command]
         records += [("env", f"{name}={value}") for name, value in self.env.items()]
@@ -84,6 +89,7 @@ class Spec:
         for name, path in (("oom_counter", self.oom_counter), ("notify", self.notify)):
             if path is not None:
                 records.append((name, str(path)))
+        records.append((_NOTE, self.note))
         if any("\0" in value for _, value in records):
             raise ValueError("a NUL in what is to be run")
         return b"".join(f"{name}={value}".encode() + b"\0" for name, value in records)
@@ -128,18 +134,27 @@ class Folder:
     def exists(self) -> bool:
         return os.path.exists(self.path)
 
-    def steps(self, spec: Spec) -> list[Step]:
-        """What makes the folder, with its spec. Raises ValueError."""
-        return [
-            Step("folder", self.path, 0o755),
-            Step("folder", self.scratch, 0o700),
-            Step("file", f"{self.path}/spec", 0o600, spec.content()),
-        ]
+    def places(self) -> list[Step]:
+        """What makes the folder."""
+        return [Step("folder", self.path, 0o755), Step("folder", self.scratch, 0o700)]
+
+    def last(self, spec: Spec) -> Step:
+        """What makes its spec, the last of all that is laid out. Raises ValueError."""
+        return Step("file", f"{self.path}/{_SPEC}", 0o600, spec.content())
+
+    def note(self) -> str | None:
+        """Of its spec; None: that is not there as a whole."""
+        for name in (_SPEC, _WITHDRAWN):
+            with contextlib.suppress(FileNotFoundError):
+                *_, last, rest = [b"", *_read(f"{self.path}/{name}").split(b"\0")]
+                found = last.startswith(f"{_NOTE}=".encode()) and not rest
+                return last.decode().partition("=")[2] if found else None
+        return None
 
     def prepare(self, spec: Spec) -> None:
         """The folder with its spec. Raises OSError, FileExistsError for one that was prepared before, ValueError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        make(self.steps(spec))
+        make([*self.places(), self.last(spec)])
 
     def start(self, keeper: Path) -> bool:
         """Starts what is in the folder; blocks until its program runs or could not. False: it was started before.
@@ -194,7 +209,7 @@ class Folder:
     def is_kept(self) -> bool:
         """Whether a keeper has it now."""
         try:
-            descriptor = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.path}/state", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -207,24 +222,24 @@ class Folder:
         return False
 
     def holders(self) -> list[int]:
-        """Processes that have its lock, as the kernel tells: its keeper, and what this one forked that is no program
-        yet. Nothing is asked of files that are not ours: a path may answer nobody any more.
+        """Processes that may write its state, as the kernel tells: its keeper, and what this one forked that is no
+        program yet. Nothing is asked of files that are not ours: a path may answer nobody any more.
         """
         with contextlib.suppress(FileNotFoundError):
-            lock = os.stat(f"{self.path}/lock")
+            state = os.stat(f"{self.path}/state")
             ours = os.getpid()  # which looks
             others = (int(name) for name in os.listdir("/proc") if name.isdigit())
-            return [pid for pid in others if pid != ours and _has_open(pid, lock)]
+            return [pid for pid in others if pid != ours and _may_write(pid, state)]
         return []
 
     def withdraw(self) -> None:
         """No keeper begins in it from now on but one that has its lock by now. Raises OSError."""
         # It is read by whoever has the lock, before anything else is done.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self.path}/spec")
+            os.rename(f"{self.path}/{_SPEC}", f"{self.path}/{_WITHDRAWN}")
 
     def is_withdrawn(self) -> bool:
-        return not os.path.exists(f"{self.path}/spec")
+        return not os.path.exists(f"{self.path}/{_SPEC}")
 
     def stop(self, timeout_ms: int) -> bool:
         """SIGTERM now and SIGKILL after so long; the soonest of several wins. False: no keeper is there to hear it."""
@@ -291,16 +306,19 @@ def _read(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _has_open(pid: int, lock: os.stat_result) -> bool:
+def _may_write(pid: int, file: os.stat_result) -> bool:
+    """Whether it has the file open to write."""
     # It may have ended, or be somebody's whom we may not look at.
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 opened = f"/proc/{pid}/fd/{name}"
-                if os.readlink(opened).endswith("/lock") and os.path.samestat(
-                    os.stat(opened), lock
+                if os.readlink(opened).endswith("/state") and os.path.samestat(
+                    os.stat(opened), file
                 ):
-                    return True
+                    told = _read(f"/proc/{pid}/fdinfo/{name}").split()
+                    if int(told[told.index(b"flags:") + 1], 8) & os.O_ACCMODE:
+                        return True
     return False
 
 

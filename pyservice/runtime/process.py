@@ -28,7 +28,6 @@ from pyservice.runtime.steps import Step, make
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
-_PLACED: Final = "placed.json"
 _TRIES: Final = 2
 """The folder of an interrupted try may be in the way, and what is above ours may be missing."""
 TOLD: Final = "told"
@@ -74,8 +73,9 @@ class ProcessRun:
     def placed(self) -> Placed | None:
         """What it was laid out with; None: it never was, as a whole."""
         try:
-            return Placed.of(json.loads((self.folder.path / _PLACED).read_bytes()))
-        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            note = self.folder.note()
+            return None if note is None else Placed.of(json.loads(note))
+        except (KeyError, TypeError, ValueError):
             return None
 
     def lay_out(self, order: Order, build: Build, placed: Placed, node: Node) -> None:
@@ -85,22 +85,21 @@ class ProcessRun:
         path = self.folder.path
         spec, inside = _spec(order, build, placed, node, self.folder), build.contained
         groups = node.groups.steps(order.id, order.resources)
-        # The last: with it the run is laid out. Half of it is not JSON.
-        told = Step("file", f"{path}/{_PLACED}", 0o644, json.dumps(placed.told()).encode())
+        places = self.folder.places()
         try:
-            if inside is None:
-                self._make([*groups, *self.folder.steps(spec), told], node.groups)
-                return
-            spec.content()
+            last = self.folder.last(spec)
         except ValueError as error:
             raise CannotRun(str(error)) from None
+        if inside is None:
+            self._make([*groups, *places, last], node.groups)
+            return
         if node.containers is None:
             raise CannotRun("no OCI runtime works on this node")
         command = _program_inside(spec, inside, build.root)
         around = node.containers.command(build.root, path, self.folder.scratch)
-        self._make([*groups, *self.folder.steps(_around(spec, around))], node.groups)
+        self._make([*groups, *places], node.groups)
         node.containers.write_bundle(path, inside, command, spec.env)
-        make([told])
+        make([self.folder.last(_around(spec, around))])
 
     def _make(self, steps: Sequence[Step], groups: ControlGroups) -> None:
         path = self.folder.path
@@ -181,6 +180,7 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         oom_counter=membership.oom_counter,
         nice=0 if node.groups.cpu else _nice(order.resources.cpu_millicores),
         notify=node.notify,
+        note=json.dumps(placed.told()),
     )
 
 

@@ -73,7 +73,7 @@ class Both:
 
     def in_the_way_of(self, lobby_id: str) -> Path:
         """A folder that nobody foresaw: nothing can be wanted there."""
-        path = self.node.folder / "servers" / lobby_id / "placed.json"
+        path = self.node.folder / "servers" / lobby_id / "spec"
         path.mkdir(parents=True)
         return path
 

@@ -164,7 +164,7 @@ def test_a_killed_run_leaves_nothing_and_the_next_one_plays_on_its_data(
     first = start_run(bots=1)
     first.wait_for("Ctrl-C ends all of it")
     children = children_of(first.process.pid)
-    wait_until(lambda: any(first.data_dir.glob("servers/*/placed.json")), "no game server")
+    wait_until(lambda: any(first.data_dir.glob("servers/*/spec")), "no game server")
     first.process.kill()
     first.process.wait()
     wait_until(lambda: all(map(is_gone, children)), "children go on")

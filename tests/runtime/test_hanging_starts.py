@@ -41,8 +41,8 @@ def before_its_record(folder: Folder) -> None:
 def before_its_program(folder: Folder) -> None:
     """What is about to be the program hangs on what it opens."""
     os.mkfifo(folder.path / "hangs")
-    with (folder.path / "spec").open("ab") as spec:
-        spec.write(b"cgroup=" + os.fsencode(folder.path / "hangs") + b"\0")
+    spec = folder.path / "spec"
+    spec.write_bytes(b"cgroup=" + os.fsencode(folder.path / "hangs") + b"\0" + spec.read_bytes())
 
 
 HANGS: Final = (before_its_record, before_its_program)

@@ -86,8 +86,8 @@ async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> 
     # Long enough for others to have its ports.
     then = time.time() - 24 * 3600
     os.utime(place.of(order).path / "told", (then, then))
-    _become_fifo(place.of(order).path / "placed.json")
-    with _opened_in_the_end(place.of(order).path / "placed.json") as was_waited_for:
+    _become_fifo(place.of(order).path / "spec")
+    with _opened_in_the_end(place.of(order).path / "spec") as was_waited_for:
         await place.start()
     assert not was_waited_for()
     assert place.of(order).path.exists()
@@ -97,7 +97,7 @@ async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> 
 async def test_others_have_their_turn_while_a_service_looks_what_runs(place: Place) -> None:
     order = await place.running()
     await place.drop()
-    path = place.of(order).path / "placed.json"
+    path = place.of(order).path / "spec"
     content = path.read_bytes()
     _become_fifo(path)
     with _opened_in_the_end(path) as was_waited_for:

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{getpid, set_child_subreaper, umask};
 
@@ -143,9 +143,10 @@ pub fn take(folder: &Path) -> Result<Taken, Refusal> {
     umask(Mode::WGRP | Mode::WOTH);
     let folder = if folder.is_absolute() { Ok(folder.to_owned()) } else { fs::canonicalize(folder) };
     let folder = folder.map_err(|error| named("folder", error))?;
-    let states = StateFile::new(&folder).map_err(|error| named("folder", error))?;
-    let lock = take_lock(&folder.join("lock"), &states)?;
-    if states.exists() {
+    let held = File::open(&folder).map_err(|error| named("folder", error))?;
+    let states = StateFile::open(held).map_err(|error| named("state", error))?;
+    let lock = take_lock(&states)?;
+    if states.is_begun() {
         return Err(Refusal::Taken);
     }
     let content = fs::read(folder.join("spec")).map_err(|error| named("spec", error))?;
@@ -232,16 +233,14 @@ fn play(prepared: Prepared, mut state: State, signals: &File, caller: Caller) {
 }
 
 /// Who only looks whether somebody has it has it for a moment: where no run began it is tried again.
-fn take_lock(path: &Path, states: &StateFile) -> Result<File, Refusal> {
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
-    let lock = lock.map_err(|error| named("lock", error))?;
+fn take_lock(states: &StateFile) -> Result<File, Refusal> {
     for _ in 0..LOOKS {
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(lock),
-            Err(Errno::WOULDBLOCK) if !states.exists() => thread::sleep(LOOK_EVERY),
-            Err(Errno::WOULDBLOCK) => break,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(Refusal::Disk(error.into())),
+        match states.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !states.is_begun() => thread::sleep(LOOK_EVERY),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Refusal::Disk(error)),
         }
     }
     Err(Refusal::Taken)

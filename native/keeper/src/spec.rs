@@ -128,6 +128,8 @@ impl Spec {
             b"cgroup" => self.cgroups.push(value.into()),
             b"oom_counter" => self.oom_counter = Some(value.into()),
             b"nice" => self.nice = number(key, value)?,
+            // For whoever wrote it.
+            b"note" => {}
             _ => return Err(format!("spec: unknown key {:?}", OsStr::from_bytes(key))),
         }
         Ok(())

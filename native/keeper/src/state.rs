@@ -3,10 +3,11 @@
 //! found as fast; but file systems look at numbers of files that went long after they did, and each run would leave three.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 
 use crate::times::wall_us;
 
@@ -75,23 +76,25 @@ impl State {
     }
 }
 
-/// The file.
+/// The file, which is the lock of its folder as well: one that is made anew costs more than all that is done with it.
 pub struct StateFile {
-    path: PathBuf,
+    file: File,
     folder: File,
-    /// It, and where the next state goes; once it is there.
-    file: Option<(File, u64)>,
+    /// Where the next state goes.
+    end: u64,
 }
 
 impl StateFile {
-    /// Of this folder.
-    pub fn new(folder: &Path) -> io::Result<Self> {
-        Ok(Self { path: folder.join("state"), folder: File::open(folder)?, file: None })
+    /// Of this folder; empty at first.
+    pub fn open(folder: File) -> io::Result<Self> {
+        let how = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = openat(&folder, "state", how, Mode::RUSR | Mode::WUSR)?.into();
+        Ok(Self { file, folder, end: 0 })
     }
 
-    /// Whether there is one: then this folder was run before. An empty one is that of a keeper that came no further.
-    pub fn exists(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|found| found.len() > 0)
+    /// Whether a keeper said something: then this folder was run before. One that came no further said nothing.
+    pub fn is_begun(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.len() > 0)
     }
 
     /// Whether the folder was removed, so that nobody will ever look.
@@ -99,30 +102,25 @@ impl StateFile {
         self.folder.metadata().is_ok_and(|found| found.nlink() == 0)
     }
 
+    /// Takes the lock, as long as this or what is returned is there.
+    pub fn lock(&self) -> io::Result<File> {
+        flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
+        self.file.try_clone()
+    }
+
     /// Adds one. An end is durable when this returns; all before it is of a program that a crash of the machine ends.
     pub fn write(&mut self, state: &State) -> io::Result<()> {
-        let (file, end) = match &mut self.file {
-            Some(place) => place,
-            None => {
-                let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
-                self.file.insert((file, 0))
-            }
-        };
         let text = text(state);
-        if let Err(error) = file.write_all_at(text.as_bytes(), *end) {
+        if let Err(error) = self.file.write_all_at(text.as_bytes(), self.end) {
             // Half of one is none; where even that cannot be taken back, the next one goes over it.
-            let _ = file.set_len(*end);
-            if *end == 0 {
-                let _ = fs::remove_file(&self.path);
-                self.file = None;
-            }
+            let _ = self.file.set_len(self.end);
             return Err(error);
         }
         if state.status == Status::Ended {
-            file.sync_all()?;
+            self.file.sync_all()?;
             self.folder.sync_all()?;
         }
-        *end += text.len() as u64;
+        self.end += text.len() as u64;
         Ok(())
     }
 }
@@ -165,15 +163,19 @@ fn ends_a_line(letter: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    fn states_of(folder: &tempfile::TempDir) -> StateFile {
+        StateFile::open(File::open(folder.path()).expect("folder")).expect("opened")
+    }
 
     #[test]
     fn states_stand_behind_each_other_and_have_what_is_known() {
         let folder = tempfile::tempdir().expect("folder");
-        let mut states = StateFile::new(folder.path()).expect("folder");
-        assert!(!states.exists());
-        fs::write(folder.path().join("state"), "").expect("written");
-        assert!(!states.exists(), "nothing was said");
+        let mut states = states_of(&folder);
+        assert!(!states.is_begun(), "nothing was said");
         let mut state = State::starting(7);
         states.write(&state).expect("written");
         let first = fs::read_to_string(folder.path().join("state")).expect("there");
@@ -182,7 +184,7 @@ mod tests {
                 && first.contains("\npid=0\n")
                 && first.contains("\nended_us=0\n")
         );
-        assert!(first.ends_with("=0\n\n") && states.exists());
+        assert!(first.ends_with("=0\n\n") && states.is_begun());
         assert!(!first.contains("exit_code") && !first.contains("reason") && !first.contains("message"));
         state.status = Status::Ended;
         (state.exit_code, state.reason) = (Some(137), Some(Reason::Killed));
@@ -195,5 +197,17 @@ mod tests {
         assert!(!states.is_nowhere());
         drop(folder);
         assert!(states.is_nowhere());
+    }
+
+    #[test]
+    fn it_is_locked_as_long_as_somebody_has_it() {
+        let folder = tempfile::tempdir().expect("folder");
+        let states = states_of(&folder);
+        let others = states_of(&folder);
+        let lock = states.lock().expect("free");
+        drop(states);
+        assert_eq!(others.lock().expect_err("taken").kind(), io::ErrorKind::WouldBlock);
+        drop(lock);
+        others.lock().expect("free again");
     }
 }

@@ -217,7 +217,7 @@ FEW: Final = {
         ("set_cdn_auth", RECORDS[2]),
         ("complete a build", KEPT[3]),
         ("create_server", RECORDS[3]),
-        ("create_server", STARTED[6]),
+        ("create_server", STARTED[4]),
         ("destroy_server", RECORDS[2]),
         ("destroy a server in its time", ENDED[1]),
     ),

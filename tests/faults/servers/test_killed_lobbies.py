@@ -140,7 +140,7 @@ def _named(steps: Data, *names: str) -> list[Step]:
 
 
 FEW_BEGUN: Final = _named(
-    BEGUN, "half of its places are there", "somebody is asked to start it", "batch 2 is not synced"
+    BEGUN, "half of its spec is there", "somebody is asked to start it", "batch 2 is not synced"
 )
 FEW_OVER: Final = _named(OVER, "its keeper is told to end it", "its end is told and not noted")
 

@@ -28,7 +28,7 @@ sub sees {
     return grep { !/^(\.\.?|scratch)$/ && "$_[0]/$_" ne $ours } readdir $folder;
 }
 for my $path ($key, "$other/state", "$other/spec", "$other/control", "/etc/passwd", "/etc/hostname", "$ours/spec",
-              "$ours/state", "$ours/lock", "$ours/control", "$ours/log/00000000000000000000") {
+              "$ours/state", "$ours/control", "$ours/log/00000000000000000000") {
     broke("reads $path", opens("<", $path) || opens("+<", $path));
 }
 for my $path ($other, "$other/scratch", "$other/log", $ours, "$ours/log", "/tmp", "/root", "/home", "/etc", "/var") {
@@ -342,7 +342,7 @@ fn a_program_sees_nothing_of_who_keeps_it_and_of_its_mounts() {
 fn what_is_written_by_the_keeper_is_for_its_user_alone() {
     let run = Run::of_shell("echo up").begun();
     run.ended();
-    for (name, mode) in [("state", 0o600), ("lock", 0o600), ("control", 0o600), ("log", 0o700)] {
+    for (name, mode) in [("state", 0o600), ("control", 0o600), ("log", 0o700)] {
         let found = fs::metadata(run.path(name)).expect("there").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{name}");
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -158,19 +159,41 @@ fn a_keeper_that_is_killed_on_its_way_is_told_of() {
     drop(OpenOptions::new().read(true).open(&group).expect("opened by both"));
 }
 
+/// Whoever opens the file waits until this is gone.
+struct Leased(File);
+
+impl Leased {
+    fn new(path: &Path) -> Self {
+        let file = File::create(path).expect("a file");
+        // SAFETY: plain calls. That somebody waits is told by a signal, which would end the tests.
+        let is_ours = unsafe {
+            libc::signal(libc::SIGIO, libc::SIG_IGN);
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        assert!(is_ours, "a lease: {}", std::io::Error::last_os_error());
+        Self(file)
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        // SAFETY: a plain call; the file is open.
+        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    }
+}
+
 #[test]
 fn the_next_nursery_serves_when_nobody_of_the_last_is_on_the_way_to_a_run() {
     let runs = tempfile::tempdir().expect("a folder");
     let mut last = Nursery::new(runs.path());
-    // A pipe in place of the lock: whoever opens it waits for somebody to read.
     let run = Run::of_shell("exit 0");
-    mkfifoat(CWD, run.path("lock"), Mode::RUSR | Mode::WUSR).expect("a pipe");
+    let leased = Leased::new(&run.path("state"));
     last.ask(run.folder.path());
     last.asked = None;
     assert!(last.process.wait().expect("ends").success());
     let mut next = Nursery::begin(runs.path());
     assert!(flock(lock_of(&runs), FlockOperation::NonBlockingLockExclusive).is_err(), "somebody is on the way");
-    let _reader = OpenOptions::new().read(true).open(run.path("lock")).expect("opened by both");
+    drop(leased);
     assert_eq!(next.answer(), told("0", runs.path(), ""));
     assert_eq!(next.start(run.folder.path()).0, "75", "it has its lock by then");
     assert_eq!(run.ended()["exit_code"], "0");

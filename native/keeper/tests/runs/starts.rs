@@ -28,7 +28,7 @@ fn a_spec_that_cannot_be_used_starts_nothing_and_leaves_the_folder_for_another_t
     let refused = run.keep();
     assert_eq!(refused.status.code(), Some(78));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown key"));
-    assert!(!run.path("state").exists());
+    assert!(run.state().is_empty(), "nothing was said");
     fs::write(run.path("spec"), good).expect("spec");
     assert_eq!(run.begun().ended()["exit_code"], "0");
 }
@@ -74,11 +74,11 @@ fn nothing_runs_on_when_its_keeper_is_killed() {
 #[test]
 fn who_only_looks_whether_a_folder_is_kept_does_not_keep_it_from_starting() {
     let run = Run::of_shell("echo up");
-    let look = fs::File::create(run.path("lock")).expect("lock");
+    let look = fs::File::create(run.path("state")).expect("state");
     flock(&look, FlockOperation::NonBlockingLockExclusive).expect("free");
     let mut keeper = run.keeper().spawn().expect("keeper runs");
     let fds = format!("/proc/{}/fd", keeper.id());
-    let lock = fs::canonicalize(run.path("lock")).expect("lock");
+    let lock = fs::canonicalize(run.path("state")).expect("state");
     let has_it_open = || {
         let open = fs::read_dir(&fds).into_iter().flatten().flatten();
         open.filter_map(|one| fs::read_link(one.path()).ok()).any(|target| target == lock)
