@@ -400,6 +400,7 @@ class Engine:
         segment_bytes: int = 67108864,
         shard: int = 1,
         start_limit_ms: int = 300000,
+        port_rest_ms: int = 60000,
     ) -> Engine:
         """Recover the directory and go on, or an empty engine without a journal when it is None (measurements).
 

@@ -1,7 +1,7 @@
 """What developers name and what the service keeps for itself (decisions 4, 7, 8.9): headers, names in the
-environment of a lobby, ports of the host. Pure, and the same for both planes.
+environment of a lobby. Pure, and the same for both planes.
 
-What else is asked of a header, an environment or a port is for who judges a configuration.
+What else is asked of a header or an environment is for who judges a configuration.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from typing import Final
 
 HEADER_NAME_MAX: Final = 128
 """Characters; the name of a header is ASCII."""
-
-HOST_PORTS: Final = range(20_000, 26_000)
-"""Ports of the host that a `port_range` may name, unless the operator says otherwise."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADERS_OF_A_CONNECTION: Final = frozenset(

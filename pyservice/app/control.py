@@ -261,6 +261,7 @@ class ControlPlane:
                 self._runtime.kinds,
                 self._runtime,
                 settings.edge.node_address,
+                settings.runtime.host_ports.numbers,
             ),
             process_logs=self._runtime.logs,
             exports=self._exports,
@@ -278,6 +279,7 @@ class ControlPlane:
             sites=sites,
             verification_allowed_networks=settings.verification_allowed_networks,
             captcha_providers=settings.captcha.endpoints,
+            host_ports=settings.runtime.host_ports.numbers,
         )
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:

@@ -98,6 +98,7 @@ class DataPlane:
                 {region.name_id for region in settings.regions},
                 settings.verification_allowed_networks,
                 settings.captcha.endpoints,
+                settings.runtime.host_ports.numbers,
             ),
             self._metrics.feed,
         )
@@ -409,6 +410,7 @@ def _engine_limits(settings: Settings) -> engine.Limits:
     return engine.Limits(
         find_wait_ms=settings.find_wait_ms,
         start_limit_ms=settings.start_limit_ms,
+        port_rest_ms=settings.port_rest_ms,
         segment_bytes=settings.journal.segment_bytes,
         boot_id_path=settings.journal.boot_id_path,
     )

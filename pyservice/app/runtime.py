@@ -113,6 +113,7 @@ class Runtime:
             ControlGroups.find(settings.data_dir.resolve()),
             in_containers,
             settings.storage_reserve_bytes,
+            settings.runtime.process_ports.numbers,
         )
         unkept_by_isolation = await unkept(isolation, KEEPER, folder, shared_paths)
         self._unenforced = [*node.groups.unenforced, *unkept_by_isolation, *self._not_run()]

@@ -12,6 +12,7 @@ from pyservice.dataplane.namespaces import Namespaces
 from pyservice.settings import Settings, SettingsError, load
 
 _UNLIMITED: Final = (1 << 32) - 1
+_ALL_PORTS: Final = range(1, 1 << 16)
 
 
 def all_problems(flags: Mapping[str, object], config: Path | None) -> list[str]:
@@ -40,6 +41,7 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
         None if "regions" in wrong else {region.name_id for region in settings.regions},
         settings.verification_allowed_networks,
         settings.captcha.endpoints,
+        _ALL_PORTS if "runtime" in wrong else settings.runtime.host_ports.numbers,
     )
     found = []
     namespaces = Namespaces()

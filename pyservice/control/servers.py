@@ -22,7 +22,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.reserved import HOST_PORTS, is_environment_name
+from pyservice.reserved import is_environment_name
 from pyservice.runtime.orders import KILL_TIMEOUT_MS, Resources
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Database, Record, Transaction
@@ -62,8 +62,11 @@ class Servers:
         kinds: Callable[[], Collection[str]],
         room: NodeRoom,
         node_address: str,
+        host_ports: range,
     ) -> None:
-        """`kinds`: of builds that this node runs. `node_address`: where players reach it without edge-guard."""
+        """`kinds`: of builds that this node runs. `node_address`: where players reach it without edge-guard, at one of
+        `host_ports`.
+        """
         self._database = database
         self._changes = changes
         self._ids = ids
@@ -73,6 +76,7 @@ class Servers:
         self._kinds = kinds
         self._room = room
         self._node_address = node_address
+        self._host_ports = host_ports
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
@@ -217,7 +221,7 @@ class Servers:
         refuse(
             [
                 *self._build_problems(build),
-                *_port_problems(request),
+                *_port_problems(request, self._host_ports),
                 *_environment_problems(request),
             ]
         )
@@ -365,7 +369,7 @@ def _environment_problems(request: pb.CreateServerRequest) -> Iterator[FieldProb
             yield field_problem(path, "not-allowed", "is set by the service")
 
 
-def _port_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
+def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:
     """Host routing (contract, network): without edge-guard, so the process has the very port."""
     seen: set[tuple[bool, int]] = set()
     for name, port in sorted(request.network.ports.entries.items()):
@@ -384,8 +388,8 @@ def _port_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
             yield field_problem(
                 [*path, "internal_port"], "required", "is the public port with routing.host"
             )
-        elif port.internal_port not in HOST_PORTS:
-            reason = f"must be {HOST_PORTS.start} to {HOST_PORTS.stop - 1} with routing.host"
+        elif port.internal_port not in host_ports:
+            reason = f"must be {host_ports[0]} to {host_ports[-1]} with routing.host"
             yield field_problem([*path, "internal_port"], "not-allowed", reason)
         elif (key := (port.protocol == "udp", port.internal_port)) in seen:
             yield field_problem([*path, "internal_port"], "not-unique", "is another port's number")

@@ -63,6 +63,7 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
         boot_id_path=str(limits.boot_id_path),
         segment_bytes=limits.segment_bytes,
         start_limit_ms=limits.start_limit_ms,
+        port_rest_ms=limits.port_rest_ms,
     )
     stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
     return Engine(native, limits.find_wait_ms, stream)

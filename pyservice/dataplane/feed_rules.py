@@ -27,7 +27,8 @@ from pyservice.ids import (
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
-from pyservice.reserved import HOST_PORTS, is_environment_name
+from pyservice.port_ranges import HOST_PORTS
+from pyservice.reserved import is_environment_name
 from pyservice.schema.validation import validate
 
 _log = get_logger("feed")
@@ -48,6 +49,8 @@ class OperatorLimits:
     """Where verification may go besides public addresses."""
     captcha_providers: Collection[str] = ()
     """Those that are asked somewhere."""
+    host_ports: range = HOST_PORTS
+    """That a `port_range` may have."""
 
 
 def problems_of(
@@ -156,10 +159,10 @@ def _level(
     for region in sorted(level.regions):
         if limits.regions is not None and region not in limits.regions:
             yield (*path, "regions", region), "is not a region of this service"
-    yield from _docker(level.docker, (*path, "docker"))
+    yield from _docker(level.docker, (*path, "docker"), limits.host_ports)
 
 
-def _docker(docker: pb.DockerConfig, path: tuple[str, ...]) -> Iterator[Found]:
+def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -> Iterator[Found]:
     for name in sorted(docker.env):
         if is_environment_name(name):
             yield (*path, "env", name), "is a name that the service sets itself"
@@ -167,12 +170,12 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...]) -> Iterator[Found]:
         port_path = (*path, "ports", name)
         if not is_name_id(name, PORT_NAME_MAX):
             yield port_path, "must be 1 to 26 of a-z, 0-9 and single dashes, not a UUID"
-        reason = _reason_against(port, docker.network_mode)
+        reason = _reason_against(port, docker.network_mode, host_ports)
         if reason:
             yield port_path, reason
 
 
-def _reason_against(port: pb.PortConfig, network_mode: str) -> str | None:
+def _reason_against(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
     """Decisions 4, "Ports": behind edge-guard without a range, or bare on the host with one."""
     if (port.proxy or "edge-guard") == "edge-guard":
         return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
@@ -182,8 +185,8 @@ def _reason_against(port: pb.PortConfig, network_mode: str) -> str | None:
         return "has proxy none, which needs protocol tcp or udp"
     if not port.HasField("port_range"):
         return "has proxy none, which needs a port_range"
-    if port.port_range.min not in HOST_PORTS or port.port_range.max not in HOST_PORTS:
-        return f"has a port_range outside {HOST_PORTS.start}-{HOST_PORTS.stop - 1}"
+    if port.port_range.min not in host_ports or port.port_range.max not in host_ports:
+        return f"has a port_range outside {host_ports[0]}-{host_ports[-1]}"
     return None
 
 

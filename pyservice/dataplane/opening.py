@@ -24,5 +24,6 @@ class Limits:
 
     find_wait_ms: int = 45_000
     start_limit_ms: int = 300_000
+    port_rest_ms: int = 60_000
     segment_bytes: int = 64 << 20
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
+from pyservice.port_ranges import PROCESS_PORTS
 from pyservice.runtime import process_ports
 from pyservice.runtime.environment import ProcessPort
 from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
@@ -31,10 +32,15 @@ class Places:
     """Those of one node."""
 
     def __init__(
-        self, *, has_users: bool, monotonic_s: Callable[[], float] = time.monotonic
+        self,
+        *,
+        has_users: bool,
+        numbers: range = PROCESS_PORTS,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`has_users`: whether each run is a user of its own."""
+        """`has_users`: whether each run is a user of its own. `numbers`: ports that processes bind."""
         self._has_users = has_users
+        self._all_numbers = numbers
         # Whether it is a datagram port is not kept: a number is one run's in both families.
         self._numbers: Counter[int] = Counter()
         self._rests_until_s: dict[int, float] = {}
@@ -98,6 +104,7 @@ class Places:
             return ProcessPort(wanted.fixed, is_direct=True)
         now_s, rests_until_s = self._monotonic_s(), self._rests_until_s
         number = process_ports.draw(
+            self._all_numbers,
             lambda number: (
                 number in self._numbers
                 or number in others

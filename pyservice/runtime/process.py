@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pyservice.port_ranges import PROCESS_PORTS
 from pyservice.runtime import containers
 from pyservice.runtime.builds import Build
 from pyservice.runtime.contained import Contained, program_in
@@ -56,6 +57,8 @@ class Node:
     """What runs images and bundles; None: nothing does."""
     reserve_bytes: int = 0
     """Free space that logs leave to others."""
+    process_ports: range = PROCESS_PORTS
+    """That game servers behind edge-guard bind."""
 
     @property
     def has_users(self) -> bool:

@@ -1,5 +1,5 @@
-"""Ports that processes bind (decisions 6.6): 12000 to 19999, at random among those that no run has, that rest behind
-none (`places`), and that can be bound now. Never one that the kernel would give away by itself.
+"""Ports that processes bind (decisions 6.6): those that the operator has for them, at random among the ones that no run
+has, that rest behind none (`places`), and that can be bound now.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-FIRST: Final = 12_000
-LAST: Final = 19_999
 _GUESSES: Final = 32
 
 
@@ -18,14 +16,20 @@ class NoPorts(Exception):
     """None is left."""
 
 
-def draw(is_taken: Callable[[int], bool], *, is_datagram: bool, address: str = "127.0.0.1") -> int:
-    """One that nobody of ours has and that is free on this machine. Raises NoPorts."""
+def draw(
+    numbers: range,
+    is_taken: Callable[[int], bool],
+    *,
+    is_datagram: bool,
+    address: str = "127.0.0.1",
+) -> int:
+    """One of these that nobody of ours has and that is free on this machine. Raises NoPorts."""
     for _ in range(_GUESSES):
-        number = random.randint(FIRST, LAST)
+        number = random.choice(numbers)
         if not is_taken(number) and _is_free(number, address, is_datagram=is_datagram):
             return number
     # Few are left: all are looked at.
-    left = [number for number in range(FIRST, LAST + 1) if not is_taken(number)]
+    left = [number for number in numbers if not is_taken(number)]
     random.shuffle(left)
     for number in left:
         if _is_free(number, address, is_datagram=is_datagram):

@@ -59,7 +59,7 @@ class Supervisor:
         self.node = node
         self.nursery = Nursery(node.keeper, folder)
         self.room = Room(capacity)
-        self.places = Places(has_users=node.has_users)
+        self.places = Places(has_users=node.has_users, numbers=node.process_ports)
         self.runs: dict[str, Run] = {}
         self._hearing = hearing
         self._is_disk_full = is_disk_full

@@ -20,6 +20,7 @@ from pydantic_settings import EnvSettingsSource
 from pyservice.settings.edges import edge_conflicts
 from pyservice.settings.model import PREFIX, Settings
 from pyservice.settings.origins import ANY_HOST, OUTSIDE, shared_origins
+from pyservice.settings.ports import port_conflicts
 from pyservice.settings.sections import (
     BuildKind,
     CaptchaSettings,
@@ -145,6 +146,8 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     yield from _addresses_of_nobody(settings, wrong)
     if wrong.isdisjoint(("edge", "domains")):
         yield from edge_conflicts(settings)
+    if "runtime" not in wrong:
+        yield from port_conflicts(settings)
 
 
 def _addresses_of_nobody(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:

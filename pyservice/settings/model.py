@@ -83,6 +83,8 @@ class Settings(BaseSettings):
     """A lobby that everybody left counts as idle after so long (decisions 5.8)."""
     heartbeat_grace_ms: int = Field(default=10_000, ge=0, le=3_600_000)
     """For modes that set none (decisions 5.6)."""
+    port_rest_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)
+    """A public port is nobody's for so long behind its lobby or server (decisions 5.9)."""
     player_limit_max: int = Field(default=256, ge=1, le=65_535)
     """Largest `max_players` that a version may ask for (decisions 4)."""
     captcha: CaptchaSettings = CaptchaSettings()

@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
 
+from pyservice.port_ranges import HOST_PORTS, PROCESS_PORTS
+
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 _DOMAIN: Final = r"^[a-z0-9-]+(\.[a-z0-9-]+)*$"
 
@@ -45,6 +47,28 @@ def from_text(value: object) -> object:
     return [word.strip() for word in value.split(",") if word.strip()]
 
 
+class PortRange(NamedTuple):
+    """Ports from the first to the last."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    @property
+    def numbers(self) -> range:
+        """All of them."""
+        return range(self.first, self.last + 1)
+
+
+def _port_range(value: object) -> object:
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", str(value).strip())
+    if match is None or not 1_024 <= int(match[1]) <= int(match[2]) <= 65_535:
+        raise ValueError("must be two ports from 1024 to 65535, such as 20000-25999")
+    return PortRange(int(match[1]), int(match[2]))
+
+
 def _origin(value: object) -> object:
     text = str(value).rstrip("/")
     if text != "*" and not re.fullmatch(r"https?://[^\s/?#]+", text):
@@ -73,6 +97,7 @@ def _endpoint(value: object) -> object:
     return text
 
 
+Ports = Annotated[PortRange, PlainValidator(_port_range)]
 Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 Network = Annotated[IpNetwork, PlainValidator(_network)]
@@ -336,6 +361,10 @@ class RuntimeSettings(_Section):
     """The same; None: the memory of this machine."""
     log_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
     """Of the log of each server on disk; the oldest lines go."""
+    process_ports: Ports = PortRange(PROCESS_PORTS[0], PROCESS_PORTS[-1])
+    """That game servers behind edge-guard bind (decisions 6.6)."""
+    host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])
+    """That game servers with host networking may bind (decisions 4)."""
     end_with_service: bool = False
     """Whether game servers and edge-guard end when the service is stopped. A service that is killed leaves them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -39,18 +40,8 @@ def servers_house(
 
 @pytest.fixture(params=["http", "grpc"])
 async def back(servers_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    door = servers_house.door(request.param)
-    developer = Developer(servers_house, door)
-    game_id = await developer.game()
-    token = (await developer.good("create_service_token", game_id=game_id, environment_id="prod"))[
-        "token"
-    ]
-    made = Servers(developer, game_id, token)
-    await made.prepare_build()
-    yield made
-    for server_id in made.made:
-        await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)
-    await door.close()
+    async with back_end(servers_house, request.param) as made:
+        yield made
 
 
 class Servers(Back):
@@ -113,6 +104,22 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
             return connection.recv(100)
 
     return await asyncio.to_thread(speak)
+
+
+@contextlib.asynccontextmanager
+async def back_end(house: House, door_name: str) -> AsyncIterator[Servers]:
+    """Of a game of its own; its servers end with it."""
+    door = house.door(door_name)
+    try:
+        developer = Developer(house, door)
+        game_id = await developer.game()
+        made = Servers(developer, game_id, await developer.service_token(game_id))
+        await made.prepare_build()
+        yield made
+        for server_id in made.made:
+            await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)
+    finally:
+        await door.close()
 
 
 async def reached(record: Any) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from pyservice.port_ranges import PROCESS_PORTS
 from pyservice.runtime import process_ports
 from pyservice.runtime.orders import End, Order, PortOrder
 from pyservice.runtime.places import REST_S, Places
@@ -32,18 +34,21 @@ class Clock:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> range:
-    """Nobody binds them: it is about who has them by us. Each process that tests has numbers of its own."""
-    first = process_ports.FIRST + os.getpid() % 900 * FEW
-    monkeypatch.setattr(process_ports, "FIRST", first)
-    monkeypatch.setattr(process_ports, "LAST", first + FEW - 1)
-    return range(first, first + FEW)
+async def few(place: Place) -> range:
+    """All that the node has. Nobody binds them: it is about who has them by us. Each process that tests has numbers of
+    its own.
+    """
+    first = PROCESS_PORTS.start + os.getpid() % 900 * FEW
+    numbers = range(first, first + FEW)
+    place.node = replace(place.node, process_ports=numbers)
+    await place.anew()
+    return numbers
 
 
 def with_clock(place: Place) -> Clock:
     """The node's ports rest by this clock from now on."""
-    clock = Clock()
-    place.supervisor.places = Places(has_users=False, monotonic_s=clock)
+    clock, numbers = Clock(), place.node.process_ports
+    place.supervisor.places = Places(has_users=False, numbers=numbers, monotonic_s=clock)
     return clock
 
 
@@ -129,7 +134,7 @@ async def test_after_a_start_it_rests_for_what_is_left_of_its_time(
     found = ProcessRun(place.of(order).path)
     for passed_s, left_s in ((0.0, REST_S), (REST_S - 20, 20.0), (-86_400.0, REST_S)):
         clock = Clock()
-        places = Places(has_users=False, monotonic_s=clock)
+        places = Places(has_users=False, numbers=few, monotonic_s=clock)
         then_s = time.time() - passed_s
         os.utime(found.folder.path / "told", (then_s, then_s))
         places.found_over(found)

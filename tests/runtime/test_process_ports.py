@@ -11,16 +11,16 @@ from typing import Final
 
 import pytest
 
+from pyservice.port_ranges import PROCESS_PORTS
 from pyservice.runtime import orders, places
 from pyservice.runtime.orders import End, Order, PortOrder
-from pyservice.runtime.process_ports import FIRST, LAST
 from tests.foreign_ports import ADDRESS, Foreigner, many_files
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
 
 FREE: Final = 3
-NUMBERS: Final = range(FIRST, LAST + 1)
+NUMBERS: Final = PROCESS_PORTS
 BIND: Final = """
 import os, socket, time
 kind = socket.SOCK_{kind}

@@ -17,6 +17,8 @@ const OTHER: &str = "other";
 
 const LOBBY_STATES: [&str; 4] = ["starting", "ready", "closed", "silent"];
 const SLOT_STATES: [&str; 5] = ["free", "held", "reserved", "connected", "kept"];
+const PORT_PROTOCOLS: [&str; 2] = ["tcp", "udp"];
+const PORT_STATES: [&str; 3] = ["free", "leased", "resting"];
 const TOKEN_OUTCOMES: [&str; 8] =
     ["issued", "connected", "invalid", "wrong_lobby", "consumed", "expired", "removed", "disconnected"];
 const END_CAUSES: [&str; 4] = ["expired", "consumed", "released", "lobby_gone"];
@@ -37,6 +39,7 @@ pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id,
     let counts = machine.engine.namespace_counts();
     let (violations, find_work) = (machine.engine.ledger_violations(), machine.engine.find_work());
     let (facts_waiting, facts_lost) = machine.engine.waiting_facts();
+    let ports = machine.engine.port_counts();
     drop(machine);
     let mut page = Page(String::with_capacity(64 * 1024));
     page.namespaces(&by_label(counts, labels));
@@ -64,6 +67,7 @@ pub fn render(shard: &Shard, recovered: Option<&Recovered>, labels: &HashMap<Id,
         "Facts that were dropped unread since the control plane read last; more than 0 while it is away for too long.",
         facts_lost,
     );
+    page.ports(&ports);
     if let Some(journal) = &shard.journal {
         page.journal(&journal.stats());
     }
@@ -170,6 +174,16 @@ impl Page {
         for (namespace, values) in rows {
             for (word, value) in words.iter().zip(values) {
                 let _ = writeln!(self.0, "{name}{{namespace=\"{namespace}\",{label}=\"{word}\"}} {value}");
+            }
+        }
+    }
+
+    fn ports(&mut self, counts: &[[usize; 3]; 2]) {
+        let name = "hosting_ports";
+        self.family(name, "gauge", "Public ports of lobbies and servers.");
+        for (protocol, values) in PORT_PROTOCOLS.iter().zip(counts) {
+            for (state, value) in PORT_STATES.iter().zip(values) {
+                let _ = writeln!(self.0, "{name}{{protocol=\"{protocol}\",state=\"{state}\"}} {value}");
             }
         }
     }

@@ -59,8 +59,8 @@ impl Leases {
     }
 
     /// Free, leased and resting ports: streams, datagrams.
-    pub(crate) fn counts(&self) -> [[usize; 3]; 2] {
-        [self.streams.counts(), self.datagrams.counts()]
+    pub(crate) fn counts(&self, now: Ms) -> [[usize; 3]; 2] {
+        [self.streams.counts(now), self.datagrams.counts(now)]
     }
 
     /// Those that have rested are free.

@@ -41,9 +41,10 @@ impl PortPool {
         }
     }
 
-    /// How many are free, leased, resting.
-    pub(crate) fn counts(&self) -> [usize; 3] {
-        let (free, resting) = (self.free.len(), self.resting.len());
+    /// How many are free, leased, resting. Those that have rested are free, whether they were woken or not.
+    pub(crate) fn counts(&self, now: Ms) -> [usize; 3] {
+        let rested = self.resting.range(..=(now, u16::MAX)).count();
+        let (free, resting) = (self.free.len() + rested, self.resting.len() - rested);
         [free, self.range.len() - free - resting, resting]
     }
 
@@ -154,7 +155,7 @@ mod tests {
         }));
         drawn.dedup();
         assert_eq!(drawn, numbers(&pool));
-        assert_eq!(pool.counts(), [5, 95, 0]);
+        assert_eq!(pool.counts(0), [5, 95, 0]);
     }
 
     #[test]
@@ -175,9 +176,10 @@ mod tests {
         pool.take(30_001);
         pool.rest(30_001, 60_000);
         pool.wake(59_999);
-        assert_eq!((pool.draw(7, &[]), pool.counts()), (None, [0, 1, 1]));
+        assert_eq!((pool.draw(7, &[]), pool.counts(59_999)), (None, [0, 1, 1]));
+        assert_eq!(pool.counts(60_000), [1, 1, 0], "nobody woke it yet");
         pool.wake(60_000);
-        assert_eq!((pool.draw(7, &[]), pool.counts()), (Some(30_001), [1, 1, 0]));
+        assert_eq!((pool.draw(7, &[]), pool.counts(60_000)), (Some(30_001), [1, 1, 0]));
     }
 
     #[test]
@@ -193,7 +195,7 @@ mod tests {
         again.write(&mut Writer { bytes: &mut written });
         assert_eq!(written, bytes);
         again.wake(31_003);
-        assert_eq!((again.counts(), numbers(&again)), (pool.counts(), numbers(&pool)));
+        assert_eq!((again.counts(31_003), numbers(&again)), (pool.counts(31_003), numbers(&pool)));
     }
 
     #[test]
@@ -201,6 +203,6 @@ mod tests {
         let mut pool = PortPool::new(RANGE);
         pool.take(29_999);
         pool.rest(30_100, 5);
-        assert_eq!(pool.counts(), [100, 0, 0]);
+        assert_eq!(pool.counts(0), [100, 0, 0]);
     }
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Literal
 
-from pyservice.reserved import HOST_PORTS
+from pyservice.port_ranges import HOST_PORTS
 
 Completeness = Literal["complete", "incomplete"]
 """How far an upload of the game has come. One that does not exist has none."""

@@ -172,10 +172,9 @@ impl Engine {
         servers.map(|(owner, _)| *owner).collect()
     }
 
-    /// Ports of streams and of datagrams: free, leased, resting. Those that have rested count as resting until one is
-    /// wanted.
+    /// Ports of streams and of datagrams: free, leased, resting.
     pub fn port_counts(&self) -> [[usize; 3]; 2] {
-        self.leases.counts()
+        self.leases.counts(self.time.now())
     }
 
     pub(super) fn has_room_for(&self, cx: &Context<'_>, class: Class, event: &Event<'_>) -> bool {

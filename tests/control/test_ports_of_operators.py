@@ -1,0 +1,76 @@
+"""Which ports are whose is the operator's to say, and how long one rests (decisions 4, 5.9, 6.6)."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from pyservice.runtime.process import ProcessRun
+from tests import programs
+from tests.control.test_servers import back_end, reached
+from tests.household import House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+PUBLIC: Final = 6_000
+PROCESS_PORTS: Final = range(13_000, 13_100)
+HOST_PORTS: Final = range(20_500, 20_600)
+SETTINGS: Final = {
+    **programs.SETTINGS,
+    "process_ports": f"{PROCESS_PORTS[0]}-{PROCESS_PORTS[-1]}",
+    "host_ports": f"{HOST_PORTS[0]}-{HOST_PORTS[-1]}",
+}
+
+
+def on_host(number: int) -> Any:
+    """A server that listens there itself."""
+    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
+    return {"mode": "host", "ports": {"game": port}}
+
+
+def a_free_one() -> int:
+    with socket.socket() as tried:
+        return next(n for n in HOST_PORTS if tried.connect_ex(("127.0.0.1", n)))
+
+
+def public_ports(house: House) -> dict[str, int]:
+    """Of streams, by state, as the page of metrics has them."""
+    page = httpx.get(f"http://{house.said['metrics']}/metrics").text
+    found = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
+    return {state: int(count) for state, count in found}
+
+
+async def test_processes_bind_what_is_theirs_and_a_public_port_rests_as_long_as_it_is_told(
+    tmp_path: Path,
+) -> None:
+    # A port would rest for longer by itself than anybody waits here.
+    house = House(tmp_path / "house", runtime=SETTINGS, port_rest_ms=1_000)
+    with running(house):
+        async with back_end(house, "http") as back:
+            for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):
+                refused = await back.try_create(network=on_host(number))
+                assert refused.errors[0][-2:] == ("internal_port", "not-allowed")
+                assert "must be 20500 to 20599 with routing.host" in str(refused.body)
+            await eventually_reached(await back.running(network=on_host(a_free_one())))
+            record = await back.running()
+            await eventually_reached(record)
+            placed = ProcessRun(house.data_dir / "servers" / record["id"]).placed()
+            assert placed is not None
+            assert placed.ports["game"].number in PROCESS_PORTS
+            assert public_ports(house) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
+            await back.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
+            await back.until(record["id"], "destroyed")
+
+            async def are_free() -> bool:
+                return public_ports(house) == {"free": PUBLIC, "leased": 0, "resting": 0}
+
+            await eventually(are_free)
+
+
+async def eventually_reached(record: Any) -> None:
+    await eventually(lambda: reached(record))
