@@ -127,13 +127,21 @@ class Run:
     async def _after(self) -> Step:
         """What nobody foresaw must not hide a program that runs."""
         await asyncio.sleep(_PAUSES_S[-1])
-        self._folder.withdraw()
+        await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
             return self._running
         sentence = (
             f"an unforeseen error happened while it was {self.state}: the service's log has it"
         )
         return self._over(End("lost", message=sentence))
+
+    async def _withdrawn(self) -> None:
+        """Raises OSError where a keeper may begin yet."""
+        try:
+            self._folder.withdraw()
+        except OSError:
+            if not self._folder.is_kept():
+                raise
 
     def _first(self) -> Step:
         folder = self._folder
@@ -315,7 +323,9 @@ class Run:
         hearing = self._home.hearing(self.owner)
         await self._again(lambda: hearing.over(self.id, end, self._about.tier))
         forget = self._found.note_told if self._folder.was_started() else self._found.remove
-        await self._home.in_thread(lambda: forget(self._home.node.groups))
+        # A disk that takes nothing now is no reason to tell it once more.
+        groups = self._home.node.groups
+        await self._again(lambda: self._home.in_thread(lambda: forget(groups)), OSError)
         await self._home.nursery.settle(self._folder.path)
 
     # Looking

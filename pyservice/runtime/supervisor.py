@@ -19,7 +19,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+from pyservice.finishing import drop
 from pyservice.observability.logging import get_logger
+from pyservice.runtime import strangers
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.ended_runs import EndedRuns
 from pyservice.runtime.notices import Notices
@@ -70,6 +72,8 @@ class Supervisor:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_ending = False
+        self._strangers: list[ProcessRun] = []
+        """That began, and whose they are nobody can read."""
         self._told: dict[str, None] = {}
         """The last that ended, oldest first."""
 
@@ -146,12 +150,21 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until cancelled: hears keepers, and removes what is not needed any more."""
+        ending = asyncio.create_task(self._end_strangers())
         try:
             while True:
                 await self._tidy()
                 await asyncio.sleep(_TIDY_S)
         finally:
+            await drop(ending)
             self._notices.close()
+
+    async def _end_strangers(self) -> None:
+        """Those that nobody wanted by then."""
+        if self._strangers:
+            await asyncio.sleep(strangers.WANTED_S)
+        left = [found for found in self._strangers if found.id not in self.runs]
+        await asyncio.gather(*(strangers.end(found, self) for found in left))
 
     async def close(self) -> None:
         """What runs goes on without us. Nothing is begun any more."""
@@ -181,20 +194,29 @@ class Supervisor:
 
     def _untold(self) -> list[tuple[ProcessRun, Placed]]:
         """Of those that are over and told, which are most, nothing is read but the ports of the last ones."""
-        runs = []
+        runs: list[tuple[ProcessRun, Placed]] = []
         with os.scandir(self.folder) as entries:
             paths = [Path(entry.path) for entry in entries if entry.is_dir()]
         for found in map(ProcessRun, paths):
-            if found.is_told:
-                self.places.found_over(found)
-                continue
-            placed = found.placed()
-            if placed is not None:
-                runs.append((found, placed))
-            elif not found.folder.was_started():
-                # Nothing was started in it, and nothing can be.
-                shutil.rmtree(found.folder.path, ignore_errors=True)
+            try:
+                self._look_at(found, runs)
+            except OSError as error:
+                # Such as a sector that cannot be read. The others are looked at all the same.
+                _log.error("a run cannot be looked at", id=found.id, error=str(error))
         return runs
+
+    def _look_at(self, found: ProcessRun, runs: list[tuple[ProcessRun, Placed]]) -> None:
+        if found.is_told:
+            self.places.found_over(found)
+            return
+        placed = found.placed()
+        if placed is not None:
+            runs.append((found, placed))
+        elif found.folder.was_started():
+            self._strangers.append(found)
+        else:
+            # Nothing was started in it, and nothing can be.
+            shutil.rmtree(found.folder.path, ignore_errors=True)
 
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run

@@ -14,12 +14,13 @@ from typing import Final
 import pytest
 
 from pyservice.errors import ServiceError
-from pyservice.runtime import runs
+from pyservice.runtime import runs, strangers
 from pyservice.runtime.builds import KEPT_S
 from pyservice.runtime.ended_runs import LOGS_KEPT_S
+from pyservice.runtime.keeper import Folder
 from pyservice.runtime.removal import remove_tree
 from tests.patience import PATIENCE_S
-from tests.runtime.node import SHELL, Place, build_of, open_place, until
+from tests.runtime.node import SHELL, Place, build_of, is_alive, open_place, until
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +77,65 @@ async def test_one_that_cannot_be_laid_out_is_over_after_a_minute_and_tells_no_p
     (place.folder / "elsewhere").rename(servers)
     assert (end.reason, end.exit_code) == ("exec_failed", None)
     assert end.message == "this node could not lay it out: Not a directory"
+
+
+def _forget_whose(folder: Folder) -> None:
+    spec = folder.path / "spec"
+    spec.write_bytes(spec.read_bytes().rpartition(b"note=")[0])
+
+
+async def test_what_runs_and_nobody_can_read_whose_is_ended_unless_somebody_wants_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "WANTED_S", 0.5)
+    wanted, stranger, other = [await place.running() for _ in range(3)]
+    pids = {order.id: place.pid_of(order) for order in (wanted, stranger, other)}
+    await place.drop()
+    for order in (wanted, stranger):
+        _forget_whose(place.of(order))
+    await place.start()
+    place.supervisor.want(wanted)
+    await until(lambda: (place.of(stranger).path / "told").exists())
+    assert not is_alive(pids[stranger.id])
+    assert place.supervisor.runs.keys() == {wanted.id, other.id}
+    assert is_alive(pids[wanted.id])
+    assert is_alive(pids[other.id])
+    place.supervisor.end(wanted.id, 0)
+    assert (await place.ear.end(wanted.id)).reason == "stopped"
+    await place.anew()
+    assert place.supervisor.runs.keys() == {other.id}
+
+
+async def test_a_disk_that_takes_nothing_for_a_while_hides_no_end_and_repeats_none(
+    place: Place,
+) -> None:
+    order = await place.running()
+    in_the_way = place.of(order).path / "told"
+    in_the_way.symlink_to(place.folder / "nothing" / "told")
+    place.supervisor.end(order.id, 0)
+    assert (await place.ear.end(order.id)).reason == "stopped"
+    # It is tried again each second, and is not over as long as it would be told once more by the next service.
+    assert order.id in place.supervisor.runs
+    in_the_way.unlink()
+    await until(lambda: not place.supervisor.runs)
+    assert in_the_way.exists()
+    assert place.ear.of(order.id).count("over") == 1
+
+
+async def test_one_that_cannot_be_looked_at_hides_no_other(place: Place) -> None:
+    broken, other = [await place.running() for _ in range(2)]
+    await place.drop()
+    spec = place.of(broken).path / "spec"
+    kept = spec.read_bytes()
+    spec.unlink()
+    spec.mkdir()
+    await place.start()
+    assert place.supervisor.runs.keys() == {other.id}
+    await place.drop()
+    spec.rmdir()
+    spec.write_bytes(kept)
+    await place.start()
+    assert place.supervisor.runs.keys() == {broken.id, other.id}
 
 
 async def test_of_those_that_are_over_and_told_nothing_is_read(place: Place) -> None:

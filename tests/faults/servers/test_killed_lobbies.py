@@ -46,7 +46,14 @@ def _of_journal(batches: int) -> Data:
 
 
 BEGUN: Final = (*STARTED, *_of_journal(3), *MOMENTS)
-OVER: Final = (*ENDED, *_of_journal(2), *MOMENTS)
+OVER: Final = (
+    *ENDED,
+    Step(
+        "its end is durable and nobody heard", "control", "fdatasync", JOURNAL, at=2, other="data"
+    ),
+    *_of_journal(2),
+    *MOMENTS,
+)
 
 
 class Killed:
