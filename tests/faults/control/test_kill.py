@@ -137,6 +137,14 @@ async def undisturbed(scene: Scene, change: Change, told: Fields | None = None) 
     return footprint(before, await scene.witness.records())
 
 
+async def settled(scene: Scene) -> Fields:
+    """What is told twice: what was asked may still be under way in the plane that did not die."""
+    found = await scene.seen()
+    while (again := await scene.seen()) != found:
+        found = again
+    return found
+
+
 async def die_at(scene: Scene, change: Change, step: Step) -> None:
     """One change, one death, and everything that has to be true afterwards."""
     scene.begin()
@@ -146,7 +154,7 @@ async def die_at(scene: Scene, change: Change, step: Step) -> None:
     answer = await struck(scene.house, step, asking.first)
     asking.keep(answer)
     await scene.witness.agree()
-    found = await scene.seen()
+    found = await settled(scene)
     await scene.check_effects(found)
     again = await asking.again()
     last = await scene.seen()
