@@ -1,10 +1,12 @@
 //! UDP: an epoll loop of its own per thread, batched system calls, one connected socket for each player and port.
 //!
 //! Owns the threads and what they are told. A public port belongs to one thread; a session is the pair of a player's
-//! address and a public port. What a thread does is in `turn`, who may stay when there is no room in `sessions`.
+//! address and a public port, and where that has all addresses of the machine (`local`), the one that is spoken to. What
+//! a thread does is in `turn`, who may stay when there is no room in `sessions`.
 
 mod batch;
 mod epoll;
+mod local;
 mod sessions;
 mod turn;
 
@@ -20,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::config::Config;
 use crate::metrics::Counters;
 use epoll::Waker;
+pub use local::{Local, ask, is_everywhere};
 pub use sessions::Rank;
 
 /// A public port that players may speak to.
@@ -40,6 +43,8 @@ pub struct Carried {
     pub number: u64,
     /// The player.
     pub client: SocketAddr,
+    /// The address of ours that it speaks to, where a port has several.
+    pub local: Option<Local>,
     /// Where its socket is connected to.
     pub backend: SocketAddr,
     /// How much it is worth.
@@ -203,3 +208,6 @@ impl Thread {
         self.waker.wake();
     }
 }
+
+#[cfg(test)]
+mod tests;

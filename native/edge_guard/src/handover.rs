@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::datagram::{Carried, Rank};
+use crate::datagram::{Carried, Local, Rank};
 use crate::inherited::Inherited;
 use crate::routes::Set;
 pub use frame::{read_frame, write_frame};
@@ -59,6 +59,9 @@ pub enum Item {
         port: u16,
         /// The player.
         client: SocketAddr,
+        /// The address of ours that it speaks to. Older processes say nothing of it, nor does one that has one only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        local: Option<Local>,
         /// Where it leads.
         backend: SocketAddr,
         /// How much it is worth.
@@ -206,8 +209,8 @@ impl Taken {
             Item::Https => self.hosts[1] = Some(TcpListener::from(descriptor)),
             Item::Stream { port } => drop(self.inherited.streams.insert(port, TcpListener::from(descriptor))),
             Item::Datagram { port } => drop(self.inherited.datagrams.insert(port, UdpSocket::from(descriptor))),
-            Item::Session { port, client, backend, rank } => {
-                let session = Carried { number: 0, client, backend, rank, socket: Arc::new(descriptor) };
+            Item::Session { port, client, local, backend, rank } => {
+                let session = Carried { number: 0, client, local, backend, rank, socket: Arc::new(descriptor) };
                 self.inherited.sessions.entry(port).or_default().push(session);
             }
         }
@@ -228,7 +231,9 @@ mod tests {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let client = SocketAddr::from(([10, 0, 0, 1], number));
             let backend = socket.local_addr().unwrap();
-            items.push((Item::Session { port: 7, client, backend, rank: Rank::Answered }, Arc::new(socket)));
+            let local = Some(Local { address: [10, 0, 0, 2].into(), interface: 0 });
+            let item = Item::Session { port: 7, client, local, backend, rank: Rank::Answered };
+            items.push((item, Arc::new(socket)));
         }
         let gift = Gift { items, set: Set::default() };
         let giving = std::thread::spawn(move || {
@@ -241,9 +246,18 @@ mod tests {
         let sessions = &taken.inherited.sessions[&7];
         assert_eq!(sessions.len(), 500);
         for session in sessions {
+            assert_eq!(session.local.unwrap().address, std::net::IpAddr::from([10, 0, 0, 2]));
             let socket = UdpSocket::from(session.socket.try_clone().unwrap());
             assert_eq!(socket.local_addr().unwrap(), session.backend, "descriptors and their names are mixed up");
         }
+    }
+
+    #[test]
+    fn a_session_of_an_older_process_has_no_known_address_of_ours_and_reads_as_before() {
+        let text = r#"{"session":{"port":7,"client":"10.0.0.1:5","backend":"127.0.0.1:6","rank":"spoken"}}"#;
+        let item: Item = serde_json::from_str(text).unwrap();
+        assert!(matches!(item, Item::Session { port: 7, local: None, rank: Rank::Spoken, .. }), "{item:?}");
+        assert_eq!(serde_json::to_string(&item).unwrap(), text);
     }
 
     #[test]

@@ -151,9 +151,9 @@ impl Life {
             ports.insert(number, port);
             items.push((Item::Datagram { port }, socket.clone()));
         }
-        for Carried { number, client, backend, rank, socket } in sessions {
+        for Carried { number, client, local, backend, rank, socket } in sessions {
             if let Some(port) = ports.get(&number).copied() {
-                items.push((Item::Session { port, client, backend, rank }, socket));
+                items.push((Item::Session { port, client, local, backend, rank }, socket));
             }
         }
         Ok(Gift { items, set: self.control.set().clone() })

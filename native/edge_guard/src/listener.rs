@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol as Transport, SockAddr, SockRef, Socket, TcpKeepa
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+use crate::datagram;
 use crate::live::Live;
 use crate::metrics::Refusal;
 use crate::worker::{Worker, Workers};
@@ -47,6 +48,9 @@ pub fn bind_datagram(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Transport::UDP))?;
     take_both_families(&socket, address)?;
     make_room(&socket);
+    if datagram::is_everywhere(address.ip()) {
+        datagram::ask(&socket);
+    }
     socket.bind(&SockAddr::from(address))?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())

@@ -5,6 +5,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
+use super::local::{self, Control, Local};
+
 /// How many datagrams one call moves at most.
 pub const BATCH: usize = 64;
 
@@ -15,6 +17,8 @@ const LARGEST: usize = 65_536;
 pub struct Batch {
     bytes: Box<[u8]>,
     names: Box<[libc::sockaddr_storage; BATCH]>,
+    controls: Box<[Control; BATCH]>,
+    locals: [Option<Local>; BATCH],
     lengths: [usize; BATCH],
     iovecs: Box<[libc::iovec; BATCH]>,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -22,6 +26,17 @@ pub struct Batch {
 
 // SAFETY: the pointers in it lead into its own boxes, which move with it between threads and nowhere else.
 unsafe impl Send for Batch {}
+
+/// What the system is to tell of datagrams beside their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// Whom each came from.
+    Sender,
+    /// And which address of ours it came to.
+    SenderAndLocal,
+}
 
 /// What became of sending.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +55,10 @@ impl Batch {
         // SAFETY: all of these are plain data for which zeroes are valid.
         let (names, iovecs, messages) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
-        let mut batch = Self { bytes: vec![0; BATCH * LARGEST].into(), names, lengths: [0; BATCH], iovecs, messages };
+        let bytes = vec![0; BATCH * LARGEST].into();
+        let controls = Box::new([Control::new(); BATCH]);
+        let (locals, lengths) = ([None; BATCH], [0; BATCH]);
+        let mut batch = Self { bytes, names, controls, locals, lengths, iovecs, messages };
         for place in 0..BATCH {
             batch.iovecs[place].iov_base = batch.bytes[place * LARGEST..].as_mut_ptr().cast();
             let message = &mut batch.messages[place].msg_hdr;
@@ -51,21 +69,26 @@ impl Batch {
     }
 
     /// Receives into the places from `first` on, at most `most`; says how many came.
-    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, with_names: bool) -> io::Result<usize> {
+    pub fn receive(&mut self, fd: RawFd, first: usize, most: usize, told: Told) -> io::Result<usize> {
         let count = most.min(BATCH - first);
-        if count == 1 && !with_names {
+        if count == 1 && told == Told::Nothing {
             self.lengths[first] = self.receive_one(fd, first)?;
             return Ok(1);
         }
         for place in first..first + count {
             self.iovecs[place].iov_len = LARGEST;
             let message = &mut self.messages[place].msg_hdr;
-            if with_names {
-                message.msg_name = (&raw mut self.names[place]).cast();
-                message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            if told == Told::Nothing {
+                leave_bare(message);
+                continue;
+            }
+            message.msg_name = (&raw mut self.names[place]).cast();
+            message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            if told == Told::SenderAndLocal {
+                message.msg_control = self.controls[place].start();
+                message.msg_controllen = local::ROOM as _;
             } else {
-                message.msg_name = std::ptr::null_mut();
-                message.msg_namelen = 0;
+                leave_uncontrolled(message);
             }
         }
         let messages = &raw mut self.messages[first];
@@ -74,6 +97,9 @@ impl Batch {
         let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
         for place in first..first + came {
             self.lengths[place] = self.messages[place].msg_len as usize;
+            // SAFETY: the system has just filled it.
+            let local = || unsafe { local::read(&self.messages[place].msg_hdr) };
+            self.locals[place] = if told == Told::SenderAndLocal { local() } else { None };
         }
         Ok(came)
     }
@@ -89,12 +115,23 @@ impl Batch {
         read_address(&self.names[place])
     }
 
-    /// Addresses the datagram in a place.
-    pub fn address_to(&mut self, place: usize, client: SocketAddr) {
+    /// Which address of ours the datagram in a place came to, if that was to be told.
+    pub fn local(&self, place: usize) -> Option<Local> {
+        self.locals[place]
+    }
+
+    /// Addresses the datagram in a place, to go out from an address of ours if there are several to choose from.
+    pub fn address_to(&mut self, place: usize, client: SocketAddr, local: Option<Local>) {
         let length = write_address(&mut self.names[place], client);
         let message = &mut self.messages[place].msg_hdr;
         message.msg_name = (&raw mut self.names[place]).cast();
         message.msg_namelen = length;
+        if let Some(local) = local {
+            message.msg_controllen = local.write(&mut self.controls[place]) as _;
+            message.msg_control = self.controls[place].start();
+        } else {
+            leave_uncontrolled(message);
+        }
     }
 
     /// Sends the datagrams in these places, to where they are addressed or (`is_connected`) where the socket leads.
@@ -103,9 +140,7 @@ impl Batch {
         for place in places.clone() {
             self.iovecs[place].iov_len = self.lengths[place];
             if is_connected {
-                let message = &mut self.messages[place].msg_hdr;
-                message.msg_name = std::ptr::null_mut();
-                message.msg_namelen = 0;
+                leave_bare(&mut self.messages[place].msg_hdr);
             }
         }
         let mut sent = Sent::default();
@@ -160,6 +195,18 @@ impl Batch {
 pub fn is_echo(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+/// A message of nothing but bytes.
+fn leave_bare(message: &mut libc::msghdr) {
+    message.msg_name = std::ptr::null_mut();
+    message.msg_namelen = 0;
+    leave_uncontrolled(message);
+}
+
+fn leave_uncontrolled(message: &mut libc::msghdr) {
+    message.msg_control = std::ptr::null_mut();
+    message.msg_controllen = 0;
 }
 
 fn read_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
@@ -224,15 +271,37 @@ mod tests {
             from.send_to(text.as_bytes(), middle).unwrap();
         }
         let mut batch = Batch::new();
-        assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, true).unwrap(), 3);
+        assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, Told::Sender).unwrap(), 3);
         assert_eq!(batch.sender(2), Some(sender));
-        (0..3).for_each(|place| batch.address_to(place, receiver));
+        (0..3).for_each(|place| batch.address_to(place, receiver, None));
         let sent = batch.send(through.as_raw_fd(), 0..3, false);
         assert_eq!(sent, Sent { datagrams: 3, bytes: 8, dropped: 0 });
         let mut buffer = [0; 16];
         for text in ["one", "", "three"] {
             let (length, sender) = to.recv_from(&mut buffer).unwrap();
             assert_eq!((&buffer[..length], sender), (text.as_bytes(), middle));
+        }
+    }
+
+    #[test]
+    fn a_datagram_goes_out_from_the_address_that_it_is_told_and_tells_which_one_it_came_to() {
+        for bind in ["0.0.0.0:0", "[::]:0"] {
+            let through = UdpSocket::bind(bind).unwrap();
+            local::ask(&through);
+            let port = through.local_addr().unwrap().port();
+            let (player, address) = socket();
+            let mut batch = Batch::new();
+            for last in [2, 3] {
+                let to = SocketAddr::from(([127, 0, 0, last], port));
+                player.send_to(b"in", to).unwrap();
+                assert_eq!(batch.receive(through.as_raw_fd(), 0, BATCH, Told::SenderAndLocal).unwrap(), 1);
+                assert_eq!(batch.local(0), Some(Local { address: to.ip(), interface: 0 }));
+                let sender = batch.sender(0).unwrap();
+                assert_eq!((sender.ip().to_canonical(), sender.port()), (address.ip(), address.port()));
+                batch.address_to(0, sender, batch.local(0));
+                assert_eq!(batch.send(through.as_raw_fd(), 0..1, false).datagrams, 1);
+                assert_eq!(player.recv_from(&mut [0; 8]).unwrap(), (2, to));
+            }
         }
     }
 

@@ -3,6 +3,9 @@
 //! A session has a rank: it began, the process answered it, or the player spoke again after an answer. An address that
 //! only spoofs gets no further than the second, so the oldest of the lowest rank goes first, and a session whose
 //! player speaks is never put out for a new one while it is in use.
+//!
+//! Where a port has all addresses of the machine, a session is also of the one that the player speaks to. One of which
+//! that is not known (an older process did not ask) has the first one that the player speaks to.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
+use super::local::Local;
 use crate::address::source;
 
 /// How long a session of the highest rank counts as in use.
@@ -34,6 +38,8 @@ pub enum Rank {
 pub struct Session {
     /// The player.
     pub client: SocketAddr,
+    /// The address of ours that it speaks to, where a port has several.
+    pub local: Option<Local>,
     /// The place of its port in the thread.
     pub port: usize,
     /// Connected to the process.
@@ -59,7 +65,9 @@ impl Session {
 #[derive(Debug, Default)]
 pub struct Sessions {
     all: Slab<Session>,
+    // Without an address of ours, and with one: where ports have one each, nothing is looked up by more than before.
     by_client: HashMap<(usize, SocketAddr), usize>,
+    by_local: HashMap<(usize, SocketAddr, Local), usize>,
     of_address: HashMap<IpAddr, usize>,
     // By rank, in the order of their last use.
     lines: [Line; 3],
@@ -84,8 +92,23 @@ impl Sessions {
     }
 
     /// Whose a datagram of a player at a port is.
-    pub fn find(&self, port: usize, client: SocketAddr) -> Option<usize> {
-        self.by_client.get(&(port, client)).copied()
+    pub fn find(&mut self, port: usize, client: SocketAddr, local: Option<Local>) -> Option<usize> {
+        if let Some(place) = self.place_of(port, client, local) {
+            return Some(place);
+        }
+        let local = local?;
+        let place = self.by_client.remove(&(port, client))?;
+        self.all[place].local = Some(local);
+        self.by_local.insert((port, client, local), place);
+        Some(place)
+    }
+
+    /// Where the session of exactly these is.
+    pub fn place_of(&self, port: usize, client: SocketAddr, local: Option<Local>) -> Option<usize> {
+        match local {
+            Some(local) => self.by_local.get(&(port, client, local)).copied(),
+            None => self.by_client.get(&(port, client)).copied(),
+        }
     }
 
     /// The one in a place, if it is the use that is meant.
@@ -104,11 +127,19 @@ impl Sessions {
     }
 
     /// Begins one; says where.
-    pub fn insert(&mut self, port: usize, client: SocketAddr, socket: Arc<OwnedFd>, rank: Rank, now_ms: u64) -> usize {
+    pub fn insert(
+        &mut self,
+        port: usize,
+        (client, local): (SocketAddr, Option<Local>),
+        socket: Arc<OwnedFd>,
+        rank: Rank,
+        now_ms: u64,
+    ) -> usize {
         self.uses = self.uses.wrapping_add(1);
         let use_of_place = self.uses;
         let place = self.all.insert(Session {
             client,
+            local,
             port,
             socket,
             use_of_place,
@@ -118,7 +149,10 @@ impl Sessions {
             before: None,
             after: None,
         });
-        self.by_client.insert((port, client), place);
+        match local {
+            Some(local) => self.by_local.insert((port, client, local), place),
+            None => self.by_client.insert((port, client), place),
+        };
         *self.of_address.entry(source(client.ip())).or_default() += 1;
         self.line_up(place);
         place
@@ -145,7 +179,10 @@ impl Sessions {
     pub fn remove(&mut self, place: usize) -> Session {
         self.step_out(place);
         let session = self.all.remove(place);
-        self.by_client.remove(&(session.port, session.client));
+        match session.local {
+            Some(local) => self.by_local.remove(&(session.port, session.client, local)),
+            None => self.by_client.remove(&(session.port, session.client)),
+        };
         let address = source(session.client.ip());
         if let Some(count) = self.of_address.get_mut(&address) {
             *count -= 1;
@@ -213,7 +250,7 @@ mod tests {
     fn begin(sessions: &mut Sessions, last: u8, now_ms: u64) -> usize {
         let client = SocketAddr::from(([127, 0, 0, last], 1));
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
-        sessions.insert(0, client, socket, Rank::Begun, now_ms)
+        sessions.insert(0, (client, None), socket, Rank::Begun, now_ms)
     }
 
     #[test]
@@ -281,6 +318,19 @@ mod tests {
         sessions.remove(place);
         assert_eq!(begin(&mut sessions, 2, 0), place);
         assert!(sessions.get(place, first_use).is_none());
-        assert_eq!(sessions.find(0, SocketAddr::from(([127, 0, 0, 1], 1))), None);
+        assert_eq!(sessions.find(0, SocketAddr::from(([127, 0, 0, 1], 1)), None), None);
+    }
+
+    #[test]
+    fn a_session_of_no_known_address_of_ours_has_the_first_that_is_spoken_to() {
+        let mut sessions = Sessions::default();
+        let place = begin(&mut sessions, 1, 0);
+        let client = sessions.at(place).client;
+        let [one, other] = [1, 2].map(|last| Some(Local { address: IpAddr::from([10, 0, 0, last]), interface: 0 }));
+        assert_eq!(sessions.find(0, client, one), Some(place));
+        assert_eq!(sessions.at(place).local, one);
+        assert_eq!([other, None].map(|local| sessions.find(0, client, local)), [None, None]);
+        sessions.remove(place);
+        assert_eq!(sessions.find(0, client, one), None);
     }
 }

@@ -11,8 +11,9 @@ use std::time::Instant;
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::batch::{BATCH, Batch, Sent, is_echo};
+use super::batch::{BATCH, Batch, Sent, Told, is_echo};
 use super::epoll::{Epoll, Waker};
+use super::local::{self, Local};
 use super::sessions::{Rank, Sessions};
 use super::{Bounds, Carried, Order, Port};
 use crate::metrics::{Counters, Drop, End, Way};
@@ -35,6 +36,8 @@ struct Served {
     number: u64,
     socket: Arc<UdpSocket>,
     backend: Option<SocketAddr>,
+    /// It has all addresses of the machine.
+    is_everywhere: bool,
 }
 
 /// Everything of one thread.
@@ -117,23 +120,25 @@ impl Turns {
     fn there(&mut self, port: usize) {
         let Some(served) = self.ports.get(port) else { return };
         let (fd, backend) = (served.socket.as_raw_fd(), served.backend);
-        let Ok(count) = self.batch.receive(fd, 0, BATCH, true) else { return };
+        let told = if served.is_everywhere { Told::SenderAndLocal } else { Told::Sender };
+        let Ok(count) = self.batch.receive(fd, 0, BATCH, told) else { return };
         let mut place = 0;
         while place < count {
             let Some(client) = self.batch.sender(place) else {
                 place += 1;
                 continue;
             };
-            let session = match (self.sessions.find(port, client), backend) {
+            let local = self.batch.local(place);
+            let session = match (self.sessions.find(port, client, local), backend) {
                 (Some(session), _) => Ok(session),
-                (None, Some(backend)) => self.begin(port, client, backend),
+                (None, Some(backend)) => self.begin(port, (client, local), backend),
                 (None, None) => Err(Drop::NoBackend),
             };
             match session {
                 Ok(session) => {
                     // Several in a row of one player go by one call.
                     let mut end = place + 1;
-                    while end < count && self.batch.sender(end) == Some(client) {
+                    while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
                         end += 1;
                     }
                     let to = self.sessions.at(session).socket.as_raw_fd();
@@ -161,15 +166,16 @@ impl Turns {
             }
             let place = (token & 0x7fff_ffff) as usize;
             let Some(session) = self.sessions.get(place, (token >> 31) as u32) else { continue };
-            let (client, port, fd) = (session.client, session.port, session.socket.as_raw_fd());
+            let (client, local) = (session.client, session.local);
+            let (port, fd) = (session.port, session.socket.as_raw_fd());
             let most = if self.sessions.has_more(place, self.turn) { OF_ONE } else { 1 };
             if through.is_some_and(|through| through != port) || BATCH - filled < most {
                 self.flush(through, &mut filled);
             }
             through = Some(port);
-            match self.batch.receive(fd, filled, most, false) {
+            match self.batch.receive(fd, filled, most, Told::Nothing) {
                 Ok(count) => {
-                    (filled..filled + count).for_each(|at| self.batch.address_to(at, client));
+                    (filled..filled + count).for_each(|at| self.batch.address_to(at, client, local));
                     filled += count;
                     self.sessions.answered(place, self.now_ms);
                 }
@@ -196,8 +202,8 @@ impl Turns {
         }
     }
 
-    fn begin(&mut self, port: usize, client: SocketAddr, backend: SocketAddr) -> Result<usize, Drop> {
-        if self.sessions.of_address(client.ip()) >= self.bounds.sessions_per_address {
+    fn begin(&mut self, port: usize, player: (SocketAddr, Option<Local>), backend: SocketAddr) -> Result<usize, Drop> {
+        if self.sessions.of_address(player.0.ip()) >= self.bounds.sessions_per_address {
             return Err(Drop::Address);
         }
         if !self.may_begin_one() {
@@ -208,7 +214,7 @@ impl Turns {
             self.end(displaced, End::Displaced);
         }
         let socket = connected(backend).map_err(|_| Drop::Descriptors)?;
-        let place = self.sessions.insert(port, client, socket, Rank::Begun, self.now_ms);
+        let place = self.sessions.insert(port, player, socket, Rank::Begun, self.now_ms);
         if self.watch(place).is_err() {
             self.sessions.remove(place);
             return Err(Drop::Descriptors);
@@ -297,11 +303,21 @@ impl Turns {
 
     fn open(&mut self, port: Port, sessions: Vec<Carried>) {
         let Port { number, socket, backend } = port;
-        let place = self.ports.insert(Served { number, socket, backend });
+        let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
+        let is_everywhere = bound.is_some_and(local::is_everywhere);
+        if is_everywhere {
+            // It may come from a process that did not.
+            local::ask(&*socket);
+        }
+        let place = self.ports.insert(Served { number, socket, backend, is_everywhere });
         self.by_number.insert(number, place);
-        for Carried { client, backend: leads_to, rank, socket, .. } in sessions {
-            if Some(leads_to) == backend && self.sessions.len() < self.bounds.sessions {
-                let session = self.sessions.insert(place, client, socket, rank, self.now_ms);
+        for Carried { client, local, backend: leads_to, rank, socket, .. } in sessions {
+            // The socket may be another one, and no longer hear what is spoken to that address.
+            let is_heard = is_everywhere || local.is_none_or(|local| Some(local.address) == bound);
+            let player = (client, local.filter(|_| is_everywhere));
+            let is_new = self.sessions.place_of(place, player.0, player.1).is_none();
+            if Some(leads_to) == backend && is_heard && is_new && self.sessions.len() < self.bounds.sessions {
+                let session = self.sessions.insert(place, player, socket, rank, self.now_ms);
                 self.counters.sessions.one();
                 if self.watch(session).is_err() {
                     self.end(session, End::Route);
@@ -347,8 +363,9 @@ impl Turns {
         for (_, session) in self.sessions.iter() {
             let served = &self.ports[session.port];
             if let Some(backend) = served.backend {
-                let (client, rank, socket) = (session.client, session.rank(), session.socket.clone());
-                all.push(Carried { number: served.number, client, backend, rank, socket });
+                let (client, local) = (session.client, session.local);
+                let (rank, socket) = (session.rank(), session.socket.clone());
+                all.push(Carried { number: served.number, client, local, backend, rank, socket });
             }
         }
         all

@@ -15,7 +15,7 @@ use crate::servers::{ask_datagram, connect, echo, is_closed, speak, tcp_echo, ud
 use crate::wire::OutcomeKind;
 
 /// A process that was replaced; it ends with the test.
-struct Older(std::process::Child);
+pub struct Older(std::process::Child);
 
 impl Older {
     fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
@@ -36,7 +36,7 @@ impl Drop for Older {
 }
 
 /// A newer process in the place of the older one, which goes on as a child of its own.
-fn replace(guard: &mut Guard) -> Older {
+pub fn replace(guard: &mut Guard) -> Older {
     let newer = guard.another(&["--replace"]);
     let older = Older(std::mem::replace(&mut guard.child, newer));
     guard.wait_until_ready();

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod datagrams;
+mod everywhere;
 mod guard;
 mod handover;
 mod hosts;
