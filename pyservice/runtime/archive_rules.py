@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, Protocol
 
-LINKS_MAX: Final = 100_000
 STEPS_MAX: Final = 5_000_000
 """Words of links that are followed."""
-PATH_MAX_BYTES: Final = 4096
+NAME_MAX_BYTES: Final = 255
+"""As file systems have it, of each name in a path."""
+PATH_MAX_BYTES: Final = 3_072
+"""Linux takes 4,095, and the folder that it is unpacked into stands before it."""
+LINK_MAX_BYTES: Final = 4_095
+"""Of what a link leads to."""
 DEPTH_MAX: Final = 256
 """Folders in folders."""
 FILES: Final = frozenset(b"\x0007")
@@ -66,17 +70,16 @@ class FolderRules:
         if kind == HARD_LINK and self._inside(told, link) in self._links:
             raise BadArchive(told, "not-allowed", "is another name of a link")
         if kind == SYMBOLIC_LINK:
-            if link.startswith(b"/") or not link or len(link) > PATH_MAX_BYTES:
+            _refuse_link(told, link)
+            if link.startswith(b"/") or not link:
                 raise BadArchive(told, "not-allowed", "is a link out of the archive")
             self._links[path] = tuple(link.split(b"/"))
-            if len(self._links) > LINKS_MAX:
-                raise BadArchive("", "too-many", f"must have at most {LINKS_MAX} links")
 
     def _inside(self, told: str, name: bytes) -> tuple[bytes, ...]:
         """The words of a path that stays inside and goes through no link."""
-        if name.startswith(b"/") or len(name) > PATH_MAX_BYTES:
-            raise BadArchive(told, "not-allowed", "has no relative path, or too long a one")
-        words = tuple(word for word in name.split(b"/") if word not in (b"", b"."))
+        if name.startswith(b"/"):
+            raise BadArchive(told, "not-allowed", "has no relative path")
+        words = tuple(words_of(name))
         _refuse_path(told, words)
         for length in range(1, len(words)):
             if words[:length] in self._links:
@@ -123,11 +126,11 @@ class RootRules:
         kinds = (HARD_LINK, SYMBOLIC_LINK, FOLDER)
         if kind not in FILES and kind not in kinds and kind not in DEVICES:
             raise BadArchive(told, "not-allowed", "is neither file, folder, link nor device")
-        if max(len(name), len(link)) > PATH_MAX_BYTES:
-            raise BadArchive(told, "not-allowed", "has too long a path")
-        _refuse_path(told, name.split(b"/"))
+        _refuse_path(told, words_of(name))
         if kind == HARD_LINK:
-            _refuse_path(told, link.split(b"/"))
+            _refuse_path(told, words_of(link))
+        elif kind == SYMBOLIC_LINK:
+            _refuse_link(told, link)
         if kind in (HARD_LINK, SYMBOLIC_LINK) and not link:
             raise BadArchive(told, "not-allowed", "is a link to nothing")
 
@@ -136,11 +139,34 @@ class RootRules:
         yield from ()
 
 
+def words_of(path: bytes) -> list[bytes]:
+    """Those that mean something."""
+    return [word for word in path.split(b"/") if word not in (b"", b".")]
+
+
 def _refuse_path(told: str, words: Collection[bytes]) -> None:
     if b".." in words:
         raise BadArchive(told, "not-allowed", "has .. in its path")
     if len(words) > DEPTH_MAX:
         raise BadArchive(told, "not-allowed", "is too deep in folders")
+    # Or it would be found out on a node, by who starts it.
+    lengths = [len(word) for word in words]
+    if max(lengths, default=0) > NAME_MAX_BYTES:
+        reason = f"has a name in its path that is longer than {NAME_MAX_BYTES} bytes"
+        raise BadArchive(told, "too-long", reason)
+    if sum(lengths) + len(lengths) - 1 > PATH_MAX_BYTES:
+        reason = f"has a path that is longer than {PATH_MAX_BYTES} bytes"
+        raise BadArchive(told, "too-long", reason)
+    if any(b"\0" in word for word in words):
+        raise BadArchive(told, "invalid", "has a NUL in its path")
+
+
+def _refuse_link(told: str, link: bytes) -> None:
+    if len(link) > LINK_MAX_BYTES:
+        reason = f"leads to a path that is longer than {LINK_MAX_BYTES} bytes"
+        raise BadArchive(told, "too-long", reason)
+    if b"\0" in link:
+        raise BadArchive(told, "invalid", "leads to a path with a NUL")
 
 
 def _told(name: bytes) -> str:

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRules, Rules
+from pyservice.runtime.archive_rules import (
+    FILES,
+    FOLDER,
+    BadArchive,
+    FolderRules,
+    RootRules,
+    Rules,
+)
 from pyservice.runtime.decompression import BadCompression, unpacker
-from pyservice.runtime.unpacked_sizes import Allowance, PackedLayers
+from pyservice.runtime.unpacked_sizes import Allowance, Folders, PackedLayers
 
-ENTRIES_MAX: Final = 1_000_000
 _META_MAX_BYTES: Final = 64 << 10
 NAMES_MAX: Final = 10_000
 _SMALL_FILES_MAX: Final = 64
@@ -49,6 +55,9 @@ class Archive:
         self._unpack = unpacker(compression) if compression != "none" else None
         self._walk = _Walk(allowance, rules or FolderRules(), small, layers)
         self._layers = layers
+        if layers is not None:
+            counted = layers.allowance
+            layers.walk_with(lambda: _Walk(counted, RootRules(), None, None))
 
     def feed(self, content: bytes) -> Iterator[None]:
         """The next bytes of the file."""
@@ -150,7 +159,8 @@ class _Walk:
         self._small = small
         self._layers = layers
         self._allowance = allowance
-        self._entries = 0
+        self._folders = Folders()
+        self._has_entries = False
         self._buffer = bytearray()
         self._skip = 0
         self._meta: tuple[int, int] | None = None
@@ -203,7 +213,7 @@ class _Walk:
 
     def finish(self) -> Iterator[None]:
         """There have to be entries, and all of the last one."""
-        if not self._entries:
+        if not self._has_entries:
             raise _broken("is not a tar with something in it")
         if self._skip or self._meta is not None or (self._buffer and self._zero_blocks < 2):
             raise _broken("is cut off: its last entry is not whole")
@@ -230,10 +240,9 @@ class _Walk:
         link = override.get("linkpath") or block[157:257].split(b"\0")[0]
         if kind not in FILES:
             size = 0
-        self._entries += 1
-        if self._entries > ENTRIES_MAX:
-            raise BadArchive("", "too-many", f"must have at most {ENTRIES_MAX} entries")
+        self._has_entries = True
         self._rules.entry(kind, name, link)
+        self._allowance.take_entry(self._folders.made_by(kind, name), size)
         if self._small is not None:
             self._small.begins(kind, name, size)
         if self._layers is not None:

@@ -20,6 +20,7 @@ from typing import IO, Final
 
 from pyservice.runtime.archive_rules import DEPTH_MAX, STEPS_MAX, BadArchive
 from pyservice.runtime.manifests import IDS_MAX
+from pyservice.runtime.unpacked_sizes import DISK_BLOCK_BYTES, ENTRIES_MAX, too_many
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
@@ -35,7 +36,7 @@ class RootFolder:
 
     def __init__(self, root: Path, owner: int | None, written: Callable[[int], None]) -> None:
         """`owner`: user and group of the machine that the image's root is; None: all is ours, as we may not give it
-        away. `written` hears how many bytes were.
+        away. `written` hears how many bytes were, and of a block with each entry.
         """
         self._root = str(root)
         self._owner = owner
@@ -43,6 +44,8 @@ class RootFolder:
         self._of_layer = {self._root}
         """What this layer brought, and all folders above."""
         self._steps = 0
+        self._folders_made = 0
+        """Which are no entries. Behind links there are more than their paths tell."""
         self._own(self._root, 0, 0)
 
     def next_layer(self) -> None:
@@ -63,6 +66,7 @@ class RootFolder:
             self._take_away(above, name)
             return
         place = self._place(entry, above, name)
+        self._written(DISK_BLOCK_BYTES)
         if entry.isdir():
             self._make_folder(place)
         elif entry.issym():
@@ -139,6 +143,10 @@ class RootFolder:
             place = f"{place}/{word}"
             if not os.path.isdir(place):
                 self._clear(place)
+                self._written(DISK_BLOCK_BYTES)
+                self._folders_made += 1
+                if self._folders_made > ENTRIES_MAX:
+                    raise too_many()
                 os.mkdir(place, _FOLDER_MODE)
                 self._own(place, 0, 0)
 

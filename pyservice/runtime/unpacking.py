@@ -5,13 +5,15 @@ hostile.
 In the folder comes to be `root`, and of an image or a bundle `program.json`: what is run in it. Every byte goes through
 the rules of `archive_rules` before anything of it is written, nothing is written through a link that leads out, and
 files lose whatever bits they had that give rights. Ends with 0 and the SHA-256 of what it read, with 1 and a sentence,
-or with 28 (ENOSPC) when the disk came down to its reserve.
+or with 28 (ENOSPC) when the disk came down to its reserve. What the system says is told without a path: a developer
+reads it, and where builds are is ours to know.
 """
 
 from __future__ import annotations
 
 import collections
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -35,13 +37,15 @@ from pyservice.runtime.decompression import (
 from pyservice.runtime.layers import RootFolder
 from pyservice.runtime.manifests import CONFIG_JSON, BadManifest, Program, bundle_config, image
 from pyservice.runtime.manifests import MAX_BYTES as MANIFEST_MAX_BYTES
-from pyservice.runtime.unpacked_sizes import Allowance
+from pyservice.runtime.unpacked_sizes import DISK_BLOCK_BYTES, Allowance
 
 NO_SPACE_STATUS: Final = errno.ENOSPC
 NICE: Final = 10
 _ROOTFS: Final = "rootfs"
 _PIECE_BYTES: Final = 1 << 20
 _LOOK_EVERY_BYTES: Final = 16 << 20
+_LOOK_EVERY: Final = 64
+"""Pieces and entries: a small disk has few inodes to spare."""
 
 
 class _Checked:
@@ -102,25 +106,27 @@ class _Upload(NamedTuple):
 
 
 class Room:
-    """What is left on a disk, of which some stays for others."""
+    """What is left on a disk, of which some stays for others: of its space and of its inodes."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
-        self._folder = folder
-        self._reserve_bytes = reserve_bytes
-        self._unlooked = 0
+        # Not above: it imports what imports us.
+        from pyservice.runtime.ended_runs import is_short
 
-    def written(self, more: int) -> None:
-        """Raises OSError."""
-        self._unlooked += more
-        if self._unlooked >= _LOOK_EVERY_BYTES:
-            self._unlooked = 0
+        self._is_short = functools.partial(is_short, folder, reserve_bytes)
+        self._unlooked_bytes = self._unlooked = 0
+
+    def written(self, more_bytes: int) -> None:
+        """A piece of a file, or an entry, which is a block. Raises OSError."""
+        self._unlooked_bytes += more_bytes
+        self._unlooked += 1
+        if self._unlooked_bytes >= _LOOK_EVERY_BYTES or self._unlooked >= _LOOK_EVERY:
+            self._unlooked_bytes = self._unlooked = 0
             self.refuse_without()
 
     def refuse_without(self) -> None:
         """Raises OSError."""
-        found = os.statvfs(self._folder)
-        if found.f_bavail * found.f_frsize < self._reserve_bytes:
-            raise OSError(errno.ENOSPC, "the disk came down to its reserve", self._folder)
+        if self._is_short():
+            raise OSError(errno.ENOSPC, "the disk came down to its reserve of space or inodes")
 
 
 class _Folder:
@@ -139,6 +145,7 @@ class _Folder:
             return
         self._make(os.path.dirname(place))
         # The last of several of one name is the one that counts.
+        self._room.written(DISK_BLOCK_BYTES)
         if os.path.lexists(place):
             if os.path.isdir(place):
                 raise BadArchive(entry.name, "not-unique", "is a folder and a file")
@@ -171,6 +178,7 @@ class _Folder:
         if place in self._folders:
             return
         self._make(os.path.dirname(place))
+        self._room.written(DISK_BLOCK_BYTES)
         try:
             os.mkdir(place, 0o755)
         except FileExistsError:
@@ -309,7 +317,7 @@ def main() -> int:
         print(f"{error.entry!r} {error.reason}" if error.entry else error.reason, file=sys.stderr)
         return 1
     except OSError as error:
-        print(error, file=sys.stderr)
+        print(error.strerror or "it cannot be unpacked here", file=sys.stderr)
         return NO_SPACE_STATUS if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     return 0
 

@@ -1,0 +1,249 @@
+"""Small builds of very many folders, links and empty files: each takes a block and an inode of the disk, so each counts
+in what a build may unpack to and in what stays for others (decisions 6.5).
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final
+
+import pytest
+
+from pyservice.runtime import layers as layers_module
+from pyservice.runtime.archive_rules import BadArchive, RootRules
+from pyservice.runtime.archives import Archive
+from pyservice.runtime.ended_runs import INODES_FREE, is_short
+from pyservice.runtime.unpacked_sizes import (
+    DISK_BLOCK_BYTES,
+    ENTRIES_MAX,
+    Allowance,
+    PackedLayers,
+)
+from pyservice.runtime.unpacking import unpack
+from tests.control.files import entry, gzipped, tar
+from tests.programs.images import file, layer, link, saved
+from tests.runtime.test_archives import judge, refusal
+from tests.runtime.unpacked import unpacked
+
+LINK, HARD, FOLDER, FILE = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.REGTYPE
+END: Final = bytes(1024)
+CONFIG: Final = b'{"process": {"args": ["/run"]}, "root": {"path": "rootfs"}}'
+MANY: Final = 1_200
+
+
+def same(count: int) -> bytes:
+    """A tar of so many entries."""
+    return entry("usr/", FOLDER).tobuf() * count + END
+
+
+def deep(count: int) -> bytes:
+    """Files, each in 250 folders that nobody else is in, none of which is an entry."""
+    return tar({f"{number}/{'d/' * 249}f": b"" for number in range(count)})
+
+
+# How many -----------------------------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_entries_are_taken_and_no_more() -> None:
+    assert ENTRIES_MAX == 100_000
+    allowance = Allowance(0)
+    allowance.take_entry(ENTRIES_MAX - 2, 0)
+    list(Archive("none", allowance).feed(same(1)))
+    with pytest.raises(BadArchive) as caught:
+        list(Archive("none", allowance).feed(same(1)))
+    refused = caught.value
+    assert (refused.word, refused.entry) == ("too-many", "")
+    assert "must have at most 100000 files, folders and links" in refused.reason
+
+
+def test_an_image_of_an_ordinary_distribution_is_taken() -> None:
+    judge(saved(same(20_000), gzipped(same(40_000))), is_image=True)
+
+
+def test_layers_of_an_image_are_counted_together() -> None:
+    half = gzipped(deep(200))
+    judge(saved(half), is_image=True)
+    refused = refusal(saved(half, half), is_image=True)
+    assert (refused.word, refused.entry) == ("too-many", "")
+    assert "layers of an image together" in refused.reason
+
+
+def test_folders_that_only_stand_in_paths_are_counted_once() -> None:
+    judge(deep(390))
+    judge(deep(390).removesuffix(END) + deep(390))
+    assert refusal(deep(410)).word == "too-many"
+    assert refusal(saved(deep(410)), is_image=True).word == "too-many"
+
+
+@pytest.mark.parametrize("kind", ["archive", "oci_bundle", "docker_image"])
+def test_where_it_is_unpacked_too_many_are_refused_too(tmp_path: Path, kind: str) -> None:
+    content = saved(deep(410)) if kind == "docker_image" else deep(410)
+    with pytest.raises(BadArchive) as caught:
+        unpacked(tmp_path, content, kind)
+    assert (caught.value.word, caught.value.entry) == ("too-many", "")
+    made = sum(len(folders) + len(files) for _, folders, files in os.walk(tmp_path))
+    assert made < 10, "and nothing of them is made"
+
+
+def test_folders_that_come_to_be_behind_links_are_counted_when_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two entries make 200 folders."""
+    monkeypatch.setattr(layers_module, "ENTRIES_MAX", 1_000)
+
+    def content(count: int) -> bytes:
+        pairs = ((link(f"l{n}", f"{n}/" + "d/" * 199), file(f"l{n}/f")) for n in range(count))
+        return saved(layer(*(one for pair in pairs for one in pair)))
+
+    unpacked(tmp_path / "few", content(4))
+    with pytest.raises(BadArchive) as caught:
+        unpacked(tmp_path / "many", content(6))
+    assert caught.value.word == "too-many"
+
+
+# How large ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FOLDER, LINK, HARD, FILE])
+@pytest.mark.parametrize("is_image", [False, True])
+def test_what_has_no_content_counts_as_a_block_in_what_a_build_unpacks_to(
+    kind: bytes, is_image: bool
+) -> None:
+    entries = [entry(f"e{number}", kind, "x") for number in range(100)]
+    content = tar({}, entries)
+    for blocks, is_taken in ((140, True), (99, False)):
+        allowance = Allowance(len(content))
+        allowance.max_bytes = blocks * DISK_BLOCK_BYTES
+        if is_image:
+            layers = PackedLayers(allowance)
+            archive = Archive("none", Allowance(1), layers=layers)
+        else:
+            archive = Archive("none", allowance, rules=RootRules())
+        fed = tar({"layer.tar": content}) if is_image else content
+        if is_taken:
+            list(archive.feed(fed))
+            list(archive.finish())
+        else:
+            with pytest.raises(BadArchive) as caught:
+                list(archive.feed(fed))
+            assert caught.value.word == "too-high"
+
+
+def test_what_is_large_is_not_counted_twice() -> None:
+    content = tar({f"f{number}": bytes(64 << 10) for number in range(16)})
+    allowance = Allowance(len(content))
+    allowance.max_bytes = len(content)
+    list(Archive("none", allowance).feed(content))
+
+
+# What stays for others ----------------------------------------------------------------------------
+
+
+def of_kind(kind: str, entry_kind: bytes, count: int) -> bytes:
+    """A build of so many entries without content."""
+    inside = "rootfs/" if kind == "oci_bundle" else ""
+    target = "config.json" if entry_kind == HARD else "x"
+    if entry_kind == HARD and inside:
+        target = f"{inside}0"
+    entries = [entry(f"{inside}{number}", entry_kind, target) for number in range(1, count)]
+    files = {"config.json": CONFIG, f"{inside}0": b""}
+    content = tar(files, entries)
+    return saved(content) if kind == "docker_image" else content
+
+
+class Disk:
+    """What the file system says of itself: each entry takes a block and an inode."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blocks_free = 1 << 30
+        self.inodes_free = 1 << 30
+        self.inodes = 1 << 30
+
+    def made(self) -> int:
+        return sum(len(folders) + len(files) for _, folders, files in os.walk(self.folder / "root"))
+
+    def __call__(self, _: object) -> SimpleNamespace:
+        made = self.made()
+        return SimpleNamespace(
+            f_bavail=self.blocks_free - made,
+            f_frsize=4_096,
+            f_files=self.inodes,
+            f_favail=self.inodes_free - made if self.inodes else 0,
+        )
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk(tmp_path)
+    monkeypatch.setattr(os, "statvfs", made)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["archive", "oci_bundle", "docker_image"])
+@pytest.mark.parametrize("entry_kind", [FOLDER, LINK, HARD, FILE])
+@pytest.mark.parametrize("short", ["blocks", "inodes"])
+def test_what_has_no_content_does_not_eat_up_what_stays_for_others(
+    tmp_path: Path, disk: Disk, kind: str, entry_kind: bytes, short: str
+) -> None:
+    reserve_blocks = 1_000
+    if short == "blocks":
+        disk.blocks_free = reserve_blocks + MANY // 2
+    else:
+        disk.inodes_free = INODES_FREE + MANY // 2
+    content = of_kind(kind, entry_kind, MANY)
+    with pytest.raises(OSError, match="reserve of space or inodes") as caught:
+        unpacked(tmp_path, content, kind, reserve_bytes=reserve_blocks * 4_096)
+    assert caught.value.errno == errno.ENOSPC
+    assert MANY // 2 <= disk.made() <= MANY // 2 + 100
+    # One meaning of short, for logs and for builds.
+    assert is_short(tmp_path, reserve_blocks * 4_096)
+
+
+@pytest.mark.parametrize("kind", ["archive", "docker_image"])
+def test_folders_that_only_stand_in_paths_ask_for_room_too(
+    tmp_path: Path, disk: Disk, kind: str
+) -> None:
+    disk.inodes_free = INODES_FREE + 600
+    content = saved(deep(8)) if kind == "docker_image" else deep(8)
+    with pytest.raises(OSError, match="reserve"):
+        unpacked(tmp_path, content, kind)
+    assert disk.made() <= 700
+
+
+def test_a_file_system_that_does_not_count_inodes_is_not_short_of_them(
+    tmp_path: Path, disk: Disk
+) -> None:
+    disk.inodes = 0
+    root = unpacked(tmp_path, of_kind("archive", FOLDER, MANY), "archive")
+    assert len(list(root.iterdir())) == MANY + 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4,000 inodes, of which a twentieth stays."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a small file system")
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    options = "size=8m,nr_inodes=4000,mode=755"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(mounted)], check=True)
+    yield mounted
+    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+def test_inodes_of_a_small_disk_are_not_used_up(small_disk: Path) -> None:
+    content = gzipped(of_kind("archive", FOLDER, 5_000))
+    assert len(content) < 40_000
+    (small_disk / "root").mkdir()
+    with pytest.raises(OSError, match="reserve of space or inodes") as caught:
+        unpack(io.BytesIO(content), small_disk, "archive", "gzip", len(content))
+    assert caught.value.errno == errno.ENOSPC
+    assert 100 <= os.statvfs(small_disk).f_favail <= 200

@@ -1,0 +1,112 @@
+"""Names that no file system takes: refused where a build is judged. What the machine says of the rest does not tell
+where it is (decisions 6.5).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime.archive_rules import PATH_MAX_BYTES, BadArchive, RootRules
+from pyservice.runtime.archives import Archive
+from pyservice.runtime.unpacked_sizes import Allowance
+from tests.control.files import entry, gzipped, packed, tar
+from tests.programs.images import file, layer, link, saved
+from tests.runtime.test_archives import judge, refusal
+from tests.runtime.test_unpacking import MANIFEST
+from tests.runtime.unpacked import unpacked
+
+LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+NAME = "n" * 256
+UMLAUTS = "ä" * 128
+PATH = "/".join(["p" * 200] * 16)
+"""Each of its names is short enough."""
+
+
+def with_nul() -> bytes:
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"path": "a\0b"}
+    return info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
+LONG = {
+    "a file": (tar({NAME: b"x"}), "too-long", "longer than 255 bytes"),
+    "a name in bytes": (tar({UMLAUTS: b"x"}), "too-long", "longer than 255 bytes"),
+    "a folder": (tar({}, [entry(f"{NAME}/", FOLDER)]), "too-long", "longer than 255 bytes"),
+    "a folder above": (tar({f"a/{NAME}/b": b"x"}), "too-long", "longer than 255 bytes"),
+    "a link": (tar({}, [entry(f"a/{NAME}", LINK, "b")]), "too-long", "longer than 255 bytes"),
+    "another name": (tar({"b": b""}, [entry(NAME, HARD, "b")]), "too-long", "longer than 255"),
+    "a path": (tar({PATH: b"x"}), "too-long", "longer than 3072 bytes"),
+    "a link's target": (tar({}, [entry("a", LINK, "b/" * 2_048)]), "too-long", "than 4095 bytes"),
+    "a NUL": (with_nul(), "invalid", "has a NUL"),
+}
+
+
+def in_root(content: bytes) -> None:
+    archive = Archive("none", Allowance(len(content)), rules=RootRules())
+    list(archive.feed(content))
+    list(archive.finish())
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_name_that_no_file_system_takes_is_refused_where_a_build_is_judged(name: str) -> None:
+    content, word, words = LONG[name]
+    with pytest.raises(BadArchive) as of_bundle:
+        in_root(content)
+    images = (saved(content), saved(gzipped(content)), saved(layer(file("a")), content))
+    of_images = [refusal(image, is_image=True) for image in images]
+    for refused in (refusal(content), of_bundle.value, *of_images):
+        assert refused.word == word
+        assert words in refused.reason
+        assert refused.entry
+        assert len(refused.entry) <= 256
+
+
+def test_names_as_long_as_file_systems_take_are_unpacked(tmp_path: Path) -> None:
+    path = "/".join(["p" * 255] * 12)
+    assert len(path) + 1 == PATH_MAX_BYTES, "one more is no name"
+    content = tar({"server.json": MANIFEST, path: b"x"}, [entry("l", LINK, "x" * 255)])
+    judge(content)
+    in_root(content)
+    judge(saved(content), is_image=True)
+    deep_place = tmp_path / "d"
+    assert (unpacked(deep_place, content, "archive") / path).read_text() == "x"
+    assert (unpacked(tmp_path / "i", saved(content)) / path).read_text() == "x"
+
+
+def test_a_file_of_an_image_that_is_no_layer_has_no_names() -> None:
+    files = {"a": b"n" * 5_000, "b": b"{}", "c": tar({"x": b"y"})[:700], "d": bytes(4_096)}
+    judge(tar({**files, "e": packed(b"no tar" * 900, "zstd")}), step=7, is_image=True)
+
+
+def test_what_the_machine_says_tells_nothing_of_where_it_is(tmp_path: Path) -> None:
+    """Behind a link a name comes to be of which no path says that it is too long."""
+    content = saved(layer(link("a", "x" * 300), file("a/b", b"x")))
+    (tmp_path / "root").mkdir()
+    words = [str(tmp_path), "docker_image", "none", str(len(content)), "0"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pyservice.runtime.unpacking", *words],
+        input=content,
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (1, b"File name too long\n")
+    with pytest.raises(OSError, match="File name too long"):
+        unpacked(tmp_path / "again", content)
+
+
+def test_a_full_disk_is_told_without_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    words = [str(tmp_path), "archive", "none", "10240", str(1 << 60)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pyservice.runtime.unpacking", *words],
+        input=tar(),
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 28
+    assert ended.stderr == b"the disk came down to its reserve of space or inodes\n"
