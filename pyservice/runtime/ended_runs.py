@@ -27,8 +27,6 @@ FOLDERS_MAX: Final = 20_000
 beside the log.
 """
 
-INODES_FREE: Final = 50_000
-"""With fewer left on the file system it is short, where a twentieth of all is not less."""
 
 _AT_ONCE: Final = 64
 
@@ -111,11 +109,3 @@ def _remove(path: Path) -> None:
         else:
             os.unlink(entry.path)
     remove_tree(path)
-
-
-def is_short(folder: Path, reserve_bytes: int) -> bool:
-    """Whether the file system has less space free than the reserve, or few inodes. Raises OSError."""
-    about = os.statvfs(folder)
-    # Some file systems do not count inodes, and say that there are none.
-    inodes = min(INODES_FREE, about.f_files // 20)
-    return about.f_bavail * about.f_frsize < reserve_bytes or about.f_favail < inodes

@@ -34,6 +34,7 @@ from pyservice.runtime.decompression import (
     compression_of,
     unpacker,
 )
+from pyservice.runtime.disk import is_short
 from pyservice.runtime.layers import RootFolder
 from pyservice.runtime.manifests import CONFIG_JSON, BadManifest, Program, bundle_config, image
 from pyservice.runtime.manifests import MAX_BYTES as MANIFEST_MAX_BYTES
@@ -109,9 +110,6 @@ class Room:
     """What is left on a disk, of which some stays for others: of its space and of its inodes."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
-        # Not above: it imports what imports us.
-        from pyservice.runtime.ended_runs import is_short
-
         self._is_short = functools.partial(is_short, folder, reserve_bytes)
         self._unlooked_bytes = self._unlooked = 0
 

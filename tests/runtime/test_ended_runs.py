@@ -14,7 +14,8 @@ import pytest
 
 from pyservice.app.runtime import KEEPER
 from pyservice.runtime import ended_runs
-from pyservice.runtime.ended_runs import EndedRuns, is_short
+from pyservice.runtime.disk import is_short
+from pyservice.runtime.ended_runs import EndedRuns
 from pyservice.runtime.keeper import Folder, Spec
 from pyservice.runtime.orders import Order
 from pyservice.runtime.process import TOLD

@@ -19,7 +19,7 @@ import pytest
 from pyservice.runtime import layers as layers_module
 from pyservice.runtime.archive_rules import BadArchive, RootRules
 from pyservice.runtime.archives import Archive
-from pyservice.runtime.ended_runs import INODES_FREE, is_short
+from pyservice.runtime.disk import INODES_FREE, is_short
 from pyservice.runtime.unpacked_sizes import (
     DISK_BLOCK_BYTES,
     ENTRIES_MAX,
