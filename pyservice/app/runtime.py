@@ -20,8 +20,8 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
 from pyservice.runtime.builds import Builds
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.ended_runs import is_short
-from pyservice.runtime.isolations import choose, choose_containers, unkept
+from pyservice.runtime.disk import is_short
+from pyservice.runtime.isolations import choose, choose_containers, has_to_pass, let_pass, unkept
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.orders import Resources
 from pyservice.runtime.process import Node
@@ -38,11 +38,11 @@ SYSTEM_PATHS: Final = tuple(
     for path in (
         *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
         *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
-        *("/etc/ca-certificates", "/etc/ssl"),
+        *("/etc/ca-certificates", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf"),
         *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
     )
 )
-"""What every program may need, and what has no secret in it."""
+"""What every program may need, and what has no secret in it: keys of certificates are beside these."""
 
 _END_S: Final = 40.0
 """Game servers have 30 s to end."""
@@ -92,10 +92,14 @@ class Runtime:
     async def start(self) -> None:
         """Finds what runs. Raises OSError, KeeperFailed."""
         settings = self._settings
-        folder = settings.data_dir.resolve() / "servers"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        data_dir = settings.data_dir.resolve()
+        folder, builds = data_dir / "servers", data_dir / "builds"
+        for made in (folder, builds):
+            made.mkdir(mode=0o700, exist_ok=True)
         shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
         isolation = await choose(settings.runtime.isolation, KEEPER, folder, shared_paths)
+        if isolation is not None and has_to_pass(isolation):
+            let_pass(builds)
         if isolation is None:
             _log.error(
                 "no game server is run: none is kept apart", wanted=settings.runtime.isolation
@@ -110,7 +114,7 @@ class Runtime:
             settings.runtime.log_bytes_max,
             folder / _NOTICES,
             settings.lobby_env_aliases or {},
-            ControlGroups.find(settings.data_dir.resolve()),
+            ControlGroups.find(data_dir),
             in_containers,
             settings.storage_reserve_bytes,
             settings.runtime.process_ports.numbers,

@@ -16,6 +16,8 @@ import collections
 import contextlib
 import json
 import os
+import re
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +61,17 @@ _REFUSED_CALLS: Final = (
 """What no game server calls, and what attacks on kernels begin with."""
 _NAMESPACES_OF_CLONE: Final = 0x7E020000
 _EPERM, _ENOSYS = 1, 38
+PROCESSES_MAX: Final = 4_096
+"""Of one container; threads count as well."""
+_COUNTED_BY_NAMESPACE: Final = (5, 14)
+"""Linux that counts processes of a user by namespaces of users. Before, all containers, which have one user, would have
+a limit together.
+"""
 
 _SCRIPT: Final = """
 set -eu
 place=$1 runtime=$2 manager=$3 lower=$4 scratch=$5 kept=$6 bundle=$7 log=$8
+(umask 077; : >"$log")
 exec 3>&2 2>"$log"
 mount -t tmpfs -o mode=0755,size=16m,nosuid,nodev none "$place"
 cd "$place"
@@ -184,11 +193,22 @@ def _config(
             "env": [f"{name}={value}" for name, value in variables.items()],
             "cwd": inside.workdir,
             "noNewPrivileges": True,
+            "rlimits": process_limits(os.uname().release),
             "capabilities": no_rights,
         },
         "mounts": _mounts(place, shared),
         "linux": {**linux, "namespaces": [{"type": one} for one in namespaces]},
     }
+
+
+def process_limits(release: str) -> list[dict[str, Any]]:
+    """Where the kernel has this release. That of open files is the keeper's."""
+    version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    if version < _COUNTED_BY_NAMESPACE:
+        return []
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = PROCESSES_MAX if most == resource.RLIM_INFINITY else min(most, PROCESSES_MAX)
+    return [{"type": "RLIMIT_NPROC", "hard": most, "soft": most}]
 
 
 def _mounts(place: str, shared: Sequence[str]) -> list[dict[str, Any]]:

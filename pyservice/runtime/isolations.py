@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ _SIGNALS: Final = (
 )
 _REACHED: Final = 3
 """Exit status of a trial that could signal us."""
+_PASS: Final = 0o011
 _PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.002
 
@@ -54,11 +56,35 @@ async def choose(
         candidates = ("user", *candidates)
     for isolation in candidates if wanted == "auto" else (wanted,):
         trial = Folder(folder / f".trial-{isolation}")
+        opened = _opened(folder) if has_to_pass(isolation) else {}
         problem = await asyncio.to_thread(_problem, trial, isolation, keeper, shared_paths)
         if problem is None or (problem == _SIGNALS and wanted == isolation):
             return isolation
+        for path, mode in opened.items():
+            path.chmod(mode)
         _log.warning("isolation does not work", isolation=isolation, problem=problem)
     return None
+
+
+def has_to_pass(isolation: Isolation) -> bool:
+    """Whether game servers are other users and reach what they may by the machine's own paths."""
+    return isolation == "landlock" and os.geteuid() == 0
+
+
+def let_pass(*folders: Path) -> dict[Path, int]:
+    """Others may go through, and not look around: whatever in them is nobody's business has a mode of its own. Tells
+    modes as they were, of those that are changed. Raises OSError, also where there is no such folder.
+    """
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folders}
+    closed = {path: mode for path, mode in modes.items() if mode & _PASS != _PASS}
+    for path, mode in closed.items():
+        path.chmod(mode | _PASS)
+    return closed
+
+
+def _opened(folder: Path) -> dict[Path, int]:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return let_pass(folder.parent, folder)
 
 
 async def unkept(

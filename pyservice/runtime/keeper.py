@@ -136,7 +136,7 @@ class Folder:
 
     def places(self) -> list[Step]:
         """What makes the folder."""
-        return [Step("folder", self.path, 0o755), Step("folder", self.scratch, 0o700)]
+        return [Step("folder", self.path, 0o711), Step("folder", self.scratch, 0o700)]
 
     def last(self, spec: Spec) -> Step:
         """What makes its spec, the last of all that is laid out. Raises ValueError."""

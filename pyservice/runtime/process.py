@@ -62,8 +62,8 @@ class Node:
 
     @property
     def has_users(self) -> bool:
-        """Whether each run is a user of its own: where we may, and the isolation does not bring one."""
-        return self.isolation in ("user", "landlock") and os.geteuid() == 0
+        """Whether each run is a user of its own: where we may."""
+        return self.isolation in ("user", "namespace", "landlock") and os.geteuid() == 0
 
 
 class ProcessRun:

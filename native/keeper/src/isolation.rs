@@ -4,7 +4,8 @@
 //! look into, signal nor trace a process that is not its own.
 //!
 //! - `User`: a root that has only what is listed, process ids of its own, then another user. Needs root.
-//! - `Namespace`: the same in a user namespace.
+//! - `Namespace`: the same in a user namespace, where the program is nobody. Outside of it it is the keeper's user, or
+//!   another one where the keeper is root: what root alone may read is shown among the machine's files.
 //! - `Landlock`: the root stays, what is not listed cannot be opened; where the keeper is root, as another user. What
 //!   Landlock has no rule for is refused call by call (`calls`). It is the weakest: names of files and what is told
 //!   of them can be seen, and where the keeper is no root, modes, owners and times of files that have its user are the
@@ -27,12 +28,13 @@ use landlock::{
     RulesetCreatedAttr, Scope,
 };
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::process::{Gid, Uid, getegid, geteuid};
+use rustix::process::{Gid, Pid, Uid, getegid, geteuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups,
     set_thread_uid,
 };
 
+use crate::numbers;
 use crate::spec::{Isolation, Spec};
 use crate::templates::Handed;
 use root::Root;
@@ -77,7 +79,10 @@ impl Cage {
             isolation: spec.isolation,
             root: match spec.isolation {
                 Isolation::User => root(handed),
-                Isolation::Namespace => root(None),
+                Isolation::Namespace => {
+                    let place = PathBuf::from(ANYBODYS);
+                    Some(Root::new(&spec.read, &spec.write, place, None))
+                }
                 Isolation::None | Isolation::Landlock | Isolation::Processes => None,
             },
             read: spec.read.clone(),
@@ -93,11 +98,34 @@ impl Cage {
     /// Whom the program is, where that is somebody else than the keeper.
     pub fn owner(&self) -> Option<(u32, u32)> {
         let is_other = match self.isolation {
-            Isolation::None | Isolation::Namespace | Isolation::Processes => false,
+            Isolation::None | Isolation::Processes => false,
             Isolation::User => true,
-            Isolation::Landlock => self.outside.0 == 0 && self.uid != 0,
+            Isolation::Namespace | Isolation::Landlock => self.outside.0 == 0 && self.uid != 0,
         };
         is_other.then_some((self.uid, self.gid))
+    }
+
+    /// Whether it cannot go in until `map_user` was called: nobody maps another user than himself.
+    pub fn is_mapped(&self) -> bool {
+        self.isolation == Isolation::Namespace && self.owner().is_some()
+    }
+
+    /// Says whom nobody is, in the user namespace of that process. For the keeper.
+    pub fn map_user(&self, process: Pid) -> Result<(), Failure> {
+        for (map, outside) in [("uid_map", self.uid), ("gid_map", self.gid)] {
+            put(&format!("/proc/{}/{map}", process.as_raw_nonzero()), &format!("{NOBODY} {outside} 1"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether processes are counted for the program alone, so that it can have a limit of its own.
+    pub fn is_counted_alone(&self) -> bool {
+        let has_namespace = match self.isolation {
+            Isolation::Namespace => true,
+            Isolation::Processes => self.outside.0 != 0,
+            Isolation::None | Isolation::User | Isolation::Landlock => false,
+        };
+        self.owner().is_some() || has_namespace && numbers::are_counted_by_namespace()
     }
 
     /// Whether its process needs mounts of its own from its beginning.
@@ -132,14 +160,11 @@ impl Cage {
         match self.isolation {
             Isolation::None => {}
             Isolation::User => {
-                self.enter_root()?;
-                self.become_user()?;
+                self.enter_root(|| Ok(()))?;
+                become_user(self.uid, self.gid)?;
             }
-            Isolation::Namespace => {
-                // One that finds itself root would try what it cannot do.
-                be(NOBODY, self.outside)?;
-                self.enter_root()?;
-            }
+            // One that finds itself root would try what it cannot do.
+            Isolation::Namespace => self.enter_root(|| self.become_nobody())?,
             Isolation::Landlock => {
                 self.restrict()?;
                 self.be_powerless()?;
@@ -159,8 +184,20 @@ impl Cage {
         Ok(())
     }
 
-    fn enter_root(&self) -> Result<(), Failure> {
-        self.root.as_ref().map_or(Ok(()), Root::enter)
+    /// `found`: what is shown was found.
+    fn enter_root(&self, found: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        let Some(root) = &self.root else { return Ok(()) };
+        let pieces = root.find()?;
+        found()?;
+        root.enter(pieces)
+    }
+
+    fn become_nobody(&self) -> Result<(), Failure> {
+        match self.outside.0 {
+            0 if self.uid == 0 => Err(Failure("isolation: root's program has no user of its own".to_owned())),
+            0 => become_user(NOBODY, NOBODY),
+            _ => be(NOBODY, self.outside),
+        }
     }
 
     fn own_processes(&self) -> Result<(), Failure> {
@@ -184,16 +221,10 @@ impl Cage {
                 break;
             }
         }
-        if self.owner().is_some() {
-            self.become_user()?;
+        if let Some((uid, gid)) = self.owner() {
+            become_user(uid, gid)?;
         }
         drop_capabilities().map_err(|error| failure("capabilities", error))
-    }
-
-    fn become_user(&self) -> Result<(), Failure> {
-        set_thread_groups(&[]).map_err(|error| failure("groups", error))?;
-        set_thread_gid(Gid::from_raw(self.gid)).map_err(|error| failure("group", error))?;
-        set_thread_uid(Uid::from_raw(self.uid)).map_err(|error| failure("user", error))
     }
 
     fn restrict(&self) -> Result<(), Failure> {
@@ -244,7 +275,17 @@ pub fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
+fn become_user(uid: u32, gid: u32) -> Result<(), Failure> {
+    set_thread_groups(&[]).map_err(|error| failure("groups", error))?;
+    set_thread_gid(Gid::from_raw(gid)).map_err(|error| failure("group", error))?;
+    set_thread_uid(Uid::from_raw(uid)).map_err(|error| failure("user", error))
+}
+
 const NOBODY: u32 = 65_534;
+
+/// A folder of every machine, where any user may go: the run's own may be below some where only root may. What is in it
+/// was found before.
+const ANYBODYS: &str = "/usr";
 
 /// In the user namespace that the child was made in.
 fn be(inside: u32, (uid, gid): (u32, u32)) -> Result<(), Failure> {

@@ -1,8 +1,8 @@
 //! `hosting-keeper <folder>`: runs the one game server of a folder, keeps its log, and records its end.
 //!
-//! The folder is the whole interface: `spec` says what to run, `lock` is held as long as it may run, `state` says how
-//! it is, `control` takes commands, `log/` has what it wrote. Nothing else is needed: the service may stop, crash and
-//! be replaced meanwhile. One folder is one run, ever.
+//! The folder is the whole interface: `spec` says what to run, `state` says how it is and is locked as long as it may
+//! run, `control` takes commands, `log/` has what it wrote. Nothing else is needed: the service may stop, crash and be
+//! replaced meanwhile. One folder is one run, ever.
 //!
 //! Ends with 0 when the run has begun, or could not begin and that is recorded; 64 when it is called wrongly, 70 when
 //! the keeper was killed before the run had begun, 74 when the disk fails, 75 when the folder is somebody else's or was

@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, getpid, getppid, kill_process,
-    kill_process_group, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, getpid, getppid, getrlimit,
+    kill_process, kill_process_group, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
 };
 
 use crate::isolation::{Cage, Failure};
@@ -22,9 +22,12 @@ use crate::numbers;
 use crate::processes::{lend, pipe};
 use crate::spec::{Isolation, Spec};
 
-/// Of a program with a user of its own: processes and threads. More than any game needs, and no machine runs out of
-/// numbers for one.
+/// Of a program whose processes and threads are counted for it alone. More than any game needs, and no machine runs out
+/// of numbers for one.
 const PROCESSES_MAX: u64 = 4_096;
+
+/// What it may have open.
+const FILES_MAX: u64 = 65_536;
 
 /// A program that runs, or ran for a moment.
 pub struct Program {
@@ -128,8 +131,11 @@ fn die_with_keeper(is_there: impl Fn() -> Result<bool, Failure>) -> Result<(), F
     if is_there()? { Ok(()) } else { Err(Failure("the keeper is gone".to_owned())) }
 }
 
+/// No more than what is allowed already.
 fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
-    setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+    let now = getrlimit(resource);
+    let least = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
+    setrlimit(resource, Rlimit { current: least(now.current), maximum: least(now.maximum) })
 }
 
 fn named(what: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
@@ -228,10 +234,10 @@ impl Plan {
         if self.nice != 0 {
             nice(self.nice).map_err(named("nice"))?;
         }
-        if self.cage.owner().is_some() {
-            // All that a user has counts, and this one has nothing else.
+        if self.cage.is_counted_alone() {
             limit(Resource::Nproc, PROCESSES_MAX).map_err(named("process limit"))?;
         }
+        limit(Resource::Nofile, FILES_MAX).map_err(named("file limit"))?;
         limit(Resource::Core, 0).map_err(named("core limit"))
     }
 

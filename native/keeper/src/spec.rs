@@ -57,7 +57,8 @@ pub struct Spec {
     pub id: String,
     /// How it is kept apart.
     pub isolation: Isolation,
-    /// Whom it runs as, with `Isolation::User`; with `Isolation::Landlock` where the keeper is root, if it is not 0.
+    /// Whom it runs as, with `Isolation::User`; where the keeper is root with `Isolation::Namespace`, too, and with
+    /// `Isolation::Landlock`, if it is not 0.
     pub uid: u32,
     /// Its group, likewise.
     pub gid: u32,

@@ -72,14 +72,22 @@ impl Root {
         matches!(self.template, Template::Made(_))
     }
 
+    /// What is shown and is not there yet. Who goes in may be another user by then, whom the ways there are closed to.
+    pub fn find(&self) -> Result<Pieces, Failure> {
+        let found = |path: &PathBuf, attributes| Piece::find(path, attributes).transpose();
+        let shared = if self.is_handed_on() { &[] } else { &self.shared[..] };
+        Ok(Pieces {
+            shared: shared.iter().filter_map(|path| found(path, SAFE_READ)).collect::<Result<_, _>>()?,
+            own: self.own.iter().filter_map(|(path, attributes)| found(path, *attributes)).collect::<Result<_, _>>()?,
+        })
+    }
+
     /// Goes in.
-    pub fn enter(&self) -> Result<(), Failure> {
-        // All of the machine is seen no longer than this.
-        let own = self.own.iter().map(|(path, attributes)| Piece::find(path, *attributes));
-        let own: Vec<Piece> = own.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    pub fn enter(&self, pieces: Pieces) -> Result<(), Failure> {
+        let Pieces { shared, own } = pieces;
         match &self.template {
             Template::None => {
-                self.begin()?;
+                self.begin(shared)?;
                 self.finish(&self.place, own)?;
                 self.change()
             }
@@ -90,7 +98,7 @@ impl Root {
             }
             Template::ToMake(made_of, giver) => {
                 let mounts = File::open("/proc/self/ns/mnt").map_err(|error| failure("/proc/self/ns/mnt", error))?;
-                self.begin()?;
+                self.begin(shared)?;
                 let top = place_of(&self.place, &self.top);
                 fs::create_dir_all(&top).map_err(|error| failure(&self.top, error))?;
                 make_readonly(&self.place)?;
@@ -106,14 +114,12 @@ impl Root {
     }
 
     /// What others may have as well.
-    fn begin(&self) -> Result<(), Failure> {
+    fn begin(&self, shared: Vec<Piece>) -> Result<(), Failure> {
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
             .map_err(|error| failure("making mounts private", error))?;
         mount_empty(&self.place)?;
-        for path in &self.shared {
-            if let Some(piece) = Piece::find(path, SAFE_READ)? {
-                piece.show(&self.place)?;
-            }
+        for piece in shared {
+            piece.show(&self.place)?;
         }
         for device in DEVICES {
             let path = Path::new("/dev").join(device);
@@ -152,6 +158,12 @@ impl Root {
         }
         Ok(())
     }
+}
+
+/// All that is to be shown.
+pub struct Pieces {
+    shared: Vec<Piece>,
+    own: Vec<Piece>,
 }
 
 /// Something that is listed, taken from where it is.

@@ -13,15 +13,18 @@ use super::{Never, Plan, Program, die_with_keeper, named, told};
 use crate::isolation::{Failure, drop_capabilities};
 use crate::processes::{NOT_RUN, fork, lend, pipe};
 
+const MAPPED: u8 = b'+';
+
 impl Plan {
     /// Starts it, and the program below it.
     pub(super) fn start_first(&self, ends: [BorrowedFd<'_>; 2], streams: [Option<File>; 2]) -> Result<Program, String> {
         let (failure, failure_end) = pipe().map_err(told)?;
         let (verdict, verdict_end) = pipe().map_err(told)?;
+        let (mapped, mapped_end) = pipe().map_err(told)?;
         let Some(pid) = fork(self.namespaces).map_err(told)? else {
-            drop((streams, failure, verdict));
+            drop((streams, failure, verdict, mapped_end));
             let mut failure_end = File::from(failure_end);
-            let why = match self.become_first(ends, &mut failure_end, &verdict_end) {
+            let why = match self.become_first(ends, mapped, &mut failure_end, &verdict_end) {
                 Err(Failure(why)) => why,
                 Ok(never) => match never {},
             };
@@ -29,7 +32,18 @@ impl Plan {
             // SAFETY: ends this process; nothing of the keeper's runs in it any more.
             unsafe { libc::_exit(NOT_RUN) }
         };
-        drop((failure_end, verdict_end));
+        drop((failure_end, verdict_end, mapped));
+        if self.cage.is_mapped() {
+            match self.cage.map_user(pid) {
+                Ok(()) => drop(File::from(mapped_end).write_all(&[MAPPED])),
+                // It hears nothing, and ends.
+                Err(Failure(why)) => {
+                    drop(mapped_end);
+                    let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+                    return Err(why);
+                }
+            }
+        }
         let mut why = String::new();
         // It is closed by the exec that succeeds.
         File::from(failure).read_to_string(&mut why).map_err(told)?;
@@ -41,7 +55,13 @@ impl Plan {
         Err(why)
     }
 
-    fn become_first(&self, ends: [BorrowedFd<'_>; 2], failure: &mut File, verdict: &OwnedFd) -> Result<Never, Failure> {
+    fn become_first(
+        &self,
+        ends: [BorrowedFd<'_>; 2],
+        mapped: OwnedFd,
+        failure: &mut File,
+        verdict: &OwnedFd,
+    ) -> Result<Never, Failure> {
         // Nobody reads there any more when the keeper is gone.
         let is_there = |failure: &File| {
             let mut there = [PollFd::new(failure, PollFlags::empty())];
@@ -50,6 +70,9 @@ impl Plan {
         };
         self.join(ends)?;
         die_with_keeper(|| is_there(failure))?;
+        if self.cage.is_mapped() && File::from(mapped).read_exact(&mut [0]).is_err() {
+            return Err(Failure("nobody said whom it is".to_owned()));
+        }
         self.cage.enter()?;
         // Isolation may come with another user, after which this has to be said again.
         die_with_keeper(|| is_there(failure))?;

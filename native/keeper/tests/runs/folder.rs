@@ -25,6 +25,11 @@ pub struct Way {
 pub const NONE: Way = Way { isolation: "none", is_ordinary: false };
 
 impl Way {
+    /// Whether the program is another user where the keeper is root.
+    pub fn is_other_user(self) -> bool {
+        ["user", "namespace", "landlock"].contains(&self.isolation)
+    }
+
     /// Whether ending the first process ends all others.
     pub fn has_own_processes(self) -> bool {
         ["user", "namespace", "processes"].contains(&self.isolation)
@@ -72,6 +77,13 @@ fn is_for_all(path: &str) -> bool {
 
 pub const KEEPER: &str = env!("CARGO_BIN_EXE_hosting-keeper");
 
+/// What every program may read, as the driver itself has it.
+pub fn system_paths() -> impl Iterator<Item = &'static str> {
+    let driver = include_str!("../../../../pyservice/app/runtime.py");
+    let (_, rest) = driver.split_once("SYSTEM_PATHS: Final").expect("it has some");
+    rest.split_once("\"\"\"").expect("it says what they are").0.split('"').skip(1).step_by(2)
+}
+
 /// A folder with a spec, and what can be seen of it.
 pub struct Run {
     pub folder: TempDir,
@@ -102,7 +114,7 @@ impl Run {
             format!("write={place}"),
             "env=PATH=/usr/bin:/bin".to_owned(),
         ];
-        records.extend(["/usr", "/lib", "/lib64", "/bin"].map(|path| format!("read={path}")));
+        records.extend(system_paths().map(|path| format!("read={path}")));
         records.extend(more.iter().map(|&one| one.to_owned()));
         records.extend(command.iter().map(|word| format!("command={word}")));
         fs::write(folder.path().join("spec"), records.join("\0") + "\0").expect("spec");
@@ -134,7 +146,7 @@ impl Run {
 
     /// To whom the program is, where that is somebody else.
     pub fn give(&self, name: &str) {
-        if self.way.is_ordinary || is_root() && ["user", "landlock"].contains(&self.way.isolation) {
+        if self.way.is_ordinary || is_root() && self.way.is_other_user() {
             std::os::unix::fs::chown(self.path(name), Some(USER), Some(USER)).expect("given");
         }
     }

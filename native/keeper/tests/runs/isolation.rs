@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible};
+use crate::folder::{KEEPER, Run, USER, Way, apart, is_root, needs_root, possible, system_paths};
 use crate::nursery::{Nursery, told};
 
 /// Says what it could do that it must not be able to.
@@ -18,20 +18,24 @@ const HOSTILE: &str = r#"
 $| = 1;
 until (-s "go") { select undef, undef, undef, 0.01 }
 open GO, "<", "go"; my ($is_scoped, $is_weak, $is_landlock, $key, $other, $ours, @pids) = split ' ', <GO>;
+my @listed = split ' ', <GO>;
 my ($ptrace, $mknod, $mount, $socket, $limit, $keys, $ring) =
     `uname -m` =~ /aarch64/ ? (117, 33, 40, 198, 261, 219, 425) : (101, 259, 165, 41, 302, 250, 425);
 sub broke { my ($what, $is_so) = @_; print "BROKE $what\n" if $is_so }
 sub opens { my ($how, $path) = @_; return open(my $file, $how, $path) ? 1 : 0 }
 sub lists { return opendir(my $folder, $_[0]) ? 1 : 0 }
 sub sees {
-    opendir(my $folder, $_[0]) or return;
-    return grep { !/^(\.\.?|scratch)$/ && "$_[0]/$_" ne $ours } readdir $folder;
+    my ($in) = @_;
+    opendir(my $folder, $in) or return;
+    my $is_shown = sub { my ($one) = @_; return $one eq $ours || grep { index($_, $one) == 0 } @listed };
+    return grep { !/^(\.\.?|scratch)$/ && !$is_shown->("$in/$_") } readdir $folder;
 }
-for my $path ($key, "$other/state", "$other/spec", "$other/control", "/etc/passwd", "/etc/hostname", "$ours/spec",
+for my $path ($key, "$other/state", "$other/spec", "$other/control", "/etc/shadow", "/etc/hostname", "$ours/spec",
               "$ours/state", "$ours/control", "$ours/log/00000000000000000000") {
     broke("reads $path", opens("<", $path) || opens("+<", $path));
 }
-for my $path ($other, "$other/scratch", "$other/log", $ours, "$ours/log", "/tmp", "/root", "/home", "/etc", "/var") {
+for my $path ($other, "$other/scratch", "$other/log", $ours, "$ours/log", "/tmp", "/root", "/home", "/etc", "/etc/ssl", "/etc/ssl/private",
+              "/var") {
     broke("sees $path/$_", 1) for sees($path);
     broke("makes $path/new", opens(">", "$path/new") || mkdir "$path/made");
 }
@@ -104,7 +108,7 @@ impl Bystander {
     fn beside(way: Way) -> Self {
         let mut command = Command::new("/bin/sleep");
         command.arg("1000").env("SECRET", "secret").stdin(Stdio::null());
-        if way.is_ordinary || way.isolation != "namespace" && needs_root("another user's process") {
+        if way.is_ordinary || needs_root("another user's process") {
             command.uid(USER).gid(USER);
         }
         Self(command.process_group(0).spawn().expect("sleeps"))
@@ -194,9 +198,10 @@ fn is_kept_from_all(way: Way, mut begin: impl FnMut(Run) -> Run) {
     fs::write(
         run.path("scratch/go"),
         format!(
-            "{is_scoped} {is_weak} {is_landlock} {} {theirs} {folder} {pids} {}\n",
+            "{is_scoped} {is_weak} {is_landlock} {} {theirs} {folder} {pids} {}\n{}\n",
             key.path().join("secret").display(),
-            std::process::id()
+            std::process::id(),
+            system_paths().collect::<Vec<_>>().join(" ")
         ),
     )
     .expect("told");
@@ -379,7 +384,7 @@ fn only_what_is_the_runs_own_is_given_away() {
     }
     let shared = tempfile::tempdir().expect("a folder");
     let owner = |path: &std::path::Path| std::os::unix::fs::MetadataExt::uid(&fs::metadata(path).expect("there"));
-    for way in apart().into_iter().filter(|way| ["user", "landlock"].contains(&way.isolation) && !way.is_ordinary) {
+    for way in apart().into_iter().filter(|way| !way.is_ordinary) {
         let run = Run::new(way, "echo up", &[&format!("write={}", shared.path().display())]).begun();
         run.ended();
         assert_eq!((owner(&run.path("scratch")), owner(shared.path()), owner(run.folder.path())), (USER, 0, 0));

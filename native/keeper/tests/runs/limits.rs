@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
-use crate::folder::{NONE, Run, Way, is_alive, needs_root, possible, until};
+use crate::folder::{KEEPER, NONE, Run, Way, is_alive, is_root, needs_root, possible, until};
 
 const USER: Way = Way { isolation: "user", is_ordinary: false };
 const KEEPER_BYTES_MAX: u64 = 2 << 20;
 const USER_OF_ITS_OWN: u32 = 61_300;
+const FORKS: &str = "exec perl -e '$| = 1; while (defined($pid = fork)) { $pid or sleep 1000; $made++ } \
+                     print $made; print qq(\\n); sleep 1000'";
 
 #[test]
 fn who_takes_more_memory_than_it_may_is_ended_for_it() {
@@ -47,17 +50,51 @@ fn who_forks_for_ever_comes_to_an_end_of_it_that_is_its_own() {
     if !needs_root("users of runs") {
         return;
     }
-    let forks = "exec perl -e '$| = 1; while (defined($pid = fork)) { $pid or sleep 1000; $made++ } \
-                 print $made; print qq(\\n); sleep 1000'";
     // What counts is whose they are, so it is nobody else's user.
     let of = |uid: u32| [format!("uid={uid}"), format!("gid={uid}")];
     let (one, two) = (of(USER_OF_ITS_OWN), of(USER_OF_ITS_OWN + 1));
-    let greedy = Run::new(USER, forks, &[&one[0], &one[1]]).begun();
+    let greedy = Run::new(USER, FORKS, &[&one[0], &one[1]]).begun();
     until(|| !greedy.said().is_empty(), "an end of numbers");
     assert_eq!(greedy.said(), ["4095"], "and itself");
     Run::new(USER, "sleep 1000 & echo well; wait", &[&two[0], &two[1]]).begun().says("o well");
     greedy.tell("stop 0");
     assert_eq!(greedy.ended()["reason"], "stopped");
+}
+
+#[test]
+fn who_has_a_namespace_of_users_and_forks_for_ever_comes_to_an_end_of_it_too() {
+    for way in possible().into_iter().filter(|way| way.isolation == "namespace" || way.isolation == "processes") {
+        // A container's own limit is in what makes it: root's is kept by no other.
+        if way.isolation == "processes" && !way.is_ordinary && is_root() {
+            continue;
+        }
+        let greedy = Run::new(way, FORKS, &[]).begun();
+        until(|| !greedy.said().is_empty(), "an end of numbers");
+        assert_eq!(greedy.said(), ["4094"], "{way:?}: and itself, and the first");
+        // The same user, as others see it.
+        Run::new(way, "sleep 1000 & echo well; wait", &[]).begun().says("o well");
+        greedy.tell("stop 0");
+        assert_eq!(greedy.ended()["reason"], "stopped", "{way:?}");
+    }
+}
+
+#[test]
+fn no_program_may_have_files_without_number() {
+    for way in possible() {
+        let run = Run::new(way, "ulimit -Sn; ulimit -Hn", &[]);
+        let mut rich = Command::new("/bin/sh");
+        rich.args(["-c", "ulimit -n 70000 2> /dev/null; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
+        assert!(run.as_keepers_user(&mut rich).status().expect("keeper runs").success());
+        run.ended();
+        let said: Vec<u64> = run.said().iter().map(|line| line.parse().expect("a limit")).collect();
+        assert!(said.len() == 2 && said.iter().all(|&limit| limit <= 65_536), "{way:?}: {said:?}");
+        let run = Run::new(way, "ulimit -Sn; ulimit -Hn", &[]);
+        let mut poor = Command::new("/bin/sh");
+        poor.args(["-c", "ulimit -Sn 400; ulimit -Hn 500; exec \"$0\" \"$1\"", KEEPER]).arg(run.folder.path());
+        assert!(run.as_keepers_user(&mut poor).status().expect("keeper runs").success());
+        run.ended();
+        assert_eq!(run.said(), ["400", "500"], "{way:?}: no more than there was");
+    }
 }
 
 /// A control group of our own, as long as it is needed.

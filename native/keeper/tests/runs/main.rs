@@ -15,5 +15,6 @@ mod kills;
 mod limits;
 mod lives;
 mod nursery;
+mod shown;
 mod starts;
 mod templates;

@@ -1,0 +1,148 @@
+"""The whole service as root, by each way that keeps game servers apart: one is played, and one that wants more than its
+own reads no key of ours or of the machine's, and no file of another run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import programs
+from tests.app.test_ordinary_user import goals_of, told_of_runtime
+from tests.control.test_servers import Servers, process_of, reached
+from tests.household import Developer, House, running
+from tests.patience import eventually
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="every game server is another user as root alone"),
+]
+
+ISOLATIONS: Final = ("user", "namespace", "landlock")
+PYTHONS: Final = (Path(sys.base_prefix, "bin/python3"), Path("/usr/bin/python3"))
+USERS_FROM: Final = 2_000_000
+KEYS: Final = ("/etc/shadow", *(str(path) for path in Path("/etc/ssl/private").glob("*")))
+"""Of the machine."""
+
+
+def python() -> str:
+    """One where others may go."""
+    for path in PYTHONS:
+        with contextlib.suppress(OSError):
+            found = path.resolve(strict=True)
+            if all(one.stat().st_mode & 0o001 for one in (found, *found.parents)):
+                return str(path)
+    pytest.skip("Python is where only root is let in")
+
+
+@contextlib.contextmanager
+def serving(isolation: str) -> Iterator[House]:
+    """With data that nobody else was let into."""
+    with tempfile.TemporaryDirectory() as name:
+        # The folder of pytest is root's alone, and what is above the data is the operator's matter.
+        os.chmod(name, 0o755)
+        house = House(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
+        for folder in (house.data_dir, house.data_dir / "servers", house.data_dir / "builds"):
+            folder.mkdir(mode=0o700)
+        with running(house):
+            yield house
+
+
+@pytest.fixture(params=ISOLATIONS)
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    with serving(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+async def back(house: House) -> AsyncIterator[Servers]:
+    door = house.door("http")
+    developer = Developer(house, door)
+    game_id = await developer.game()
+    made = Servers(developer, game_id, await developer.service_token(game_id))
+    made.made = []
+    made.build_id = await made.build(programs.server_archive(python(), "-S", "server.py"))
+    yield made
+    await door.close()
+
+
+async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
+    house: House, back: Servers
+) -> None:
+    isolation = house.settings["runtime"]["isolation"]
+    runs, _ = await told_of_runtime(house)
+    assert runs == f"runs archive, isolation {isolation}", house.log()
+    other = await back.running()
+    await eventually(lambda: reached(other))
+    program = process_of(house, other["id"])
+    # Under `namespace` the first process is who keeps it, as the same user.
+    assert os.stat(f"/proc/{program}/task/{program}").st_uid >= USERS_FROM or isolation != "user"
+    goals = goals_of_root(house)
+    archive = programs.server_archive(
+        *(python(), "-S", "hostile.py"),
+        **{
+            "hostile.py": (programs.FOLDER / "hostile.py").read_bytes(),
+            "goals.json": json.dumps(goals).encode(),
+        },
+    )
+    made = await back.create(runtime={"build": await back.build(archive)})
+    record = await back.until(made["id"], "destroyed", "failed")
+    lines = [(await back.lines(made["id"], stream))["lines"] for stream in ("std_out", "std_err")]
+    assert lines == [["lives", "over"], []], record
+    assert await reached(other), "nobody noticed"
+    open_to_pass = {house.data_dir, house.data_dir / "servers", house.data_dir / "builds"}
+    for path in open_to_pass:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o711 if isolation == "landlock" else 0o700), path
+
+
+def goals_of_root(house: House) -> Any:
+    goals = goals_of(house, is_scoped=True)
+    goals["files"] += [path for path in KEYS if os.path.exists(path)]
+    # Where it has a root of its own it has folders of these names there, which lead to its own and to nothing else.
+    own = {str(house.data_dir.resolve() / name) for name in (".", "servers", "builds")}
+    if house.settings["runtime"]["isolation"] != "landlock":
+        goals["folders"] = [path for path in goals["folders"] if path not in own]
+    return goals
+
+
+async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:
+    """Other users of the machine pass where game servers do."""
+    with serving("landlock") as house:
+        door = house.door("http")
+        developer = Developer(house, door)
+        game_id = await developer.game()
+        back = Servers(developer, game_id, await developer.service_token(game_id))
+        back.made = []
+        back.build_id = await back.build(programs.server_archive(python(), "-S", "server.py"))
+        made = await back.running()
+        await eventually(lambda: reached(made))
+        await door.close()
+        root = house.data_dir
+        shown = {
+            str(path.relative_to(root)) for path in root.rglob("*") if is_for_others(root, path)
+        }
+        assert not {one for one in shown if not one.startswith("builds/")} - {
+            "servers",
+            "builds",
+            f"servers/{made['id']}",
+        }
+        for name in ("", "servers", "builds", f"servers/{made['id']}"):
+            assert not (root / name).stat().st_mode & 0o004, "nobody looks around there"
+
+
+def is_for_others(root: Path, path: Path) -> bool:
+    """Whether somebody else gets there, and may do anything with it."""
+    above = path.relative_to(root).parents
+    return bool(path.lstat().st_mode & 0o007) and all(
+        (root / one).stat().st_mode & 0o001 for one in above
+    )

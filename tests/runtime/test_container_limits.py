@@ -1,0 +1,79 @@
+"""How many processes a container may have, however many others have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.app.runtime import KEEPER
+from pyservice.runtime.contained import Contained, owner
+from pyservice.runtime.containers import PATH, PROCESSES_MAX, Containers, process_limits
+from pyservice.runtime.isolations import choose_containers
+from pyservice.runtime.keeper import Folder, Spec
+from tests.patience import eventually
+from tests.programs.images import needs_oci_runtime
+
+pytestmark = pytest.mark.anyio
+
+INSIDE: Final = Contained((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
+SHARED: Final = [path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.isdir(path)]
+FORKS: Final = """$| = 1;
+while (defined($pid = fork)) { $pid or sleep 1000; $made++ }
+print "$made\\n";
+sleep 1000"""
+FEW: Final = 8
+"""What makes a container is of it too where the service is no root."""
+
+
+def begun(containers: Containers, folder: Path, *command: str) -> Folder:
+    root = folder / "root"
+    run = Folder(folder / "run")
+    around = containers.command(root, run.path, run.scratch)
+    run.prepare(Spec("run", around, Path("/"), {"PATH": PATH}, "processes"))
+    root.mkdir(mode=0o755)
+    of_root = owner()
+    if of_root is not None:
+        os.chown(root, of_root, of_root)
+    containers.write_bundle(run.path, INSIDE, command, {"PATH": PATH}, SHARED)
+    run.start(KEEPER)
+    return run
+
+
+async def said(run: Folder) -> list[str]:
+    async def looked() -> list[str]:
+        return [line.text for line in run.lines()]
+
+    lines: list[str] = await eventually(looked)
+    return lines
+
+
+@needs_oci_runtime
+async def test_a_container_that_forks_for_ever_comes_to_an_end_that_is_its_own(
+    tmp_path: Path,
+) -> None:
+    if not process_limits(os.uname().release):
+        pytest.skip("this kernel counts all containers as one user")
+    found, problem = await choose_containers(None, KEEPER, tmp_path)
+    assert found is not None, problem
+    greedy = begun(found, tmp_path / "greedy", "/usr/bin/perl", "-e", FORKS)
+    try:
+        [made] = await said(greedy)
+        assert PROCESSES_MAX - FEW <= int(made) < PROCESSES_MAX
+        other = begun(found, tmp_path / "other", "/bin/sh", "-c", "sleep 0 & wait; echo well")
+        assert await said(other) == ["well"]
+        files = begun(found, tmp_path / "files", "/bin/sh", "-c", "ulimit -Hn")
+        [most] = await said(files)
+        assert int(most) <= 65_536
+    finally:
+        greedy.stop(0)
+
+
+def test_a_limit_that_all_containers_would_have_together_is_none() -> None:
+    assert process_limits("5.13.19-generic") == []
+    for release in ("5.14.0", "6.1.0-18-amd64", "10.0"):
+        [limit] = process_limits(release)
+        assert limit["type"] == "RLIMIT_NPROC"
+        assert 0 < limit["hard"] <= PROCESSES_MAX
