@@ -27,7 +27,6 @@ FOLDERS_MAX: Final = 20_000
 beside the log.
 """
 
-
 _AT_ONCE: Final = 64
 
 _log = get_logger("runtime")

@@ -89,8 +89,8 @@ class Nursery:
             start_new_session=True,
         )
 
-    async def start(self, folder: Path) -> bool:
-        """Starts what is in the folder; returns when its program runs or could not. False: it was started before.
+    async def start(self, folder: Path) -> None:
+        """Starts what is in the folder, unless it was started before; returns when its program runs or could not.
         Raises OSError, KeeperFailed.
         """
         for _ in range(_TRIES):
@@ -104,7 +104,7 @@ class Nursery:
                 status, sentence = await asyncio.shield(answer)
                 if status not in (0, TAKEN):
                     raise KeeperFailed(sentence)
-                return status == 0
+                return
         raise NurseryGone("what starts game servers ends again and again")
 
     async def settle(self, folder: Path) -> None:

@@ -8,6 +8,7 @@ the program's session, the others there are known as well.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -49,6 +50,14 @@ def end(folder: Folder, groups: ControlGroups) -> None:
         _log.warning("what a killed keeper left goes on", id=folder.path.name, pids=found[:10])
     elif remnants.ended:
         _log.warning("what a killed keeper left was ended", id=folder.path.name, n=remnants.ended)
+
+
+def end_keeper(folder: Folder) -> None:
+    """Ends a keeper that does not end its program, and what it forked that is none yet."""
+    for pid in folder.holders():
+        _log.warning("keeper does not end its program", id=folder.path.name, pid=pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class _Remnants:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -350,10 +347,7 @@ class Run:
         return End(state.reason, state.exit_code, message, started_ms)
 
     async def _end_keeper(self) -> None:
-        for pid in await self._home.in_thread(self._folder.holders):
-            _log.warning("keeper does not end its program", id=self.id, pid=pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        await self._home.in_thread(lambda: remnants.end_keeper(self._folder))
 
     def _told(self, error: Exception) -> str:
         """Without paths: where our folders are is ours to know."""

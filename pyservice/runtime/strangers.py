@@ -5,20 +5,17 @@ in its own way. Whoever wants one has it as it is; what nobody wants is ended, a
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 from typing import Final
 
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import remnants
 from pyservice.runtime.home import Home
 from pyservice.runtime.process import ProcessRun
+from pyservice.runtime.runs import DEAF_S
 
 WANTED_S: Final = 60.0
 """Whoever wants one has said so by then."""
 
-_DEAF_S: Final = 5.0
 _PAUSE_S: Final = 0.1
 _REPAIR_S: Final = 1.0
 
@@ -42,14 +39,12 @@ async def end(found: ProcessRun, home: Home) -> None:
 async def _end(found: ProcessRun, home: Home) -> None:
     folder, groups = found.folder, home.node.groups
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + _DEAF_S
+    until_s = loop.time() + DEAF_S
     folder.withdraw()
     while folder.is_kept():
         folder.stop(0)
         if loop.time() >= until_s:
-            for pid in await home.in_thread(folder.holders):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            await home.in_thread(lambda: remnants.end_keeper(folder))
         await asyncio.sleep(_PAUSE_S)
     await home.in_thread(lambda: remnants.end(folder, groups))
     await home.in_thread(lambda: found.note_told(groups))

@@ -194,29 +194,32 @@ class Supervisor:
 
     def _untold(self) -> list[tuple[ProcessRun, Placed]]:
         """Of those that are over and told, which are most, nothing is read but the ports of the last ones."""
-        runs: list[tuple[ProcessRun, Placed]] = []
+        runs = []
         with os.scandir(self.folder) as entries:
             paths = [Path(entry.path) for entry in entries if entry.is_dir()]
         for found in map(ProcessRun, paths):
             try:
-                self._look_at(found, runs)
+                placed = self._placed(found)
             except OSError as error:
                 # Such as a sector that cannot be read. The others are looked at all the same.
                 _log.error("a run cannot be looked at", id=found.id, error=str(error))
+                continue
+            if placed is not None:
+                runs.append((found, placed))
         return runs
 
-    def _look_at(self, found: ProcessRun, runs: list[tuple[ProcessRun, Placed]]) -> None:
+    def _placed(self, found: ProcessRun) -> Placed | None:
+        """What it was laid out with, if its end is still to be told. Raises OSError."""
         if found.is_told:
             self.places.found_over(found)
-            return
+            return None
         placed = found.placed()
-        if placed is not None:
-            runs.append((found, placed))
-        elif found.folder.was_started():
+        if placed is None and found.folder.was_started():
             self._strangers.append(found)
-        else:
+        elif placed is None:
             # Nothing was started in it, and nothing can be.
             shutil.rmtree(found.folder.path, ignore_errors=True)
+        return placed
 
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run

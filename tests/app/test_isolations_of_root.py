@@ -5,7 +5,6 @@ own reads no key of ours or of the machine's, and no file of another run.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import sys
@@ -17,9 +16,9 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.app.test_ordinary_user import goals_of, told_of_runtime
-from tests.control.test_servers import Servers, process_of, reached
-from tests.household import Developer, House, running
+from tests.app.test_ordinary_user import goals_of, reaches_nothing, told_of_runtime
+from tests.control.test_servers import Servers, back_end, process_of, reached
+from tests.household import House, running
 from tests.patience import eventually
 
 pytestmark = [
@@ -65,14 +64,8 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
 
 @pytest.fixture
 async def back(house: House) -> AsyncIterator[Servers]:
-    door = house.door("http")
-    developer = Developer(house, door)
-    game_id = await developer.game()
-    made = Servers(developer, game_id, await developer.service_token(game_id))
-    made.made = []
-    made.build_id = await made.build(programs.server_archive(python(), "-S", "server.py"))
-    yield made
-    await door.close()
+    async with back_end(house, "http", python(), "-S", "server.py") as made:
+        yield made
 
 
 async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
@@ -86,18 +79,7 @@ async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
     program = process_of(house, other["id"])
     # Under `namespace` the first process is who keeps it, as the same user.
     assert os.stat(f"/proc/{program}/task/{program}").st_uid >= USERS_FROM or isolation != "user"
-    goals = goals_of_root(house)
-    archive = programs.server_archive(
-        *(python(), "-S", "hostile.py"),
-        **{
-            "hostile.py": (programs.FOLDER / "hostile.py").read_bytes(),
-            "goals.json": json.dumps(goals).encode(),
-        },
-    )
-    made = await back.create(runtime={"build": await back.build(archive)})
-    record = await back.until(made["id"], "destroyed", "failed")
-    lines = [(await back.lines(made["id"], stream))["lines"] for stream in ("std_out", "std_err")]
-    assert lines == [["lives", "over"], []], record
+    await reaches_nothing(back, goals_of_root(house), python())
     assert await reached(other), "nobody noticed"
     open_to_pass = {house.data_dir, house.data_dir / "servers", house.data_dir / "builds"}
     for path in open_to_pass:
@@ -118,26 +100,20 @@ def goals_of_root(house: House) -> Any:
 async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:
     """Other users of the machine pass where game servers do."""
     with serving("landlock") as house:
-        door = house.door("http")
-        developer = Developer(house, door)
-        game_id = await developer.game()
-        back = Servers(developer, game_id, await developer.service_token(game_id))
-        back.made = []
-        back.build_id = await back.build(programs.server_archive(python(), "-S", "server.py"))
-        made = await back.running()
-        await eventually(lambda: reached(made))
-        await door.close()
-        root = house.data_dir
-        shown = {
-            str(path.relative_to(root)) for path in root.rglob("*") if is_for_others(root, path)
-        }
-        assert not {one for one in shown if not one.startswith("builds/")} - {
-            "servers",
-            "builds",
-            f"servers/{made['id']}",
-        }
-        for name in ("", "servers", "builds", f"servers/{made['id']}"):
-            assert not (root / name).stat().st_mode & 0o004, "nobody looks around there"
+        async with back_end(house, "http", python(), "-S", "server.py") as back:
+            made = await back.running()
+            await eventually(lambda: reached(made))
+            root = house.data_dir
+            shown = {
+                str(path.relative_to(root)) for path in root.rglob("*") if is_for_others(root, path)
+            }
+            assert not {one for one in shown if not one.startswith("builds/")} - {
+                "servers",
+                "builds",
+                f"servers/{made['id']}",
+            }
+            for name in ("", "servers", "builds", f"servers/{made['id']}"):
+                assert not (root / name).stat().st_mode & 0o004, "nobody looks around there"
 
 
 def is_for_others(root: Path, path: Path) -> bool:

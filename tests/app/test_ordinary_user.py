@@ -106,8 +106,14 @@ async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
         # For us somebody is there.
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
+    await reaches_nothing(back, goals, "python3")
+    assert await reached(other), "nobody noticed"
+
+
+async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
+    """A game server that tries all of them says so."""
     archive = programs.server_archive(
-        *("python3", "-S", "hostile.py"),
+        *(python, "-S", "hostile.py"),
         **{
             "hostile.py": (programs.FOLDER / "hostile.py").read_bytes(),
             "goals.json": json.dumps(goals).encode(),
@@ -117,7 +123,6 @@ async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
     record = await back.until(made["id"], "destroyed", "failed")
     lines = [(await back.lines(made["id"], stream))["lines"] for stream in ("std_out", "std_err")]
     assert lines == [["lives", "over"], []], record
-    assert await reached(other), "nobody noticed"
 
 
 def goals_of(house: House, *, is_scoped: bool) -> Any:

@@ -50,9 +50,9 @@ class Servers(Back):
     made: list[str]
     build_id: str
 
-    async def prepare_build(self) -> None:
+    async def prepare_build(self, *command: str) -> None:
         self.made = []
-        self.build_id = await self.build(programs.server_archive())
+        self.build_id = await self.build(programs.server_archive(*command))
 
     async def create(self, **fields: Any) -> Any:
         """The record of a new server."""
@@ -107,14 +107,14 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def back_end(house: House, door_name: str) -> AsyncIterator[Servers]:
-    """Of a game of its own; its servers end with it."""
+async def back_end(house: House, door_name: str, *command: str) -> AsyncIterator[Servers]:
+    """Of a game of its own; its servers end with it. They run the command, if there is one."""
     door = house.door(door_name)
     try:
         developer = Developer(house, door)
         game_id = await developer.game()
         made = Servers(developer, game_id, await developer.service_token(game_id))
-        await made.prepare_build()
+        await made.prepare_build(*command)
         yield made
         for server_id in made.made:
             await made.call("destroy_server", server_id=server_id, override_kill_timeout=0)

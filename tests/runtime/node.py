@@ -9,9 +9,12 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from pyservice.app.runtime import KEEPER
 from pyservice.runtime.builds import Builds
@@ -80,6 +83,18 @@ class Ear:
         end = await self.told(run_id, "over")
         assert isinstance(end, End)
         return end
+
+
+@contextlib.contextmanager
+def disk_of(folder: Path, inodes: int) -> Iterator[Path]:
+    """A file system of 8 MiB and so many inodes."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a small file system")
+    folder.mkdir()
+    options = f"size=8m,nr_inodes={inodes},mode=755"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 class Place:

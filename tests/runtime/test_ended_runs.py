@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from pyservice.runtime.keeper import Folder, Spec
 from pyservice.runtime.orders import Order
 from pyservice.runtime.process import TOLD
 from tests.logs import logged
-from tests.runtime.node import Place, open_place, until
+from tests.runtime.node import Place, disk_of, open_place, until
 
 pytestmark = pytest.mark.anyio
 
@@ -140,15 +139,8 @@ async def test_a_folder_whose_removal_was_cut_off_is_still_one_that_ended(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB and 400 inodes."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a small file system")
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    options = "size=8m,nr_inodes=400,mode=755"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(mounted)], check=True)
-    yield mounted
-    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with disk_of(tmp_path / "disk", 400) as mounted:
+        yield mounted
 
 
 async def test_a_disk_is_short_of_space_below_the_reserve_and_of_inodes_below_a_twentieth(

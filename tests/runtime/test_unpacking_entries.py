@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from pyservice.runtime.unpacked_sizes import (
 from pyservice.runtime.unpacking import unpack
 from tests.control.files import entry, gzipped, tar
 from tests.programs.images import file, layer, link, saved
+from tests.runtime.node import disk_of
 from tests.runtime.test_archives import judge, refusal
 from tests.runtime.unpacked import unpacked
 
@@ -228,15 +228,9 @@ def test_a_file_system_that_does_not_count_inodes_is_not_short_of_them(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4,000 inodes, of which a twentieth stays."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a small file system")
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    options = "size=8m,nr_inodes=4000,mode=755"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(mounted)], check=True)
-    yield mounted
-    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    """Of its inodes a twentieth stays."""
+    with disk_of(tmp_path / "disk", 4_000) as mounted:
+        yield mounted
 
 
 def test_inodes_of_a_small_disk_are_not_used_up(small_disk: Path) -> None:
