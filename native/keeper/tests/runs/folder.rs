@@ -88,6 +88,7 @@ pub fn system_paths() -> impl Iterator<Item = &'static str> {
 pub struct Run {
     pub folder: TempDir,
     way: Way,
+    user: u32,
 }
 
 impl Run {
@@ -99,8 +100,17 @@ impl Run {
         Self::of(way, tempfile::tempdir().expect("a folder"), &["/bin/sh", "-c", script], more)
     }
 
-    /// As the driver makes it: the scratch folder is its own until the keeper gives it away.
+    /// Whose processes are counted: with those of all other tests where it is the same user.
+    pub fn of_user(user: u32, way: Way, script: &str) -> Self {
+        Self::made(user, way, tempfile::tempdir().expect("a folder"), &["/bin/sh", "-c", script], &[])
+    }
+
     pub fn of(way: Way, folder: TempDir, command: &[&str], more: &[&str]) -> Self {
+        Self::made(USER, way, folder, command, more)
+    }
+
+    /// As the driver makes it: the scratch folder is its own until the keeper gives it away.
+    fn made(user: u32, way: Way, folder: TempDir, command: &[&str], more: &[&str]) -> Self {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let scratch = folder.path().join("scratch");
         fs::DirBuilder::new().mode(0o700).create(&scratch).expect("scratch");
@@ -108,8 +118,8 @@ impl Run {
         let mut records = vec![
             "id=one".to_owned(),
             format!("isolation={}", way.isolation),
-            format!("uid={USER}"),
-            format!("gid={USER}"),
+            format!("uid={user}"),
+            format!("gid={user}"),
             format!("workdir={place}"),
             format!("write={place}"),
             "env=PATH=/usr/bin:/bin".to_owned(),
@@ -120,10 +130,10 @@ impl Run {
         fs::write(folder.path().join("spec"), records.join("\0") + "\0").expect("spec");
         if way.is_ordinary {
             for path in [folder.path(), &scratch, &folder.path().join("spec")] {
-                std::os::unix::fs::chown(path, Some(USER), Some(USER)).expect("given");
+                std::os::unix::fs::chown(path, Some(user), Some(user)).expect("given");
             }
         }
-        Self { folder, way }
+        Self { folder, way, user }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -139,7 +149,7 @@ impl Run {
 
     pub fn as_keepers_user<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         if self.way.is_ordinary {
-            command.uid(USER).gid(USER);
+            command.uid(self.user).gid(self.user);
         }
         command
     }
@@ -147,7 +157,7 @@ impl Run {
     /// To whom the program is, where that is somebody else.
     pub fn give(&self, name: &str) {
         if self.way.is_ordinary || is_root() && self.way.is_other_user() {
-            std::os::unix::fs::chown(self.path(name), Some(USER), Some(USER)).expect("given");
+            std::os::unix::fs::chown(self.path(name), Some(self.user), Some(self.user)).expect("given");
         }
     }
 
@@ -170,8 +180,12 @@ impl Run {
         self.state()[key].parse().expect("a number")
     }
 
+    pub fn is_over(&self) -> bool {
+        self.state().get("status").is_some_and(|status| status == "ended")
+    }
+
     pub fn ended(&self) -> HashMap<String, String> {
-        until(|| self.state().get("status").is_some_and(|status| status == "ended"), "the run ends");
+        until(|| self.is_over(), "the run ends");
         self.state()
     }
 
@@ -211,8 +225,7 @@ impl Run {
     }
 
     pub fn says(&self, line: &str) {
-        let is_over = || self.state().get("status").is_some_and(|status| status == "ended");
-        until(|| self.log().iter().any(|one| one == line) || is_over(), line);
+        until(|| self.log().iter().any(|one| one == line) || self.is_over(), line);
         assert!(self.log().iter().any(|one| one == line), "{line}: {:?}, {:?}", self.log(), self.state());
     }
 }

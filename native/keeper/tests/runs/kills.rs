@@ -159,7 +159,8 @@ fn try_step(way: Way, step: usize) -> Option<Option<String>> {
             assert_eq!(before, 0, "{what}: it ran and nobody knows");
             assert!([None, Some(70)].contains(&code), "{what}");
             assert_eq!(run.keep().status.code(), Some(0), "{what}: nothing ran, so it may");
-            until(|| times_started(&run) == 1, "it runs");
+            until(|| times_started(&run) == 1 || run.is_over(), "it runs");
+            assert_eq!(times_started(&run), 1, "{what}, then {:?}", run.state());
             run.tell("stop 0");
             run.ended();
             assert_eq!(times_started(&run), 1, "{what}");

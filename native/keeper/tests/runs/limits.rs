@@ -9,7 +9,9 @@ use crate::folder::{KEEPER, NONE, Run, Way, is_alive, is_root, needs_root, possi
 
 const USER: Way = Way { isolation: "user", is_ordinary: false };
 const KEEPER_BYTES_MAX: u64 = 2 << 20;
-const USER_OF_ITS_OWN: u32 = 61_300;
+/// What counts is whose they are: the many are of users that no other test has.
+const GREEDY: [u32; 2] = [61_300, 61_301];
+const MODEST: u32 = 61_302;
 const FORKS: &str = "exec perl -e '$| = 1; while (defined($pid = fork)) { $pid or sleep 1000; $made++ } \
                      print $made; print qq(\\n); sleep 1000'";
 
@@ -50,13 +52,10 @@ fn who_forks_for_ever_comes_to_an_end_of_it_that_is_its_own() {
     if !needs_root("users of runs") {
         return;
     }
-    // What counts is whose they are, so it is nobody else's user.
-    let of = |uid: u32| [format!("uid={uid}"), format!("gid={uid}")];
-    let (one, two) = (of(USER_OF_ITS_OWN), of(USER_OF_ITS_OWN + 1));
-    let greedy = Run::new(USER, FORKS, &[&one[0], &one[1]]).begun();
+    let greedy = Run::of_user(GREEDY[0], USER, FORKS).begun();
     until(|| !greedy.said().is_empty(), "an end of numbers");
     assert_eq!(greedy.said(), ["4095"], "and itself");
-    Run::new(USER, "sleep 1000 & echo well; wait", &[&two[0], &two[1]]).begun().says("o well");
+    Run::of_user(MODEST, USER, "sleep 1000 & echo well; wait").begun().says("o well");
     greedy.tell("stop 0");
     assert_eq!(greedy.ended()["reason"], "stopped");
 }
@@ -68,11 +67,11 @@ fn who_has_a_namespace_of_users_and_forks_for_ever_comes_to_an_end_of_it_too() {
         if way.isolation == "processes" && !way.is_ordinary && is_root() {
             continue;
         }
-        let greedy = Run::new(way, FORKS, &[]).begun();
+        let greedy = Run::of_user(GREEDY[1], way, FORKS).begun();
         until(|| !greedy.said().is_empty(), "an end of numbers");
         assert_eq!(greedy.said(), ["4094"], "{way:?}: and itself, and the first");
         // The same user, as others see it.
-        Run::new(way, "sleep 1000 & echo well; wait", &[]).begun().says("o well");
+        Run::of_user(GREEDY[1], way, "sleep 1000 & echo well; wait").begun().says("o well");
         greedy.tell("stop 0");
         assert_eq!(greedy.ended()["reason"], "stopped", "{way:?}");
     }
