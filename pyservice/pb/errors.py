@@ -358,7 +358,7 @@ TABLE: Final[dict[str, ErrorRow]] = {
         "RESOURCE_EXHAUSTED",
         "server",
         "No port is free",
-        "Try again after Retry-After; ended lobbies give their ports back after 60 s.",
+        "Or more of them rest behind what ended here than are free. Try again after Retry-After; ended lobbies and servers give their ports back after 60 s.",
         5,
     ),
     "CAPACITY_EXHAUSTED": ErrorRow(

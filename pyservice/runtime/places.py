@@ -7,6 +7,7 @@ end that was told before this service started is in the folder of its run.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -23,6 +24,9 @@ REST_S: Final = 60.0
 at most one question (15 s) whose answer is lost (5 s). One that is started again asks before it leads anybody on for
 longer.
 """
+
+_MANY: Final = 64
+"""Fewer that rest are held against no build."""
 
 _UID_FIRST: Final = 2_000_000
 _UIDS: Final = 65_536
@@ -44,13 +48,20 @@ class Places:
         # Whether it is a datagram port is not kept: a number is one run's in both families.
         self._numbers: Counter[int] = Counter()
         self._rests_until_s: dict[int, float] = {}
-        """By number; never more than there are numbers, so those that have rested stay in it."""
+        """By number."""
+        self._resting: list[tuple[float, int, str]] = []
+        """Until when, which number, and of which build its run was: a heap, the first to wake in front."""
+        self._resting_of: Counter[str] = Counter()
+        """How many, by build."""
         self._monotonic_s = monotonic_s
         self._uids: set[int] = set()
         self._next_uid = _UID_FIRST
 
     def draw(self, order: Order) -> Placed:
         """Numbers and a user that no other run has. Raises process_ports.NoPorts; then nothing is taken."""
+        self._wake()
+        if self._are_for_others(order):
+            raise process_ports.NoPorts
         ports: dict[str, ProcessPort] = {}
         for name, wanted in sorted(order.ports.items()):
             ports[name] = self._port(wanted, {port.number for port in ports.values()})
@@ -96,19 +107,39 @@ class Places:
         for port in placed.ports.values():
             if port.number and not port.is_direct:
                 self._rests_until_s[port.number] = until_s
+                self._resting_of[placed.build_id] += 1
+                heapq.heappush(self._resting, (until_s, port.number, placed.build_id))
+
+    def _wake(self) -> None:
+        """Those that have rested are free."""
+        now_s = self._monotonic_s()
+        while self._resting and self._resting[0][0] <= now_s:
+            until_s, number, build_id = heapq.heappop(self._resting)
+            # A clock that was set back may have let two runs have it within the time.
+            if self._rests_until_s.get(number) == until_s:
+                del self._rests_until_s[number]
+            self._resting_of[build_id] -= 1
+            if not self._resting_of[build_id]:
+                del self._resting_of[build_id]
+
+    def _are_for_others(self, order: Order) -> bool:
+        """Afterwards more that its runs had would rest than are free: a build that ends over and over leaves half to
+        others, as the engine does with the ports that players see.
+        """
+        drawn = [port for port in order.ports.values() if port.span is None and not port.fixed]
+        resting = self._resting_of[order.build_id]
+        free = len(self._all_numbers) - len(self._numbers) - len(self._resting)
+        return resting >= _MANY and free < resting + len(drawn)
 
     def _port(self, wanted: PortOrder, others: Collection[int]) -> ProcessPort:
         if wanted.span is not None:
             return ProcessPort(0, *wanted.span, is_direct=True)
         if wanted.fixed:
             return ProcessPort(wanted.fixed, is_direct=True)
-        now_s, rests_until_s = self._monotonic_s(), self._rests_until_s
         number = process_ports.draw(
             self._all_numbers,
             lambda number: (
-                number in self._numbers
-                or number in others
-                or rests_until_s.get(number, now_s) > now_s
+                number in self._numbers or number in others or number in self._rests_until_s
             ),
             is_datagram=wanted.is_datagram,
             address=ADDRESS,

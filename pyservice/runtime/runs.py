@@ -207,7 +207,7 @@ class Run:
                 lambda: home.in_thread(lambda: self._found.lay_out(order, build, placed, home.node))
             )
         except NoPorts:
-            return self._over(End("no_ports", message="no port of this node is free"))
+            return self._over(End("no_ports", message="no port of this node is free for it"))
         except CannotRun as error:
             return self._over(End("exec_failed", message=str(error)))
         except OSError as error:

@@ -12,7 +12,7 @@ import pytest
 
 from pyservice.port_ranges import PROCESS_PORTS
 from pyservice.runtime import process_ports
-from pyservice.runtime.orders import End, Order, PortOrder
+from pyservice.runtime.orders import End, Order, PortOrder, Resources
 from pyservice.runtime.places import REST_S, Places
 from pyservice.runtime.process import ProcessRun
 from tests.runtime.node import Place, until
@@ -86,7 +86,9 @@ async def test_a_port_rests_behind_its_run_and_is_drawn_again_afterwards(
     await ended(place, order)
     for passed_s in (0.0, REST_S - 1):
         clock.now_s += passed_s
-        assert await refused(place) == End("no_ports", message="no port of this node is free")
+        assert await refused(place) == End(
+            "no_ports", message="no port of this node is free for it"
+        )
     clock.now_s += 1
     again = await place.running(ports=GAME)
     assert await number_of(place, again) == number
@@ -164,3 +166,34 @@ def test_of_a_folder_that_is_over_for_long_nothing_is_read(tmp_path: Path) -> No
     then_s = time.time() - REST_S - 1
     os.utime(tmp_path / "told", (then_s, then_s))
     Places(has_users=False).found_over(Unread(tmp_path))
+
+
+MANY: Final = range(40_000, 40_256)
+"""Nobody binds them."""
+
+
+def order_of(build_id: str, count: int) -> Order:
+    ports = {f"port-{n}": PortOrder(is_datagram=True) for n in range(count)}
+    return Order("x", "server", "g", build_id, Resources(10, 64), ports=ports)
+
+
+def test_a_build_whose_runs_had_what_rests_leaves_half_to_others() -> None:
+    clock = Clock()
+    places = Places(has_users=False, numbers=MANY, monotonic_s=clock)
+    for _ in range(16):
+        places.give_back(places.draw(order_of("ends at once", 8)))
+    with pytest.raises(process_ports.NoPorts):
+        places.draw(order_of("ends at once", 1))
+    goes_on = [places.draw(order_of("other", 8)) for _ in range(16)]
+    assert len({port.number for one in goes_on for port in one.ports.values()}) == 128
+    with pytest.raises(process_ports.NoPorts):
+        places.draw(order_of("other", 1))
+    places.give_back(goes_on.pop())
+    clock.now_s += REST_S
+    assert places.draw(order_of("ends at once", 8)).ports
+
+
+def test_who_has_many_that_go_on_may_have_all() -> None:
+    places = Places(has_users=False, numbers=MANY, monotonic_s=Clock())
+    taken = [places.draw(order_of("one game", 8)) for _ in range(len(MANY) // 8)]
+    assert len({port.number for one in taken for port in one.ports.values()}) == len(MANY)

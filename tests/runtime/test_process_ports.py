@@ -63,7 +63,7 @@ async def test_a_port_that_a_foreign_program_has_is_nobodys_and_another_is_drawn
     fitting = [want(place, foreigner) for _ in range(FREE)]
     assert {await bound(place, order) for order in fitting} == foreigner.free
     late = await place.ear.end(want(place, foreigner).id)
-    assert late == End("no_ports", message="no port of this node is free")
+    assert late == End("no_ports", message="no port of this node is free for it")
     number = foreigner.let_go()
     assert await bound(place, want(place, foreigner)) == number
     assert (await place.ear.end(want(place, foreigner).id)).reason == "no_ports"

@@ -69,8 +69,16 @@ impl Leases {
         self.datagrams.wake(now);
     }
 
-    /// The ports of a lease with numbers drawn where they are wanted; None: too few are free. Takes nothing.
-    pub(crate) fn draw(&self, wanted: &[WantedPort<'_>], random: u64) -> Option<Vec<LeasedPort>> {
+    /// The ports of a lease of this namespace with numbers drawn where they are wanted; None: too few are free for it.
+    /// Takes nothing.
+    pub(crate) fn draw(&self, namespace: Id, wanted: &[WantedPort<'_>], random: u64) -> Option<Vec<LeasedPort>> {
+        if [&self.streams, &self.datagrams]
+            .into_iter()
+            .zip(counted(wanted))
+            .any(|(pool, more)| more > 0 && pool.is_for_others(namespace, more))
+        {
+            return None;
+        }
         let mut taken: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
         let mut random = random;
         let mut ports = Vec::with_capacity(wanted.len());
@@ -127,7 +135,7 @@ impl Leases {
         port.reached = Reached::Number(number);
         let protocol = port.protocol;
         let pool = self.pool_mut(protocol);
-        pool.rest(old, until);
+        pool.rest(old, until, None);
         pool.take(number);
         self.touch(lsn, owner)
     }
@@ -163,7 +171,7 @@ impl Leases {
         let lease = self.forget(owner).filter(|lease| lease.is_over).ok_or(BAD_LEASE)?;
         for port in &lease.ports {
             if let Reached::Number(number) = port.reached {
-                self.pool_mut(port.protocol).rest(number, until);
+                self.pool_mut(port.protocol).rest(number, until, Some(lease.namespace));
             }
         }
         Ok(())
@@ -263,6 +271,15 @@ impl Leases {
     fn pool_mut(&mut self, protocol: Protocol) -> &mut PortPool {
         if protocol.is_datagram() { &mut self.datagrams } else { &mut self.streams }
     }
+}
+
+/// How many numbers are wanted of streams, and of datagrams.
+fn counted(wanted: &[WantedPort<'_>]) -> [usize; 2] {
+    let mut counts = [0; 2];
+    for want in wanted.iter().filter(|want| matches!(want.reached, Reached::Number(_))) {
+        counts[usize::from(want.protocol.is_datagram())] += 1;
+    }
+    counts
 }
 
 /// The next of a series of random numbers that one begins (splitmix64).

@@ -1,16 +1,21 @@
 //! Public ports: which numbers are free, leased, and resting. Knows numbers and times; whose a port is stands in `lease`.
+//! Of those that rest it is known here whose they were: a namespace whose servers end over and over has no more of them
+//! than are left for all others.
 //!
 //! Durable of a port is only until when it rests; what is leased the leases say. The free ones are derived: they stand
 //! in an array, each knows its place there, so one is drawn in O(1) however few are left.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codec::{Reader, Writer};
-use crate::command::{Ms, PortRange};
+use crate::command::{Id, Ms, PortRange};
 use crate::event::ApplyError;
 
 const LEASED: u16 = u16::MAX;
 const RESTING: u16 = u16::MAX - 1;
+/// Fewer that rest are held against nobody.
+const MANY: usize = 64;
 
 const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
 
@@ -26,6 +31,9 @@ pub(crate) struct PortPool {
     free: Vec<u16>,
     /// (until, number).
     resting: BTreeSet<(Ms, u16)>,
+    /// Whose each resting one was, and how many are whose. Of those that rest since before an image nobody knows.
+    were: BTreeMap<u16, Id>,
+    resting_of: BTreeMap<Id, usize>,
 }
 
 impl PortPool {
@@ -38,7 +46,16 @@ impl PortPool {
             places: (0..count as u16).collect(),
             free,
             resting: BTreeSet::new(),
+            were: BTreeMap::new(),
+            resting_of: BTreeMap::new(),
         }
+    }
+
+    /// Whether so many more are not for this namespace: afterwards more that were its would rest than are free. So one
+    /// whose game ends over and over leaves half to others, two such leave a third; who keeps what it has may have all.
+    pub(crate) fn is_for_others(&self, namespace: Id, more: usize) -> bool {
+        let count = self.resting_of.get(&namespace).copied().unwrap_or(0);
+        count >= MANY && self.free.len() < count + more
     }
 
     /// How many are free, leased, resting. Those that have rested are free, whether they were woken or not.
@@ -69,6 +86,7 @@ impl PortPool {
             LEASED => return,
             RESTING => {
                 self.resting.remove(&(self.rests_until[at], number));
+                self.has_rested(number);
             }
             place => {
                 self.free.swap_remove(usize::from(place));
@@ -81,13 +99,27 @@ impl PortPool {
         self.places[at] = LEASED;
     }
 
-    /// Nobody has it any more, and nobody gets it until then.
-    pub(crate) fn rest(&mut self, number: u16, until: Ms) {
+    /// Nobody has it any more, and nobody gets it until then. `was`: of which namespace, if of any.
+    pub(crate) fn rest(&mut self, number: u16, until: Ms, was: Option<Id>) {
         let Some(at) = self.at(number) else { return };
         self.take(number);
         self.rests_until[at] = until;
         self.places[at] = RESTING;
         self.resting.insert((until, number));
+        if let Some(namespace) = was {
+            self.were.insert(number, namespace);
+            *self.resting_of.entry(namespace).or_default() += 1;
+        }
+    }
+
+    fn has_rested(&mut self, number: u16) {
+        let Some(namespace) = self.were.remove(&number) else { return };
+        if let Entry::Occupied(mut count) = self.resting_of.entry(namespace) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     /// Those that have rested are free.
@@ -96,6 +128,7 @@ impl PortPool {
             && until <= now
         {
             self.resting.pop_first();
+            self.has_rested(number);
             self.places[usize::from(number - self.range.first)] = self.free.len() as u16;
             self.free.push(number);
         }
@@ -122,7 +155,7 @@ impl PortPool {
             if until == 0 {
                 return Err(BAD_PORTS);
             }
-            self.rest(number, until);
+            self.rest(number, until, None);
         }
         Ok(())
     }
@@ -174,7 +207,7 @@ mod tests {
         let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_001 });
         pool.take(30_000);
         pool.take(30_001);
-        pool.rest(30_001, 60_000);
+        pool.rest(30_001, 60_000, None);
         pool.wake(59_999);
         assert_eq!((pool.draw(7, &[]), pool.counts(59_999)), (None, [0, 1, 1]));
         assert_eq!(pool.counts(60_000), [1, 1, 0], "nobody woke it yet");
@@ -183,9 +216,45 @@ mod tests {
     }
 
     #[test]
+    fn who_had_many_that_rest_leaves_as_many_to_others() {
+        let [greedy, another, modest] = [1, 2, 3].map(|number| Id([number; 16]));
+        let mut pool = PortPool::new(PortRange { first: 30_000, last: 30_299 });
+        let mut next = 30_000;
+        let mut take_and_give_back = |pool: &mut PortPool, namespace| {
+            let mut count = 0;
+            while !pool.is_for_others(namespace, 1) {
+                pool.rest(next, 60_000, Some(namespace));
+                (next, count) = (next + 1, count + 1);
+            }
+            count
+        };
+        assert_eq!(take_and_give_back(&mut pool, greedy), 150, "half");
+        assert_eq!(take_and_give_back(&mut pool, another), 75, "half of that");
+        assert_eq!(pool.counts(0), [75, 0, 225]);
+        (30_225..30_300).for_each(|number| {
+            assert!(!pool.is_for_others(modest, 1), "who has none that rest may have all");
+            pool.take(number);
+        });
+        pool.wake(60_000);
+        assert!(!pool.is_for_others(greedy, 225), "what has rested is nobody's");
+        assert!(pool.were.is_empty() && pool.resting_of.is_empty());
+    }
+
+    #[test]
+    fn few_that_rest_are_held_against_nobody() {
+        let mut pool = PortPool::new(RANGE);
+        let one = Id([1; 16]);
+        (30_000..30_063).for_each(|number| pool.rest(number, 60_000, Some(one)));
+        (30_063..30_099).for_each(|number| pool.take(number));
+        assert!(!pool.is_for_others(one, 1));
+        pool.rest(30_098, 60_000, Some(one));
+        assert!(pool.is_for_others(one, 1));
+    }
+
+    #[test]
     fn resting_is_kept_over_a_restart_also_when_it_is_over() {
         let mut pool = PortPool::new(RANGE);
-        [30_003, 30_050].into_iter().for_each(|number| pool.rest(number, 1_000 + u64::from(number)));
+        [30_003, 30_050].into_iter().for_each(|number| pool.rest(number, 1_000 + u64::from(number), None));
         pool.wake(31_003);
         let mut bytes = Vec::new();
         pool.write(&mut Writer { bytes: &mut bytes });
@@ -202,7 +271,7 @@ mod tests {
     fn numbers_of_another_range_are_nobodys() {
         let mut pool = PortPool::new(RANGE);
         pool.take(29_999);
-        pool.rest(30_100, 5);
+        pool.rest(30_100, 5, None);
         assert_eq!(pool.counts(0), [100, 0, 0]);
     }
 }

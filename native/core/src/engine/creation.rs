@@ -60,7 +60,7 @@ impl Engine {
         assert!(self.lobbies.number_of(&self.seed, make.lobby.id).is_none(), "a lobby id is used once");
         self.require_one_more(cx, make.lobby.namespace, make.lobby.lobby_count_max)?;
         self.leases.wake(self.time.now());
-        let Some(ports) = self.leases.draw(make.ports, make.random) else {
+        let Some(ports) = self.leases.draw(make.lobby.namespace, make.ports, make.random) else {
             return Err((Refusal::PortsExhausted, self.last_lsn));
         };
         let mut made = self.lobby_made(&make.lobby, make.publicity);

@@ -24,7 +24,7 @@ impl Engine {
             };
         }
         self.leases.wake(self.time.now());
-        let Some(ports) = self.leases.draw(c.ports, c.random) else {
+        let Some(ports) = self.leases.draw(c.namespace, c.ports, c.random) else {
             return refuse(Refusal::PortsExhausted, self.last_lsn);
         };
         let lease = Lease {

@@ -1,0 +1,77 @@
+"""A game whose servers end at once does not take the ports of all others (decisions 5.9, 6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import programs
+from tests.control.test_ports_of_operators import PUBLIC, public_ports
+from tests.control.test_servers import Servers, back_end, reached
+from tests.household import House, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE: Final = 16
+PORTS: Final = {"game": {"protocol": "tcp"}, **{f"p-{n}": {"protocol": "tcp"} for n in range(15)}}
+WISH: Final[dict[str, Any]] = {
+    "network": {"ports": PORTS},
+    "resources": {"cpu": 10, "memory": 16},
+}
+FEW: Final = range(13_000, 13_400)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    """What rests in it rests for longer than anybody waits here."""
+    runtime = {**programs.SETTINGS, **getattr(request, "param", {})}
+    with running(House(tmp_path / "house", runtime=runtime, port_rest_ms=3_600_000)) as made:
+        yield made
+
+
+async def over(back: Servers) -> Any:
+    """The record of one that is over, or that never ran."""
+    record = await back.create(**WISH)
+    return await back.until(record["id"], "destroyed", "failed")
+
+
+async def assert_good(back: Servers) -> None:
+    record = await back.running(**WISH)
+    await eventually(lambda: reached(record))
+
+
+async def test_half_of_the_ports_that_players_see_is_left_to_others(house: House) -> None:
+    async with back_end(house, "http", "true") as greedy, back_end(house, "grpc") as modest:
+        count = 0
+        while (answer := await greedy.try_create(**WISH)).code == "OK":
+            count += 1
+            if count % AT_ONCE == 0:
+                # What it has in use is not what holds it back.
+                await eventually(lambda: is_none_leased(house))
+        assert answer.code == "PORTS_EXHAUSTED"
+        await eventually(lambda: is_none_leased(house))
+        assert PUBLIC / 2 - AT_ONCE * len(PORTS) <= public_ports(house)["free"] <= PUBLIC / 2
+        await assert_good(modest)
+        assert (await greedy.try_create(**WISH)).code == "PORTS_EXHAUSTED"
+
+
+async def is_none_leased(house: House) -> bool:
+    return public_ports(house)["leased"] == 0
+
+
+@pytest.mark.parametrize(
+    "house", [{"process_ports": f"{FEW[0]}-{FEW[-1]}"}], indirect=True, ids=["few"]
+)
+async def test_half_of_the_ports_that_processes_bind_is_left_to_others(house: House) -> None:
+    async with back_end(house, "http", "true") as greedy, back_end(house, "grpc") as modest:
+        ends = 0
+        while (record := await over(greedy))["status"] == "destroyed":
+            ends += 1
+        assert record["failure"]["reason"] == "PORTS_UNAVAILABLE"
+        # The ports of one that is over begin to rest a moment later.
+        assert abs(ends * len(PORTS) - len(FEW) / 2) <= len(PORTS)
+        await assert_good(modest)
+        assert (await over(greedy))["status"] == "failed"
