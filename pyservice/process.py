@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -23,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 from pyservice import held_signals
 from pyservice.durable import write_file
+from pyservice.parentage import signal_at_end_of_parent
 
 LOCK_FILE: Final = "LOCK"
 _HURRY_MS: Final = 2_000
@@ -32,7 +32,6 @@ _LOOK_MS: Final = 20
 _DOUBT_MS: Final = 2_000
 """How long a process may take to say that it is ending, after its parent was killed."""
 _STOPPING: Final = "stopping"
-_PR_SET_PDEATHSIG: Final = 1
 
 Result = TypeVar("Result")
 
@@ -145,11 +144,7 @@ class Parent:
         """From now on its death is a SIGTERM for us. False when it is dead already."""
         # Whatever we start must not keep it open: the parent reads to its end.
         os.set_inheritable(self.ready_descriptor, False)
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        # It may have died before there was anything to be told.
+        signal_at_end_of_parent(signal.SIGTERM)
         return self.is_alive
 
     def tell_ready(self, content: Mapping[str, object]) -> None:

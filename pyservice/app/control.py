@@ -315,10 +315,11 @@ class ControlPlane:
         """Serves; returns what the ready file says of this plane."""
         sys.setswitchinterval(_SWITCH_S)
         await self._counts_reader.begin()
+        # Before anybody asks for a server: what can be run here, and how much of it, is not known until then.
+        await self._runtime.start()
         await self._http.start()
         await self._rpc.start()
         await self._files.start(self._database, self._topics, self._cdn_socket, self._cdn_rays.rays)
-        await self._runtime.start()
         own = self._tasks.own
         own("database", self._database_watch.run())
         own("uploads", self._uploading.keep_tidy())

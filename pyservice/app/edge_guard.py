@@ -369,6 +369,7 @@ def _config(settings: Settings, folder: Path) -> dict[str, Any]:
             "connections_per_route": limits.connections_per_route,
             "connections_per_address": limits.connections_per_address,
             "datagram_sessions": limits.datagram_sessions,
+            "datagram_sessions_per_route": limits.datagram_sessions_per_route,
             "datagram_sessions_per_address": limits.datagram_sessions_per_address,
         },
         "timeouts": {

@@ -109,7 +109,7 @@ class Runtime:
         self._isolation = isolation or ""
         node = Node(
             KEEPER,
-            isolation or "none",
+            isolation,
             shared_paths,
             settings.runtime.log_bytes_max,
             folder / _NOTICES,

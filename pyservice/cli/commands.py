@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -59,6 +60,12 @@ class Front(enum.StrEnum):
     OFF = "off"
 
 
+_UMASK: Final = 0o022
+"""Game servers are other users, and read what is unpacked for them whatever umask we are started with. What is nobody
+else's business has a mode of its own, or is in a folder that has.
+"""
+
+
 class TokenKind(enum.StrEnum):
     """Kinds of tokens of a namespace."""
 
@@ -86,6 +93,7 @@ def serve(
     child_of: Annotated[Parent | None, typer.Option(parser=Parent.parse, hidden=True)] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
+    os.umask(_UMASK)
     flags = flags_of(data_dir, http, grpc, cdn, metrics, feed, settings)
 
     def reread() -> Settings:

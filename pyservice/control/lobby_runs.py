@@ -41,6 +41,7 @@ class Runs(Protocol):
 
     def want(self, order: Order) -> None: ...
     def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool: ...
+    def refuse(self, run_id: str, end: End) -> bool: ...
     def is_known(self, run_id: str) -> bool: ...
     def ids(self, owner: Owner) -> list[str]: ...
     def only(self, owner: Owner, ids: Collection[str]) -> None: ...
@@ -164,19 +165,15 @@ class LobbyRuns:
             is_known = True
         else:
             # Of one that has begun the size is known, whatever became of its tier.
-            is_known = runs.is_known(lobby_id)
+            is_known = runs.refuse(lobby_id, _refused(lobby))
         if is_known:
             return
+        end = _refused(lobby)
         if lobby.HasField("spec"):
-            message = f"no tier {tier} is there any more: give the game mode another one"
-            self._tell(
-                lobby_id, lambda: self.over(lobby_id, End("tier_unknown", None, message), tier)
-            )
+            self._tell(lobby_id, lambda: self.over(lobby_id, end, tier))
         else:
             # Nobody has it: neither we nor anybody else will ever tell more of it.
-            self._tell(
-                lobby_id, lambda: self._over(lobby_id, End("lost", message="it runs nowhere"))
-            )
+            self._tell(lobby_id, lambda: self._over(lobby_id, end))
 
     def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
         """Until it is heard; nobody waits for it."""
@@ -254,6 +251,15 @@ class LobbyRuns:
             await self._client.report(report)
         except Away as error:
             raise Unheard(str(error)) from None
+
+
+def _refused(lobby: pb.WantedLobby) -> End:
+    """How one ends that nobody can order any more."""
+    if not lobby.HasField("spec"):
+        return End("lost", message="it runs nowhere")
+    tier = lobby.spec.tier
+    message = f"no tier {tier} is there any more: give the game mode another one"
+    return End("tier_unknown", message=message)
 
 
 def _port(port: pb.RuntimePort) -> PortOrder:

@@ -292,7 +292,7 @@ class Builds:
 
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pyservice.runtime.unpacking", *words],
+        [sys.executable, "-m", "pyservice.runtime.unpacking", str(os.getpid()), *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -37,7 +37,7 @@ _SIGNALS: Final = (
 _REACHED: Final = 3
 """Exit status of a trial that could signal us."""
 _PASS: Final = 0o011
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.002
 
 _log = get_logger("runtime")

@@ -177,11 +177,16 @@ class Folder:
         return True
 
     def state(self) -> State | None:
-        """What the keeper told last; None before it began."""
+        """What the keeper told last; None before it began, and where that cannot be read: whether it runs its lock says all
+        the same.
+        """
         try:
-            text = _read(f"{self.path}/state").decode(errors="replace")
-        except FileNotFoundError:
+            return self._state()
+        except (OSError, KeyError, ValueError):
             return None
+
+    def _state(self) -> State | None:
+        text = _read(f"{self.path}/state").decode(errors="replace")
         # Each has an empty line at its end; what has none is being written.
         *_, last, _ = ["", *text.split("\n\n")]
         if not last:

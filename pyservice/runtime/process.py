@@ -44,7 +44,8 @@ class Node:
     """What of this machine is the same for all runs."""
 
     keeper: Path
-    isolation: Isolation
+    isolation: Isolation | None
+    """How game servers are kept apart; None: no way works, and none is started but in a container."""
     shared_paths: Sequence[Path]
     """What every game server may read and run, besides its build."""
     log_bytes_max: int
@@ -164,13 +165,17 @@ def _spec(order: Order, build: Build, placed: Placed, node: Node, folder: Folder
         raise CannotRun(str(error)) from None
     if inside is None:
         command[0] = _program(command[0], build, variables.get("PATH", PATH))
+    # What is in a container is kept apart by that.
+    isolation = node.isolation if inside is None else "processes"
+    if isolation is None:
+        raise CannotRun("no way of keeping game servers apart works on this node")
     membership = node.groups.membership(order.id)
     return Spec(
         order.id,
         command,
         build.workdir,
         variables,
-        node.isolation,
+        isolation,
         uid=placed.uid,
         gid=placed.uid,
         read=[build.root, *node.shared_paths],
@@ -199,7 +204,6 @@ def _around(spec: Spec, command: Sequence[str]) -> Spec:
         command=command,
         workdir=Path("/"),
         env={"PATH": containers.PATH},
-        isolation="processes",
         uid=0,
         gid=0,
         read=(),

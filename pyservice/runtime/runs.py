@@ -71,6 +71,8 @@ class Run:
         self._folder = found.folder
         self._order = order
         self._is_wanted = asyncio.Event()
+        self._refused: End | None = None
+        """How it ended, as nobody can order any more what was laid out."""
         if order is not None:
             self._is_wanted.set()
         self._stop = Stop()
@@ -102,6 +104,11 @@ class Run:
         self._order = self._order or order
         self._is_wanted.set()
 
+    def refuse(self, end: End) -> None:
+        """Nobody can say any more how it is to be started: if it waits for that it ends so."""
+        self._refused = end
+        self._is_wanted.set()
+
     def stop(self, kill_timeout_ms: int | None) -> None:
         """SIGTERM now, SIGKILL after so long; None: what it was ordered with. The soonest of several wins."""
         timeout_ms = self._about.kill_timeout_ms if kill_timeout_ms is None else kill_timeout_ms
@@ -110,16 +117,17 @@ class Run:
 
     async def live(self) -> None:
         """From where it is to its end."""
-        step: Step | None = self._first()
+        step: Step | None = self._first
         while step is not None:
-            self.state = step.__name__.lstrip("_")
+            if step not in (self._first, self._after):
+                self.state = step.__name__.lstrip("_")
             try:
                 step = await step()
             except Stopped:
                 step = self._over(End("stopped"))
             except Exception as error:  # noqa: BLE001 — whatever it is, what runs is watched and ended
                 _log.error("run failed", id=self.id, state=self.state, exc_info=error)
-                step = await self._after()
+                step = self._after
 
     async def _after(self) -> Step:
         """What nobody foresaw must not hide a program that runs."""
@@ -140,14 +148,13 @@ class Run:
             if not self._folder.is_kept():
                 raise
 
-    def _first(self) -> Step:
+    async def _first(self) -> Step:
         folder = self._folder
         if self._is_new:
             return self._waiting
-        state = folder.state()
         if folder.is_kept():
             return self._running
-        if state is not None:
+        if folder.was_started():
             return self._ended
         return self._waiting if self.placed is None else self._found_again
 
@@ -219,6 +226,8 @@ class Run:
     async def _found_again(self) -> Step:
         """Laid out by somebody who did not come further: whether it is still wanted is about to be told."""
         await self._stop.unless(self._is_wanted.wait())
+        if self._refused is not None:
+            return self._over(self._refused)
         if self._folder.is_withdrawn():
             return self._over(End("exec_failed", message=NOT_BEGUN))
         return self._starting

@@ -26,7 +26,7 @@ from pyservice.runtime.builds import Builds
 from pyservice.runtime.ended_runs import EndedRuns
 from pyservice.runtime.notices import Notices
 from pyservice.runtime.nursery import Nursery
-from pyservice.runtime.orders import Hearing, Order, Owner, Placed, Resources
+from pyservice.runtime.orders import End, Hearing, Order, Owner, Placed, Resources
 from pyservice.runtime.places import Places
 from pyservice.runtime.process import Node, ProcessRun
 from pyservice.runtime.room import Room
@@ -110,6 +110,16 @@ class Supervisor:
         if run is None:
             return False
         run.stop(kill_timeout_ms)
+        return True
+
+    def refuse(self, run_id: str, end: End) -> bool:
+        """It cannot be ordered any more: one that an earlier service laid out and did not start ends so, others go on.
+        False: there is no such run.
+        """
+        run = self.runs.get(run_id)
+        if run is None:
+            return False
+        run.refuse(end)
         return True
 
     def follow(self, run_id: str, for_ms: int) -> None:

@@ -1,6 +1,6 @@
-"""Unpacks a build: `python -m pyservice.runtime.unpacking <folder> <kind> <compression> <length> <reserve bytes>
-[<image tag>]`, the build on standard input. A process of its own, because it may take minutes and what it reads may be
-hostile.
+"""Unpacks a build: `python -m pyservice.runtime.unpacking <pid of who asks> <folder> <kind> <compression> <length>
+<reserve bytes> [<image tag>]`, the build on standard input. A process of its own, because it may take minutes and what
+it reads may be hostile. It ends with who asks: the next one begins anew in a folder of the same name.
 
 In the folder comes to be `root`, and of an image or a bundle `program.json`: what is run in it. Every byte goes through
 the rules of `archive_rules` before anything of it is written, nothing is written through a link that leads out, and
@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from pyservice.durable import write_file
+from pyservice.parentage import signal_at_end_of_parent
 from pyservice.runtime.archive_rules import BadArchive, RootRules, Rules
 from pyservice.runtime.archives import Archive, SmallFiles, tidy
 from pyservice.runtime.contained import PROGRAM_JSON, contained, owner
@@ -302,7 +304,10 @@ def _unpack(upload: _Upload, folder: Path, kind: str, room: Room, image_tag: str
 
 def main() -> int:
     """The process."""
-    folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
+    asking, folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
+    signal_at_end_of_parent(signal.SIGKILL)
+    if os.getppid() != int(asking):
+        return 1
     os.nice(NICE)
     try:
         stdin = sys.stdin.buffer

@@ -43,13 +43,19 @@ def python() -> str:
     pytest.skip("Python is where only root is let in")
 
 
+class StrictHouse(House):
+    """Whoever starts it lets nobody read what is made."""
+
+    interpreter = ("/bin/sh", "-c", 'umask 077; exec "$0" "$@"', sys.executable)
+
+
 @contextlib.contextmanager
-def serving(isolation: str) -> Iterator[House]:
+def serving(isolation: str, kind: type[House] = House) -> Iterator[House]:
     """With data that nobody else was let into."""
     with tempfile.TemporaryDirectory() as name:
         # The folder of pytest is root's alone, and what is above the data is the operator's matter.
         os.chmod(name, 0o755)
-        house = House(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
+        house = kind(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
         for folder in (house.data_dir, house.data_dir / "servers", house.data_dir / "builds"):
             folder.mkdir(mode=0o700)
         with running(house):
@@ -95,6 +101,16 @@ def goals_of_root(house: House) -> Any:
     if house.settings["runtime"]["isolation"] != "landlock":
         goals["folders"] = [path for path in goals["folders"] if path not in own]
     return goals
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_what_a_game_server_reads_does_not_depend_on_the_umask_of_who_starts_us(
+    isolation: str,
+) -> None:
+    with serving(isolation, StrictHouse) as strict:
+        async with back_end(strict, "http", python(), "-S", "server.py") as back:
+            record = await back.running()
+            await eventually(lambda: reached(record))
 
 
 async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pyservice.control.server_runs import ServerRuns
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
-from pyservice.runtime.orders import Order, Owner
+from pyservice.runtime.orders import End, Order, Owner
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
 from tests.patience import PATIENCE_S
@@ -59,6 +59,9 @@ class Runs:
 
     def is_known(self, run_id: str) -> bool:
         return False
+
+    def refuse(self, run_id: str, end: End) -> bool:
+        raise AssertionError(run_id)
 
     def only(self, owner: Owner, ids: Collection[str]) -> None:
         raise AssertionError(ids)

@@ -16,7 +16,7 @@ from pyservice.app.planes import DataPlaneClient
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.rpc import InternalClient, InternalServer
-from pyservice.runtime.orders import Order, Owner, Resources
+from pyservice.runtime.orders import End, Order, Owner, Resources
 from pyservice.runtime.room import Room
 from pyservice.storage.database import open_database
 from tests.patience import PATIENCE_S
@@ -58,6 +58,9 @@ class Begun:
         return True
 
     def is_known(self, run_id: str) -> bool:
+        return True
+
+    def refuse(self, run_id: str, end: End) -> bool:
         return True
 
     def ids(self, owner: Owner) -> list[str]:

@@ -24,9 +24,13 @@ PROGRAM: Final = "/bin/server"
 ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 KINDS: Final = ("archive", "docker_image", "oci_bundle")
 
+
+def has_oci_runtime() -> bool:
+    return any(map(shutil.which, ("crun", "runc")))
+
+
 needs_oci_runtime: Final = pytest.mark.skipif(
-    not (shutil.which("crun") or shutil.which("runc")),
-    reason="no OCI runtime: apt-get install crun",
+    not has_oci_runtime(), reason="no OCI runtime: apt-get install crun"
 )
 
 

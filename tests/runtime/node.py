@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -163,6 +164,10 @@ class Place:
         order = self.order(script, **more)
         self.supervisor.want(order)
         return order
+
+    def isolated_by_nothing(self) -> None:
+        """Of services that start from now on: no way works."""
+        self.node = dataclasses.replace(self.node, isolation=None)
 
     async def running(self, script: str = "exec sleep 3600", **more: Any) -> Order:
         order = self.want(script, **more)

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.builds import KEPT_S
+from tests.control.files import tar
 from tests.runtime.store import Store
 from tests.runtime.test_unpacking import BUILD, GAME, opened, whole
+from tests.runtime.unpacked import unpacked_apart
 
 pytestmark = pytest.mark.anyio
 
@@ -103,3 +105,12 @@ async def test_what_a_killed_service_left_half_removed_goes_when_the_next_starts
         shutil.copy(folder / BUILD / "boot_id", folder / f"{BUILD}.{name}")
     opened(folder, Store())
     assert [path.name for path in folder.iterdir()] == [BUILD]
+
+
+def test_nothing_is_unpacked_for_who_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    nobody = unpacked_apart(tmp_path, "archive", tar({"a": b"a"}), asking=1 << 22)
+    assert nobody.returncode == 1
+    assert not list((tmp_path / "root").iterdir())
+    assert unpacked_apart(tmp_path, "archive", tar({"a": b"a"})).returncode == 0
+    assert (tmp_path / "root" / "a").read_bytes() == b"a"

@@ -4,8 +4,6 @@ where it is (decisions 6.5).
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from tests.control.files import entry, gzipped, packed, tar
 from tests.programs.images import file, layer, link, saved
 from tests.runtime.test_archives import judge, refusal
 from tests.runtime.test_unpacking import MANIFEST
-from tests.runtime.unpacked import unpacked
+from tests.runtime.unpacked import unpacked, unpacked_apart
 
 LINK, HARD, FOLDER = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 NAME = "n" * 256
@@ -87,13 +85,7 @@ def test_what_the_machine_says_tells_nothing_of_where_it_is(tmp_path: Path) -> N
     """Behind a link a name comes to be of which no path says that it is too long."""
     content = saved(layer(link("a", "x" * 300), file("a/b", b"x")))
     (tmp_path / "root").mkdir()
-    words = [str(tmp_path), "docker_image", "none", str(len(content)), "0"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pyservice.runtime.unpacking", *words],
-        input=content,
-        capture_output=True,
-        check=False,
-    )
+    ended = unpacked_apart(tmp_path, "docker_image", content)
     assert (ended.returncode, ended.stderr) == (1, b"File name too long\n")
     with pytest.raises(OSError, match="File name too long"):
         unpacked(tmp_path / "again", content)
@@ -101,12 +93,6 @@ def test_what_the_machine_says_tells_nothing_of_where_it_is(tmp_path: Path) -> N
 
 def test_a_full_disk_is_told_without_its_folder(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    words = [str(tmp_path), "archive", "none", "10240", str(1 << 60)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pyservice.runtime.unpacking", *words],
-        input=tar(),
-        capture_output=True,
-        check=False,
-    )
+    ended = unpacked_apart(tmp_path, "archive", tar(), reserve_bytes=1 << 60)
     assert ended.returncode == 28
     assert ended.stderr == b"the disk came down to its reserve of space or inodes\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,19 @@ def unpacked(place: Path, content: bytes, kind: str = "docker_image", **more: An
     compression = more.pop("compression", "none")
     unpack(io.BytesIO(content), place, kind, compression, len(content), **more)
     return place / "root"
+
+
+def unpacked_apart(
+    folder: Path, kind: str, content: bytes, *, asking: int | None = None, reserve_bytes: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    """By a process, as the service has it done; `asking` is whoever it was started for, else it is us."""
+    words = [str(asking or os.getpid()), str(folder), kind, "none", str(len(content))]
+    return subprocess.run(
+        [sys.executable, "-m", "pyservice.runtime.unpacking", *words, str(reserve_bytes)],
+        input=content,
+        capture_output=True,
+        check=False,
+    )
 
 
 def told(place: Path) -> Any:

@@ -17,6 +17,7 @@ from tests.faults.control.struck import (
     ENDED,
     ENDED_IN_RECORDS,
     FED,
+    IN_CONTAINER,
     KEPT,
     MOMENTS,
     ONE_PAGE,
@@ -24,9 +25,11 @@ from tests.faults.control.struck import (
     REMOVED,
     STARTED,
     STARTED_IN_RECORDS,
+    UNPACKED,
     Step,
 )
 from tests.household import ARENA_MODES, Answer
+from tests.programs import images
 
 Ask = Callable[[Scene, Fields, str], Awaitable[Answer]]
 _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
@@ -308,6 +311,32 @@ OF_SERVERS: Final = (
         steps=(*ENDED, *_WHILE_IT_ENDS),
         in_records=(*RECORDS, *ENDED_IN_RECORDS),
     ),
+    _asked(
+        "create_server",
+        _new_server,
+        name="create a server of a new build",
+        prepare=lambda scene: scene.servers.prepare_new(),
+        steps=UNPACKED,
+        in_records=(),
+    ),
+)
+IN_CONTAINERS: Final = (
+    _asked(
+        "create_server",
+        _new_server,
+        name="create a server in a container",
+        prepare=lambda scene: scene.servers.prepare_contained(),
+        steps=(*STARTED, *IN_CONTAINER),
+        in_records=STARTED_IN_RECORDS,
+    ),
+    _asked(
+        "destroy_server",
+        _the_server(0),
+        name="destroy a server in a container",
+        prepare=lambda scene: scene.new_server(is_contained=True),
+        steps=ENDED,
+        in_records=ENDED_IN_RECORDS,
+    ),
 )
 
 # Exports ------------------------------------------------------------------------------------------
@@ -409,6 +438,7 @@ CHANGES: Final = (
     *OF_SITES,
     *OF_FILES,
     *OF_SERVERS,
+    *(IN_CONTAINERS if images.has_oci_runtime() else ()),
     *OF_EXPORTS,
     *OF_PEOPLE,
     *COMMANDS,

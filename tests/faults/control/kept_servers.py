@@ -16,9 +16,12 @@ from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.files import put
 from tests.household import Developer, eventually
+from tests.programs import images
 
 STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
 """A program that has to be killed."""
+_ARCHIVE: Final = "archive"
+_BUNDLE: Final = "oci_bundle"
 
 _ENDED = ("stopping", "destroyed")
 
@@ -30,17 +33,33 @@ class KeptServers:
         self._developer = developer
         self._game_id = game_id
         self._environment: dict[str, Any] = {"game_id": game_id, "environment_id": "prod"}
+        self._builds: dict[str, str] = {}
         self._build_id = ""
+        """What the next server runs."""
 
     async def prepare(self) -> None:
         """There is a build, and nothing becomes of earlier servers meanwhile."""
-        self._build_id = self._build_id or await self._build()
+        await self._choose(_ARCHIVE)
+
+    async def prepare_new(self) -> None:
+        """There is a build that no server had before."""
+        self._builds.pop(_ARCHIVE, None)
+        await self._choose(_ARCHIVE)
+
+    async def prepare_contained(self) -> None:
+        """There is a build that is run in a container."""
+        await self._choose(_BUNDLE)
+
+    async def _choose(self, kind: str) -> None:
+        if kind not in self._builds:
+            self._builds[kind] = await self._build(kind)
+        self._build_id = self._builds[kind]
         await self.check()
 
-    async def _build(self) -> str:
-        content = programs.server_archive(*STUBBORN)
+    async def _build(self, kind: str) -> str:
+        content = images.bundle() if kind == _BUNDLE else programs.server_archive(*STUBBORN)
         image = {"path": "server.tar", "content_length": len(content)}
-        fields: dict[str, Any] = {"display_name": "server", "image_file": image}
+        fields: dict[str, Any] = {"display_name": "server", "image_file": image, "kind": kind}
         made = await self._developer.good("create_game_build", game_id=self._game_id, **fields)
         assert (await put(made["image_presigned_request"], content)).status_code == 200
         await self._developer.good("complete_upload", upload_id=made["upload_id"])
@@ -53,13 +72,14 @@ class KeptServers:
             "datacenter": "local",
             "network": {"ports": {"game": {"protocol": "tcp"}}},
             "resources": {"cpu": 10, "memory": 16},
-            "runtime": {"build": self._build_id},
+            # What is in a container is made stubborn by its environment.
+            "runtime": {"build": self._build_id, "environment": {"PLAY": "deaf"}},
             "tags": {"name": uuid4().hex},
         }
 
-    async def add(self) -> str:
+    async def add(self, *, is_contained: bool = False) -> str:
         """Id of one that runs."""
-        await self.prepare()
+        await (self.prepare_contained() if is_contained else self.prepare())
         made = await self._developer.good("create_server", **self.wanted())
         await self.check()
         return str(made["server"]["id"])
@@ -78,7 +98,7 @@ class KeptServers:
         """Of what is there from what the records want; a server may come to be meanwhile."""
         statuses = await self._statuses()
         wanted = {one for one in statuses if statuses[one] not in _ENDED}
-        processes = processes_of_servers(self._servers)
+        processes = processes_of_game(self._game_id)
         return {
             "told": wanted ^ {one for one in statuses if statuses[one] == "running"},
             "kept": wanted ^ self._kept(),
@@ -110,16 +130,17 @@ class KeptServers:
         return {one["id"]: one["status"] for one in page["servers"]}
 
 
-def processes_of_servers(servers: Path) -> Counter[str]:
-    """How many processes of the whole machine are a run's of this folder, by the run's id: their home is its scratch.
-    Keepers are none.
+def processes_of_game(game_id: str) -> Counter[str]:
+    """How many processes of the whole machine are of its servers and lobbies, by their ids. Keepers are none, nor is
+    what makes a container.
     """
-    before, after = f"HOME={servers}/".encode(), b"/scratch"
     found = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         # Whoever ends meanwhile has none.
         with contextlib.suppress(OSError):
-            for variable in path.read_bytes().split(b"\0"):
-                if variable.startswith(before) and variable.endswith(after):
-                    found[variable[len(before) : -len(after)].decode()] += 1
+            pairs = (word.partition("=") for word in path.read_text("utf-8", "replace").split("\0"))
+            variables = {name: value for name, _, value in pairs}
+            if variables.get("HOSTING_GAME_ID") == game_id:
+                of = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]
+                found[of] += 1
     return found

@@ -205,9 +205,9 @@ class Scene:
         person = self.people.pop()
         self.people.append(Person(person.identity_id, person.token, of_group))
 
-    async def new_server(self) -> None:
+    async def new_server(self, *, is_contained: bool = False) -> None:
         """That runs."""
-        self.server_id = await self.servers.add()
+        self.server_id = await self.servers.add(is_contained=is_contained)
 
     async def recorded_lobby(self) -> None:
         """A lobby that the control plane has heard of."""
@@ -345,7 +345,7 @@ class Scene:
             ids.add(group["group_id"])
             assert group["is_current_identity_member"], group
             answer = await self.developer.good("get_group", group_id=group["group_id"])
-            assert answer["group"] == group
+            assert answer["group"] == group, (answer, group)
         assert self.made <= ids
         group_id = self.house.group_id
         members = {row[1] for row in told["records"]["members"] if row[0] == group_id}

@@ -34,6 +34,8 @@ from tests.patience import PATIENCE_S, FreeTime
 _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 AGREE_S: Final = 1.0
+UNPACKER: Final = "unpacker"
+"""The process in which the control plane has a build unpacked, and which ends with it."""
 HALF: Final = 20
 """So many bytes of a file are half of it."""
 UP_S: Final = 60.0
@@ -58,7 +60,7 @@ class Step:
     delay_ms: float = 0.0
     is_half: bool = False
     other: str = ""
-    """The plane that makes the call, if it is not the one that dies: it is held there meanwhile."""
+    """Who makes the call, if it is not the plane that dies, and is held there: the other plane, or UNPACKER."""
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -109,6 +111,27 @@ STARTED: Final = (
     Step("somebody is asked to start it", "control", "ask", "servers/*", after=True),
 )
 """Of a game server whose build is unpacked, up to its keeper."""
+UNPACKED: Final = (
+    Step("nothing of its build is there", "control", "mkdir", "builds/*"),
+    Step("the folder of its build is empty", "control", "mkdir", "builds/*", at=3, after=True),
+    Step("a file of its build is made", "control", "make", "builds/*/root/*", other=UNPACKER),
+    Step("half of its build is there", "control", "write", "builds/*/root/*", at=2, other=UNPACKER),
+    Step("its build is there, of no boot", "control", "make", "builds/*/boot_id"),
+    Step("its build has not its name", "control", "rename", "builds/*"),
+    Step("its build is whole", "control", "rename", "builds/*", after=True),
+    *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
+)
+"""Of a game server whose build is not unpacked."""
+BUNDLE: Final = "servers/*/bundle"
+IN_CONTAINER: Final = (
+    Step("its folder has no bundle", "control", "mkdir", BUNDLE),
+    Step("its bundle is empty", "control", "mkdir", BUNDLE, after=True),
+    Step("half of its bundle is there", "control", "write", f"{BUNDLE}/*", is_half=True),
+    Step("its bundle has not its name", "control", "rename", f"{BUNDLE}/*"),
+    Step("its bundle is whole, and nothing else", "control", "make", "servers/*/spec"),
+    *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
+)
+"""Of a game server in a container, beside STARTED."""
 STARTED_IN_RECORDS: Final = (
     Step("placed and in no record", "control", "fdatasync fsync", LOG, at=2),
     Step("placed in its record", "control", "fdatasync fsync", LOG, at=2, after=True),
@@ -159,6 +182,19 @@ class StruckHouse(House):
         """`kill -9`."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid(role), signal.SIGKILL)
+
+    def unpackers(self) -> set[int]:
+        """Pids of those that unpack a build."""
+        folder, found = os.fsencode(self.data_dir / "builds"), set()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # Whoever ends meanwhile has none.
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                if b"pyservice.runtime.unpacking" in words and any(
+                    word.startswith(folder) for word in words
+                ):
+                    found.add(int(path.parent.name))
+        return found
 
     async def refresh(self) -> None:
         """After some deaths the parent waits long before it starts a plane again: then a new parent is faster."""
@@ -227,14 +263,16 @@ async def struck(house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Tol
 async def _struck_meanwhile(
     house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]
 ) -> Told:
-    """The other plane is held at its call while this one dies."""
+    """Somebody else is held at his call while the plane dies."""
     rule = house.shim.stall(step.calls, step.files, first=step.at)
     asking = asyncio.ensure_future(ask())
     try:
         await _reached(step, lambda: rule.waiting > 0, asking)
+        held = house.unpackers() if step.other == UNPACKER else set()
         house.kill(step.role)
+        await _reached(step, lambda: not held & house.unpackers(), "an unpacker outlives its plane")
     finally:
-        rule.release()
+        (rule.forget if step.other == UNPACKER else rule.release)()
     return await asking
 
 

@@ -37,6 +37,7 @@ from tests.faults.control.struck import (
     MOMENTS,
     RECORDS,
     STARTED,
+    UNPACKED,
     Rows,
     Step,
     StruckHouse,
@@ -44,6 +45,7 @@ from tests.faults.control.struck import (
     struck,
 )
 from tests.household import Answer
+from tests.programs import images
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -201,8 +203,11 @@ def check_whole_ones(
 
 @contextlib.asynccontextmanager
 async def scene_of(folder: Path, library: Path, url: str | None) -> AsyncIterator[Scene]:
+    runtime = dict(programs.SETTINGS)
+    if images.has_oci_runtime():
+        runtime["kinds"] = images.KINDS
     # Rays are written down when nobody waits for them: a plane is to die at what was asked for.
-    house = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS)
+    house = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=runtime)
     try:
         house.start()
         door = house.door("http")
@@ -228,6 +233,7 @@ FEW: Final = {
         ("create_server", STARTED[4]),
         ("destroy_server", RECORDS[2]),
         ("destroy a server in its time", ENDED[1]),
+        ("create a server of a new build", UNPACKED[3]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),

@@ -1,0 +1,80 @@
+"""What a service finds that another one left: it goes on, or it ends and says why (decisions 6.6, docs/servers.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime.orders import End
+from tests.runtime.node import Place, is_alive, until
+from tests.runtime.test_hanging_starts import laid_out
+
+pytestmark = pytest.mark.anyio
+
+GONE = End("tier_unknown", message="no tier of that name is there any more")
+
+
+async def test_what_was_laid_out_and_cannot_be_ordered_any_more_ends_and_says_why(
+    place: Place,
+) -> None:
+    order = await laid_out(place)
+    assert place.supervisor.refuse(order.id, GONE)
+    assert await place.ear.end(order.id) == GONE
+    await until(lambda: order.id not in place.supervisor.runs)
+    assert place.supervisor.room.free == place.capacity
+    assert not place.of(order).path.exists(), "nothing was started in it"
+    assert not place.supervisor.refuse(order.id, GONE)
+
+
+async def test_what_runs_needs_no_order(place: Place) -> None:
+    order = await place.running()
+    await place.anew()
+    pid = place.pid_of(order)
+    assert place.supervisor.refuse(order.id, GONE)
+    other = await place.running()
+    assert is_alive(pid)
+    assert place.supervisor.ids("server") == [order.id, other.id]
+
+
+async def test_one_whose_record_is_damaged_is_watched_and_ended(place: Place) -> None:
+    order = await place.running()
+    pid, state = place.pid_of(order), place.of(order).path / "state"
+    with state.open("ab") as record:
+        record.write(b"status=run\0ning\nkeeper_pid\n\n")
+    await place.anew()
+    await until(lambda: place.supervisor.runs[order.id].state == "running")
+    place.supervisor.end(order.id, 0)
+    end = await place.ear.end(order.id)
+    assert end.reason == "stopped"
+    assert not is_alive(pid)
+
+
+async def test_one_that_ended_and_whose_record_is_damaged_is_lost(place: Place) -> None:
+    order = await place.running()
+    state = place.of(order).path / "state"
+    await place.drop()
+    place.of(order).stop(0)
+    await until(lambda: not place.of(order).is_kept())
+    Path(state).write_bytes(b"\0" * 4096 + b"\n\n")
+    await place.start()
+    end = await place.ear.end(order.id)
+    assert (end.reason, end.message) == ("lost", "its keeper is gone and told no end")
+    assert place.supervisor.room.free == place.capacity
+
+
+async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started(
+    place: Place,
+) -> None:
+    order = await place.running()
+    pending = place.order()
+    place.isolated_by_nothing()
+    await place.anew()
+    place.supervisor.want(pending)
+    end = await place.ear.end(pending.id)
+    assert (end.reason, end.message) == (
+        "exec_failed",
+        "no way of keeping game servers apart works on this node",
+    )
+    assert not place.of(pending).path.exists()
+    assert is_alive(place.pid_of(order))
