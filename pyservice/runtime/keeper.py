@@ -177,8 +177,8 @@ class Folder:
         return True
 
     def state(self) -> State | None:
-        """What the keeper told last; None before it began, and where that cannot be read: whether it runs its lock says all
-        the same.
+        """What the keeper told last; None before it began, and where that cannot be read: its lock says whether it runs
+        all the same.
         """
         try:
             return self._state()

@@ -5,85 +5,19 @@ plane may die.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import uuid4
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_admin_pb2
 from tests.control.files import png
+from tests.faults.control.change import Change, asked, commanded
 from tests.faults.control.scene import BUILD, CURRENT, PAGE, Fields, Scene
-from tests.faults.control.struck import (
-    ENDED,
-    ENDED_IN_RECORDS,
-    FED,
-    IN_CONTAINER,
-    KEPT,
-    MOMENTS,
-    ONE_PAGE,
-    RECORDS,
-    REMOVED,
-    STARTED,
-    STARTED_IN_RECORDS,
-    UNPACKED,
-    Step,
-)
-from tests.household import ARENA_MODES, Answer
-from tests.programs import images
+from tests.faults.control.server_changes import OF_SERVERS
+from tests.faults.control.struck import FED, KEPT, ONE_PAGE, REMOVED
+from tests.household import ARENA_MODES
 
-Ask = Callable[[Scene, Fields, str], Awaitable[Answer]]
 _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is asked for. `fields` makes a request that changes something, given what was seen before."""
-
-    name: str
-    operation: str
-    """Its slug; of a command the method that it calls."""
-    ask: Ask
-    """Of fields and a key."""
-    fields: Callable[[Scene, Fields], Fields]
-    prepare: Callable[[Scene], Awaitable[Any]] | None = None
-    """Makes what is changed."""
-    steps: tuple[Step, ...] = ()
-    """Those of files beside the records."""
-    in_records: tuple[Step, ...] = RECORDS
-    is_repeatable: bool = True
-    """Whether a repetition changes nothing; otherwise it makes one more: where the answer is a secret that is not kept,
-    and where there is no key.
-    """
-
-    def __str__(self) -> str:
-        return self.name
-
-    def all_steps(self, kind: str) -> Iterator[Step]:
-        """With records in a database of this kind."""
-        if kind == "sqlite":
-            yield from self.in_records
-        yield from self.steps
-        yield from MOMENTS
-
-
-def _asked(slug: str, fields: Callable[[Scene, Fields], Fields], **more: Any) -> Change:
-    """At the public door; `name` of several with one slug."""
-
-    async def ask(scene: Scene, wanted: Fields, key: str) -> Answer:
-        return await scene.developer.call(slug, key, **wanted)
-
-    return Change(more.pop("name", slug), slug, ask, fields, **more)
-
-
-def _commanded(
-    name: str, method: str, fields: Callable[[Scene, Fields], Fields], **more: Any
-) -> Change:
-    """`pyservice …` asks the control plane for it; there are no keys."""
-
-    async def ask(scene: Scene, wanted: Fields, _: str) -> Answer:
-        return await scene.command(method, **wanted)
-
-    return Change(name, method, ask, fields, **more)
 
 
 # Games and their namespaces -----------------------------------------------------------------------
@@ -150,19 +84,19 @@ def _a_public_token(scene: Scene, told: Fields) -> Fields:
 
 
 OF_GAMES: Final = (
-    _asked("create_game", _new_game, steps=FED),
-    _asked("create_version", _new_version),
-    _asked("reserve_version_name", _of_game),
-    _asked("create_namespace", _new_namespace, steps=FED),
-    _asked("set_version", _other_version, steps=FED),
-    _asked("set_mm_config", _other_limit, steps=FED),
-    _asked("set_domain_public_auth", _other_public_auth, steps=FED),
-    _asked("add_domain", _of_domain, steps=FED),
-    _asked("remove_domain", _of_domain, steps=FED, prepare=Scene.new_domain),
-    _asked("create_public_token", _of_place),
-    _asked("create_development_token", _new_development_token, steps=FED),
-    _asked("create_service_token", _of_environment, steps=FED, is_repeatable=False),
-    _asked("revoke_namespace_token", _a_public_token, steps=FED, prepare=Scene.new_public_token),
+    asked("create_game", _new_game, steps=FED),
+    asked("create_version", _new_version),
+    asked("reserve_version_name", _of_game),
+    asked("create_namespace", _new_namespace, steps=FED),
+    asked("set_version", _other_version, steps=FED),
+    asked("set_mm_config", _other_limit, steps=FED),
+    asked("set_domain_public_auth", _other_public_auth, steps=FED),
+    asked("add_domain", _of_domain, steps=FED),
+    asked("remove_domain", _of_domain, steps=FED, prepare=Scene.new_domain),
+    asked("create_public_token", _of_place),
+    asked("create_development_token", _new_development_token, steps=FED),
+    asked("create_service_token", _of_environment, steps=FED, is_repeatable=False),
+    asked("revoke_namespace_token", _a_public_token, steps=FED, prepare=Scene.new_public_token),
 )
 
 # The site and who sees it -------------------------------------------------------------------------
@@ -189,11 +123,11 @@ def _a_user(scene: Scene, _: Fields) -> Fields:
     return {**scene.place, "user": list(scene.passwords)[-1]}
 
 
-SET_CDN_AUTH: Final = _asked("set_cdn_auth", _other_cdn_auth, prepare=Scene.new_user)
+SET_CDN_AUTH: Final = asked("set_cdn_auth", _other_cdn_auth, prepare=Scene.new_user)
 OF_SITES: Final = (
-    _asked("set_auth_user", _new_user, prepare=Scene.new_user, name="add a user"),
-    _asked("set_auth_user", _other_password, prepare=Scene.new_user, name="change a password"),
-    _asked("remove_auth_user", _a_user, prepare=Scene.new_user),
+    asked("set_auth_user", _new_user, prepare=Scene.new_user, name="add a user"),
+    asked("set_auth_user", _other_password, prepare=Scene.new_user, name="change a password"),
+    asked("remove_auth_user", _a_user, prepare=Scene.new_user),
 )
 
 # What is uploaded ---------------------------------------------------------------------------------
@@ -242,101 +176,27 @@ def _tags(scene: Scene, _: Fields) -> Fields:
 
 
 def _completed(kind: str) -> Change:
-    return _asked(
+    return asked(
         f"complete_{kind}", _the_picture, steps=KEPT, prepare=lambda scene: scene.new_picture(kind)
     )
 
 
 OF_FILES: Final = (
-    _asked("create_game_build", _new_build),
-    _asked("prepare_build", _new_environment_build),
-    _asked("complete_build", _the_environment_build, steps=KEPT, prepare=Scene.new_build),
-    _asked("create_site", _new_site),
-    *(_asked(f"prepare_{kind}", _new_picture) for kind in ("avatar", "banner", "logo")),
+    asked("create_game_build", _new_build),
+    asked("prepare_build", _new_environment_build),
+    asked("complete_build", _the_environment_build, steps=KEPT, prepare=Scene.new_build),
+    asked("create_site", _new_site),
+    *(asked(f"prepare_{kind}", _new_picture) for kind in ("avatar", "banner", "logo")),
     *(
-        _asked("complete_upload", _the_upload, steps=KEPT, prepare=prepare, name=name)
+        asked("complete_upload", _the_upload, steps=KEPT, prepare=prepare, name=name)
         for name, prepare in (
             ("complete a build", Scene.new_build),
             ("complete a site", Scene.new_site),
         )
     ),
     *map(_completed, ("banner", "logo", "avatar")),
-    _asked("patch_build_tags", _tags, prepare=Scene.new_tagged_builds),
-    _asked("delete_build", _the_build, steps=REMOVED, prepare=Scene.new_complete_build),
-)
-
-# Servers ------------------------------------------------------------------------------------------
-
-
-def _new_server(scene: Scene, _: Fields) -> Fields:
-    return scene.servers.wanted()
-
-
-def _the_server(timeout_ms: int) -> Callable[[Scene, Fields], Fields]:
-    """To be ended, so long after SIGTERM, which it ignores."""
-
-    def fields(scene: Scene, _: Fields) -> Fields:
-        named = {"server_id": scene.server_id, "override_kill_timeout": timeout_ms}
-        return {**scene.environment, **named}
-
-    return fields
-
-
-_IN_ITS_TIME_MS: Final = 400
-_WHILE_IT_ENDS: Final = tuple(
-    Step(f"{delay_ms} ms after it was told to end", "control", delay_ms=delay_ms)
-    for delay_ms in (100, _IN_ITS_TIME_MS - 10, _IN_ITS_TIME_MS + 10)
-)
-
-OF_SERVERS: Final = (
-    _asked(
-        "create_server",
-        _new_server,
-        prepare=lambda scene: scene.servers.prepare(),
-        steps=STARTED,
-        in_records=(*RECORDS, *STARTED_IN_RECORDS),
-    ),
-    _asked(
-        "destroy_server",
-        _the_server(0),
-        prepare=Scene.new_server,
-        steps=ENDED,
-        in_records=(*RECORDS, *ENDED_IN_RECORDS),
-    ),
-    _asked(
-        "destroy_server",
-        _the_server(_IN_ITS_TIME_MS),
-        name="destroy a server in its time",
-        prepare=Scene.new_server,
-        steps=(*ENDED, *_WHILE_IT_ENDS),
-        in_records=(*RECORDS, *ENDED_IN_RECORDS),
-    ),
-    _asked(
-        "create_server",
-        _new_server,
-        name="create a server of a new build",
-        prepare=lambda scene: scene.servers.prepare_new(),
-        steps=UNPACKED,
-        in_records=(),
-    ),
-)
-IN_CONTAINERS: Final = (
-    _asked(
-        "create_server",
-        _new_server,
-        name="create a server in a container",
-        prepare=lambda scene: scene.servers.prepare_contained(),
-        steps=(*STARTED, *IN_CONTAINER),
-        in_records=STARTED_IN_RECORDS,
-    ),
-    _asked(
-        "destroy_server",
-        _the_server(0),
-        name="destroy a server in a container",
-        prepare=lambda scene: scene.new_server(is_contained=True),
-        steps=ENDED,
-        in_records=ENDED_IN_RECORDS,
-    ),
+    asked("patch_build_tags", _tags, prepare=Scene.new_tagged_builds),
+    asked("delete_build", _the_build, steps=REMOVED, prepare=Scene.new_complete_build),
 )
 
 # Exports ------------------------------------------------------------------------------------------
@@ -351,8 +211,8 @@ def _all_time(scene: Scene, _: Fields) -> Fields:
 
 
 OF_EXPORTS: Final = (
-    _asked("export_lobby_logs", _the_lobby, prepare=Scene.recorded_lobby, is_repeatable=False),
-    _asked("export_lobby_history", _all_time, is_repeatable=False),
+    asked("export_lobby_logs", _the_lobby, prepare=Scene.recorded_lobby, is_repeatable=False),
+    asked("export_lobby_history", _all_time, is_repeatable=False),
 )
 
 # People and what they hold ------------------------------------------------------------------------
@@ -406,30 +266,30 @@ def _token_commands() -> Iterator[Change]:
         ("--game", _of_game),
         ("--identity", lambda *_: {"all_groups": True}),
     ):
-        yield _commanded(f"token create {whose}", "CreateCloudToken", fields, **once_more)
+        yield commanded(f"token create {whose}", "CreateCloudToken", fields, **once_more)
     for whose, kind, steps in (
         ("--kind public", admin_pb2.TOKEN_KIND_PUBLIC, ()),
         ("--kind environment", admin_pb2.TOKEN_KIND_ENVIRONMENT, FED),
     ):
         fields = _of_namespace(kind)
         method = "CreateNamespaceToken"
-        yield _commanded(f"token create {whose}", method, fields, steps=steps, **once_more)
+        yield commanded(f"token create {whose}", method, fields, steps=steps, **once_more)
 
 
 OF_PEOPLE: Final = (
-    _asked("create_group", _named),
-    _asked("create_game_token", _of_game, is_repeatable=False),
-    _asked("revoke_group_token", _the_token, prepare=Scene.new_cloud_token),
-    _asked("prepare_device_link", _nothing),
-    _asked("complete_device_link", _the_link, prepare=Scene.new_link),
+    asked("create_group", _named),
+    asked("create_game_token", _of_game, is_repeatable=False),
+    asked("revoke_group_token", _the_token, prepare=Scene.new_cloud_token),
+    asked("prepare_device_link", _nothing),
+    asked("complete_device_link", _the_link, prepare=Scene.new_link),
 )
 COMMANDS: Final = (
-    _commanded("identity create", "CreateIdentity", _named, is_repeatable=False),
-    _commanded("group create", "AdminCreateGroup", _named, is_repeatable=False),
-    _commanded("group update", "UpdateGroup", _other_bio, in_records=ONE_PAGE),
-    _commanded("group add-member", "AddMember", _the_person, prepare=Scene.new_person),
-    _commanded("group remove-member", "RemoveMember", _the_person, prepare=Scene.new_member),
-    _commanded("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
+    commanded("identity create", "CreateIdentity", _named, is_repeatable=False),
+    commanded("group create", "AdminCreateGroup", _named, is_repeatable=False),
+    commanded("group update", "UpdateGroup", _other_bio, in_records=ONE_PAGE),
+    commanded("group add-member", "AddMember", _the_person, prepare=Scene.new_person),
+    commanded("group remove-member", "RemoveMember", _the_person, prepare=Scene.new_member),
+    commanded("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
     *_token_commands(),
 )
 CHANGES: Final = (
@@ -438,7 +298,6 @@ CHANGES: Final = (
     *OF_SITES,
     *OF_FILES,
     *OF_SERVERS,
-    *(IN_CONTAINERS if images.has_oci_runtime() else ()),
     *OF_EXPORTS,
     *OF_PEOPLE,
     *COMMANDS,

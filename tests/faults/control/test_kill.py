@@ -20,6 +20,7 @@ from tests import programs
 from tests.control.authorization_rows import ROWS
 from tests.control.files import without_addresses
 from tests.databases import KINDS, Databases
+from tests.faults.control.change import Change
 from tests.faults.control.changes import (
     BY_NAME,
     CHANGES,
@@ -27,7 +28,6 @@ from tests.faults.control.changes import (
     OF_FILES,
     OF_PEOPLE,
     OF_SITES,
-    Change,
 )
 from tests.faults.control.scene import Fields, Scene
 from tests.faults.control.struck import (

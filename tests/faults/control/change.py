@@ -1,0 +1,64 @@
+"""What a change is of which planes die in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.faults.control.scene import Fields, Scene
+from tests.faults.control.struck import MOMENTS, RECORDS, Step
+from tests.household import Answer
+
+Ask = Callable[[Scene, Fields, str], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is asked for. `fields` makes a request that changes something, given what was seen before."""
+
+    name: str
+    operation: str
+    """Its slug; of a command the method that it calls."""
+    ask: Ask
+    """Of fields and a key."""
+    fields: Callable[[Scene, Fields], Fields]
+    prepare: Callable[[Scene], Awaitable[Any]] | None = None
+    """Makes what is changed."""
+    steps: tuple[Step, ...] = ()
+    """Those of files beside the records."""
+    in_records: tuple[Step, ...] = RECORDS
+    is_repeatable: bool = True
+    """Whether a repetition changes nothing; otherwise it makes one more: where the answer is a secret that is not kept,
+    and where there is no key.
+    """
+
+    def __str__(self) -> str:
+        return self.name
+
+    def all_steps(self, kind: str) -> Iterator[Step]:
+        """With records in a database of this kind."""
+        if kind == "sqlite":
+            yield from self.in_records
+        yield from self.steps
+        yield from MOMENTS
+
+
+def asked(slug: str, fields: Callable[[Scene, Fields], Fields], **more: Any) -> Change:
+    """At the public door; `name` of several with one slug."""
+
+    async def ask(scene: Scene, wanted: Fields, key: str) -> Answer:
+        return await scene.developer.call(slug, key, **wanted)
+
+    return Change(more.pop("name", slug), slug, ask, fields, **more)
+
+
+def commanded(
+    name: str, method: str, fields: Callable[[Scene, Fields], Fields], **more: Any
+) -> Change:
+    """`pyservice …` asks the control plane for it; there are no keys."""
+
+    async def ask(scene: Scene, wanted: Fields, _: str) -> Answer:
+        return await scene.command(method, **wanted)
+
+    return Change(name, method, ask, fields, **more)

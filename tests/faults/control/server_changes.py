@@ -1,0 +1,93 @@
+"""Changes that start and end game servers: of builds that are there and of new ones, and in containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.faults.control.change import asked
+from tests.faults.control.scene import Fields, Scene
+from tests.faults.control.struck import (
+    ENDED,
+    ENDED_IN_RECORDS,
+    IN_CONTAINER,
+    RECORDS,
+    STARTED,
+    STARTED_IN_RECORDS,
+    UNPACKED,
+    Step,
+)
+from tests.programs import images
+
+
+def _new_server(scene: Scene, _: Fields) -> Fields:
+    return scene.servers.wanted()
+
+
+def _the_server(timeout_ms: int) -> Callable[[Scene, Fields], Fields]:
+    """To be ended, so long after SIGTERM, which it ignores."""
+
+    def fields(scene: Scene, _: Fields) -> Fields:
+        named = {"server_id": scene.server_id, "override_kill_timeout": timeout_ms}
+        return {**scene.environment, **named}
+
+    return fields
+
+
+_IN_ITS_TIME_MS: Final = 400
+_WHILE_IT_ENDS: Final = tuple(
+    Step(f"{delay_ms} ms after it was told to end", "control", delay_ms=delay_ms)
+    for delay_ms in (100, _IN_ITS_TIME_MS - 10, _IN_ITS_TIME_MS + 10)
+)
+
+_OF_ARCHIVES: Final = (
+    asked(
+        "create_server",
+        _new_server,
+        prepare=lambda scene: scene.servers.prepare(),
+        steps=STARTED,
+        in_records=(*RECORDS, *STARTED_IN_RECORDS),
+    ),
+    asked(
+        "destroy_server",
+        _the_server(0),
+        prepare=Scene.new_server,
+        steps=ENDED,
+        in_records=(*RECORDS, *ENDED_IN_RECORDS),
+    ),
+    asked(
+        "destroy_server",
+        _the_server(_IN_ITS_TIME_MS),
+        name="destroy a server in its time",
+        prepare=Scene.new_server,
+        steps=(*ENDED, *_WHILE_IT_ENDS),
+        in_records=(*RECORDS, *ENDED_IN_RECORDS),
+    ),
+    asked(
+        "create_server",
+        _new_server,
+        name="create a server of a new build",
+        prepare=lambda scene: scene.servers.prepare_new(),
+        steps=UNPACKED,
+        in_records=(),
+    ),
+)
+_IN_CONTAINERS: Final = (
+    asked(
+        "create_server",
+        _new_server,
+        name="create a server in a container",
+        prepare=lambda scene: scene.servers.prepare_contained(),
+        steps=(*STARTED, *IN_CONTAINER),
+        in_records=STARTED_IN_RECORDS,
+    ),
+    asked(
+        "destroy_server",
+        _the_server(0),
+        name="destroy a server in a container",
+        prepare=lambda scene: scene.new_server(is_contained=True),
+        steps=ENDED,
+        in_records=ENDED_IN_RECORDS,
+    ),
+)
+OF_SERVERS: Final = (*_OF_ARCHIVES, *(_IN_CONTAINERS if images.has_oci_runtime() else ()))
