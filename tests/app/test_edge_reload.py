@@ -188,6 +188,7 @@ def test_every_limit_out_of_its_range_is_named_at_once() -> None:
         "connections": 0,
         "connections_per_address": 10_000_001,
         "datagram_sessions": "many",
+        "datagram_sessions_per_route": 0,
         "stream_idle_ms": 999,
         "datagram_idle_ms": 3_600_001,
         "speed": 1,

@@ -89,6 +89,8 @@ pub struct LimitSettings {
     pub connections_per_address: usize,
     /// UDP sessions in all.
     pub datagram_sessions: usize,
+    /// Of one port, which belongs to one thread.
+    pub datagram_sessions_per_route: usize,
     /// Of one client address (IPv6: /64).
     pub datagram_sessions_per_address: usize,
     /// UDP sessions that may begin in a second.
@@ -219,6 +221,7 @@ impl LimitSettings {
             connections_per_route: fields.number_or("connections_per_route", 16_384, 1..=MOST),
             connections_per_address: fields.number_or("connections_per_address", 1_024, 1..=MOST),
             datagram_sessions: fields.number_or("datagram_sessions", 16_384, 1..=MOST),
+            datagram_sessions_per_route: fields.number_or("datagram_sessions_per_route", 4_096, 1..=MOST),
             datagram_sessions_per_address: fields.number_or("datagram_sessions_per_address", 1_024, 1..=MOST),
             datagram_sessions_per_second: fields.number_or("datagram_sessions_per_second", 10_000, 1..=MOST),
             head_bytes: fields.number_or("head_bytes", 32_768, 8_192..=1_048_576),
@@ -256,6 +259,7 @@ mod tests {
         let config = Config::parse(r#"{"folder": "/a", "source": "/b"}"#).unwrap();
         assert_eq!(config.bind, IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert_eq!(config.limits.datagram_sessions, 16_384);
+        assert_eq!(config.limits.datagram_sessions_per_route, 4_096);
         assert_eq!(config.timeouts.connect, Duration::from_secs(5));
         assert!(config.workers >= 1);
         assert_eq!(config.nice, -4);

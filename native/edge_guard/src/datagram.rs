@@ -2,9 +2,10 @@
 //!
 //! Owns the threads and what they are told. A public port belongs to one thread; a session is the pair of a player's
 //! address and a public port, and where that has all addresses of the machine (`local`), the one that is spoken to. What
-//! a thread does is in `turn`, who may stay when there is no room in `sessions`.
+//! a thread does is in `turn`, who may stay when there is no room in `sessions`, which port has most in `crowds`.
 
 mod batch;
+mod crowds;
 mod epoll;
 mod local;
 mod sessions;
@@ -75,6 +76,8 @@ enum Order {
 pub struct Bounds {
     /// Sessions of one thread.
     pub sessions: usize,
+    /// Of one port.
+    pub sessions_per_route: usize,
     /// Of one client address, in one thread.
     pub sessions_per_address: usize,
     /// That may begin in a second, in one thread.
@@ -97,6 +100,7 @@ impl From<&Config> for Bounds {
     fn from(config: &Config) -> Self {
         Self {
             sessions: config.limits.datagram_sessions,
+            sessions_per_route: config.limits.datagram_sessions_per_route,
             sessions_per_address: config.limits.datagram_sessions_per_address,
             sessions_per_second: config.limits.datagram_sessions_per_second,
             idle: config.timeouts.datagram_idle,

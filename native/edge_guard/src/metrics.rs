@@ -112,6 +112,8 @@ labels! {
         NoBackend = "no_backend",
         /// No place for a session.
         Full = "sessions_full",
+        /// `limits.datagram_sessions_per_route`.
+        Route = "sessions_per_route",
         /// `limits.datagram_sessions_per_address`.
         Address = "sessions_per_address",
         /// Too many new sessions in this second.

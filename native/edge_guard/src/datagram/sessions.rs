@@ -1,8 +1,20 @@
 //! Sessions of one thread, and who may stay when there is no room.
 //!
-//! A session has a rank: it began, the process answered it, or the player spoke again after an answer. An address that
-//! only spoofs gets no further than the second, so the oldest of the lowest rank goes first, and a session whose
-//! player speaks is never put out for a new one while it is in use.
+//! A session has a rank: it began, the process answered it, or the player spoke again after an answer. None of them
+//! proves that somebody plays: who spoofs an address hears nothing, but can send a second datagram when a process that
+//! answers everybody has answered the first. So a rank counts among sessions of one port, and between ports it counts
+//! how many they have.
+//!
+//! A port that has all that it may have gives the place of the oldest of its lowest rank; one of the highest rank is in
+//! use until nothing was passed on for 10 s. Where the thread has all that it may have:
+//!
+//! - The port that has most of the first two ranks gives the oldest of them.
+//! - Where these are few in the whole thread, they are players who just come, and would only push out each other. Then
+//!   it is the port that has most of the highest rank, with the one that is silent for longest: for 1 s if the new
+//!   one's port has less, so that who floods ports closes no others to new players, and for 10 s if not.
+//! - If that one is in use, the new one's port pays itself, as above.
+//!
+//! A player who was answered and speaks more than once a second is never put out for a new one.
 //!
 //! Where a port has all addresses of the machine, a session is also of the one that the player speaks to. One of which
 //! that is not known (an older process did not ask) has the first one that the player speaks to.
@@ -15,11 +27,18 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
+use super::crowds::Crowds;
 use super::local::Local;
 use crate::address::source;
 
 /// How long a session of the highest rank counts as in use.
 const IN_USE_MS: u64 = 10_000;
+
+/// The same for one of the port that has most, when a port that has less needs room.
+const IN_USE_OF_MOST_MS: u64 = 1_000;
+
+/// Of so many sessions no more than one is of the first two ranks where nobody floods: players come to stay.
+const FEW: usize = 16;
 
 /// How much a session is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,8 +88,11 @@ pub struct Sessions {
     by_client: HashMap<(usize, SocketAddr), usize>,
     by_local: HashMap<(usize, SocketAddr, Local), usize>,
     of_address: HashMap<IpAddr, usize>,
-    // By rank, in the order of their last use.
-    lines: [Line; 3],
+    // Of each port by rank, in the order of their last use.
+    lines: Vec<[Line; 3]>,
+    // The first two ranks, and the highest: no event of a session that keeps its rank changes these.
+    begun: Crowds,
+    spoken: Crowds,
     uses: u32,
 }
 
@@ -89,6 +111,11 @@ impl Sessions {
     /// How many a client address has.
     pub fn of_address(&self, client: IpAddr) -> usize {
         self.of_address.get(&source(client)).copied().unwrap_or(0)
+    }
+
+    /// How many a port has.
+    pub fn of_port(&self, port: usize) -> usize {
+        self.begun.of(port) + self.spoken.of(port)
     }
 
     /// Whose a datagram of a player at a port is.
@@ -154,6 +181,10 @@ impl Sessions {
             None => self.by_client.insert((port, client), place),
         };
         *self.of_address.entry(source(client.ip())).or_default() += 1;
+        if port >= self.lines.len() {
+            self.lines.resize(port + 1, [Line::default(); 3]);
+        }
+        self.crowd(rank).add(port);
         self.line_up(place);
         place
     }
@@ -179,6 +210,7 @@ impl Sessions {
     pub fn remove(&mut self, place: usize) -> Session {
         self.step_out(place);
         let session = self.all.remove(place);
+        self.crowd(session.rank).take(session.port);
         match session.local {
             Some(local) => self.by_local.remove(&(session.port, session.client, local)),
             None => self.by_client.remove(&(session.port, session.client)),
@@ -193,32 +225,70 @@ impl Sessions {
         session
     }
 
-    /// Who goes to make room for a new one; none: everybody is in use.
-    pub fn displaceable(&self, now_ms: u64) -> Option<usize> {
-        let oldest = |rank: Rank| self.lines[rank as usize].first;
-        oldest(Rank::Begun).or_else(|| oldest(Rank::Answered)).or_else(|| {
-            oldest(Rank::Spoken).filter(|place| now_ms.saturating_sub(self.all[*place].last_ms) >= IN_USE_MS)
-        })
+    /// Who goes to make room for a new one of a port that has all that it may have; none: everybody there is in use.
+    pub fn displaceable_at(&self, port: usize, now_ms: u64) -> Option<usize> {
+        self.begun_at(port).or_else(|| self.silent_at(port, now_ms, IN_USE_MS))
     }
 
-    /// One that carried nothing for its time.
-    pub fn idle(&self, now_ms: u64, idle_ms: u64) -> Option<usize> {
-        (self.lines.iter().filter_map(|line| line.first))
-            .find(|place| now_ms.saturating_sub(self.all[*place].last_ms) >= idle_ms)
+    /// Who goes to make room for a new one of a port in a thread that has all that it may have; none: everybody is in
+    /// use.
+    pub fn displaceable_for(&self, port: usize, now_ms: u64) -> Option<usize> {
+        if self.begun.all() * FEW > self.len() {
+            return self.begun_at(self.begun.largest()?);
+        }
+        let of_most = || {
+            let most = self.spoken.largest()?;
+            let has_less = self.of_port(port) < self.spoken.of(most);
+            self.silent_at(most, now_ms, if has_less { IN_USE_OF_MOST_MS } else { IN_USE_MS })
+        };
+        of_most().or_else(|| self.displaceable_at(port, now_ms))
+    }
+
+    /// Those that carried nothing for their time.
+    pub fn idle(&self, now_ms: u64, idle_ms: u64) -> Vec<usize> {
+        let is_idle = |place: &usize| now_ms.saturating_sub(self.all[*place].last_ms) >= idle_ms;
+        let firsts = self.lines.iter().flatten().map(|line| line.first);
+        let idle_of = |first: Option<usize>| {
+            std::iter::successors(first.filter(is_idle), move |place| self.all[*place].after.filter(is_idle))
+        };
+        firsts.flat_map(idle_of).collect()
+    }
+
+    /// The oldest of the lower of the first two ranks.
+    fn begun_at(&self, port: usize) -> Option<usize> {
+        let first = |rank: Rank| self.lines.get(port)?[rank as usize].first;
+        first(Rank::Begun).or_else(|| first(Rank::Answered))
+    }
+
+    /// The one of the highest rank that is silent for longest, if for so long.
+    fn silent_at(&self, port: usize, now_ms: u64, silent_ms: u64) -> Option<usize> {
+        let first = self.lines.get(port)?[Rank::Spoken as usize].first;
+        first.filter(|place| now_ms.saturating_sub(self.all[*place].last_ms) >= silent_ms)
+    }
+
+    fn crowd(&mut self, rank: Rank) -> &mut Crowds {
+        if rank == Rank::Spoken { &mut self.spoken } else { &mut self.begun }
     }
 
     fn used(&mut self, place: usize, rank: Rank, now_ms: u64) {
-        self.all[place].last_ms = now_ms;
-        if self.all[place].rank == rank && self.lines[rank as usize].last == Some(place) {
+        let session = &mut self.all[place];
+        session.last_ms = now_ms;
+        let (port, before) = (session.port, session.rank);
+        if before == rank && self.lines[port][rank as usize].last == Some(place) {
             return;
         }
         self.step_out(place);
-        self.all[place].rank = rank;
+        if before != rank {
+            self.crowd(before).take(port);
+            self.crowd(rank).add(port);
+            self.all[place].rank = rank;
+        }
         self.line_up(place);
     }
 
     fn line_up(&mut self, place: usize) {
-        let line = &mut self.lines[self.all[place].rank as usize];
+        let Session { port, rank, .. } = self.all[place];
+        let line = &mut self.lines[port][rank as usize];
         let before = line.last.replace(place);
         match before {
             Some(before) => self.all[before].after = Some(place),
@@ -229,108 +299,17 @@ impl Sessions {
     }
 
     fn step_out(&mut self, place: usize) {
-        let Session { rank, before, after, .. } = self.all[place];
+        let Session { port, rank, before, after, .. } = self.all[place];
         match before {
             Some(before) => self.all[before].after = after,
-            None => self.lines[rank as usize].first = after,
+            None => self.lines[port][rank as usize].first = after,
         }
         match after {
             Some(after) => self.all[after].before = before,
-            None => self.lines[rank as usize].last = before,
+            None => self.lines[port][rank as usize].last = before,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::UdpSocket;
-
-    use super::*;
-
-    fn begin(sessions: &mut Sessions, last: u8, now_ms: u64) -> usize {
-        let client = SocketAddr::from(([127, 0, 0, last], 1));
-        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
-        sessions.insert(0, (client, None), socket, Rank::Begun, now_ms)
-    }
-
-    #[test]
-    fn the_oldest_of_the_lowest_rank_goes_first() {
-        let mut sessions = Sessions::default();
-        let spoken = begin(&mut sessions, 1, 0);
-        sessions.answered(spoken, 0);
-        sessions.heard(spoken, 0);
-        let answered = begin(&mut sessions, 2, 0);
-        sessions.answered(answered, 0);
-        let first = begin(&mut sessions, 3, 1);
-        let second = begin(&mut sessions, 4, 2);
-        sessions.heard(first, 3);
-        for expected in [second, first, answered] {
-            assert_eq!(sessions.displaceable(100), Some(expected));
-            sessions.remove(expected);
-        }
-        assert_eq!(sessions.displaceable(100), None, "it is in use");
-        assert_eq!(sessions.displaceable(IN_USE_MS), Some(spoken));
-    }
-
-    #[test]
-    fn speaking_without_an_answer_raises_nobody() {
-        let mut sessions = Sessions::default();
-        let place = begin(&mut sessions, 1, 0);
-        (0..9).for_each(|now_ms| sessions.heard(place, now_ms));
-        assert_eq!(sessions.at(place).rank(), Rank::Begun);
-    }
-
-    #[test]
-    fn sessions_of_an_address_are_counted_while_they_are_there() {
-        let mut sessions = Sessions::default();
-        let (place, _other) = (begin(&mut sessions, 1, 0), begin(&mut sessions, 2, 0));
-        let address = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(sessions.of_address(address), 1);
-        sessions.remove(place);
-        assert_eq!(sessions.of_address(address), 0);
-        assert_eq!(sessions.of_address.len(), 1, "who has none is not remembered");
-    }
-
-    #[test]
-    fn idle_ones_are_found_in_every_rank_and_used_ones_are_not() {
-        let mut sessions = Sessions::default();
-        let (a, b) = (begin(&mut sessions, 1, 0), begin(&mut sessions, 2, 0));
-        sessions.answered(b, 30);
-        assert_eq!(sessions.idle(60, 60), Some(a));
-        sessions.remove(a);
-        assert_eq!(sessions.idle(60, 60), None);
-        assert_eq!(sessions.idle(90, 60), Some(b));
-    }
-
-    #[test]
-    fn more_is_expected_only_of_whom_the_turn_before_had_something() {
-        let mut sessions = Sessions::default();
-        let place = begin(&mut sessions, 1, 0);
-        let expected: Vec<bool> = [5, 7, 8, 9, 11].map(|turn| sessions.has_more(place, turn)).into();
-        assert_eq!(expected, [false, false, true, true, false]);
-    }
-
-    #[test]
-    fn a_place_that_was_used_again_is_not_the_session_before() {
-        let mut sessions = Sessions::default();
-        let place = begin(&mut sessions, 1, 0);
-        let first_use = sessions.at(place).use_of_place;
-        sessions.remove(place);
-        assert_eq!(begin(&mut sessions, 2, 0), place);
-        assert!(sessions.get(place, first_use).is_none());
-        assert_eq!(sessions.find(0, SocketAddr::from(([127, 0, 0, 1], 1)), None), None);
-    }
-
-    #[test]
-    fn a_session_of_no_known_address_of_ours_has_the_first_that_is_spoken_to() {
-        let mut sessions = Sessions::default();
-        let place = begin(&mut sessions, 1, 0);
-        let client = sessions.at(place).client;
-        let [one, other] = [1, 2].map(|last| Some(Local { address: IpAddr::from([10, 0, 0, last]), interface: 0 }));
-        assert_eq!(sessions.find(0, client, one), Some(place));
-        assert_eq!(sessions.at(place).local, one);
-        assert_eq!([other, None].map(|local| sessions.find(0, client, local)), [None, None]);
-        sessions.remove(place);
-        assert_eq!(sessions.find(0, client, one), None);
-    }
-}
+mod tests;

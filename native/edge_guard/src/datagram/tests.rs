@@ -8,7 +8,13 @@ const NUMBER: u64 = 7;
 
 /// A thread that serves a port with these sessions, and where the port is.
 fn serve(bind: &str, backend: SocketAddr, sessions: Vec<Carried>) -> (Datagrams, SocketAddr) {
-    let bounds = Bounds { sessions: 9, sessions_per_address: 9, sessions_per_second: 9, idle: Duration::from_secs(60) };
+    let bounds = Bounds {
+        sessions: 9,
+        sessions_per_route: 9,
+        sessions_per_address: 9,
+        sessions_per_second: 9,
+        idle: Duration::from_secs(60),
+    };
     let threads = Datagrams::start(1, bounds).unwrap();
     let socket = Arc::new(UdpSocket::bind(bind).unwrap());
     socket.set_nonblocking(true).unwrap();

@@ -206,11 +206,12 @@ impl Turns {
         if self.sessions.of_address(player.0.ip()) >= self.bounds.sessions_per_address {
             return Err(Drop::Address);
         }
+        // First of all, so that what a flooded port may not have takes nothing of what others may begin.
+        let displaced = self.who_goes(port)?;
         if !self.may_begin_one() {
             return Err(Drop::Rate);
         }
-        if self.sessions.len() >= self.bounds.sessions {
-            let displaced = self.sessions.displaceable(self.now_ms).ok_or(Drop::Full)?;
+        if let Some(displaced) = displaced {
             self.end(displaced, End::Displaced);
         }
         let socket = connected(backend).map_err(|_| Drop::Descriptors)?;
@@ -222,6 +223,17 @@ impl Turns {
         self.counters.sessions.one();
         self.counters.sessions_begun.one();
         Ok(place)
+    }
+
+    /// Who makes room for a new one of a port; nobody where there is some.
+    fn who_goes(&self, port: usize) -> Result<Option<usize>, Drop> {
+        if self.sessions.of_port(port) >= self.bounds.sessions_per_route {
+            self.sessions.displaceable_at(port, self.now_ms).ok_or(Drop::Route).map(Some)
+        } else if self.sessions.len() >= self.bounds.sessions {
+            self.sessions.displaceable_for(port, self.now_ms).ok_or(Drop::Full).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     fn watch(&self, place: usize) -> io::Result<()> {
@@ -257,9 +269,7 @@ impl Turns {
         }
         self.swept_ms = self.now_ms;
         let idle_ms = u64::try_from(self.bounds.idle.as_millis()).unwrap_or(u64::MAX);
-        while let Some(place) = self.sessions.idle(self.now_ms, idle_ms) {
-            self.end(place, End::Idle);
-        }
+        self.sessions.idle(self.now_ms, idle_ms).into_iter().for_each(|place| self.end(place, End::Idle));
     }
 
     fn obey(&mut self, order: Order) {

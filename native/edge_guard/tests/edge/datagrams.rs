@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -106,6 +106,22 @@ fn a_session_that_carries_nothing_ends_with_its_time() {
     assert_eq!(guard.figure("datagram_sessions"), 0);
 }
 
+/// Each source speaks, is answered if anybody is, and speaks once more, as a spoofer can who hears nothing. `meanwhile`
+/// comes between the two, and lasts until the answers have come.
+fn spoof(ports: &[u16], sources: std::ops::Range<u32>, meanwhile: impl FnOnce()) {
+    let spoofed: Vec<_> = sources
+        .map(|source| {
+            let [_, a, b, c] = source.to_be_bytes();
+            let from = UdpSocket::bind((std::net::Ipv4Addr::new(127, 1 + a, b, c), 0)).unwrap();
+            (from, ("127.0.0.1", ports[source as usize % ports.len()]))
+        })
+        .collect();
+    let speak = || spoofed.iter().for_each(|(from, to)| drop(from.send_to(b"who are you", to)));
+    speak();
+    meanwhile();
+    speak();
+}
+
 #[test]
 fn a_hundred_thousand_spoofed_players_take_bounded_room_and_nobodys_place() {
     let bounds = json!({"limits": {"datagram_sessions": 600, "datagram_sessions_per_second": 100_000}});
@@ -121,11 +137,9 @@ fn a_hundred_thousand_spoofed_players_take_bounded_room_and_nobodys_place() {
     let first = who();
     assert_eq!(who(), first);
     let (memory, descriptors) = (guard.memory(), guard.descriptors());
-    for source in 0..100_000_u32 {
-        let [_, a, b, c] = source.to_be_bytes();
-        let spoofed = UdpSocket::bind((std::net::Ipv4Addr::new(127, 1 + a, b, c), 0)).unwrap();
-        let _ = spoofed.send_to(b"who are you", ("127.0.0.1", port));
-        if source % 5_000 == 0 {
+    for chunk in 0..1_000 {
+        spoof(&[port], chunk * 100..(chunk + 1) * 100, || ());
+        if chunk % 50 == 0 {
             assert_eq!(who(), first, "a player was moved to another session");
         }
     }
@@ -136,23 +150,71 @@ fn a_hundred_thousand_spoofed_players_take_bounded_room_and_nobodys_place() {
     assert!(guard.figure("datagram_sessions_ended_total{reason=\"displaced\"}") > 10_000);
 }
 
+/// An edge-guard of one thread, flooded ports and a quiet one, where everybody is told who asks.
+fn with_ports(flooded: usize, limits: serde_json::Value) -> (Guard, Vec<u16>, u16) {
+    let guard = Guard::start_with(json!({"workers": 1, "limits": limits}));
+    let ports: Vec<u16> = (0..=flooded).map(|_| free_port()).collect();
+    let server = || udp(|_, from| Some(from.port().to_string().into()));
+    let owners: Vec<String> = ports.iter().map(|port| format!("of {port}")).collect();
+    let routes = owners.iter().zip(&ports).map(|(owner, port)| route(owner, "udp", *port, Some(server())));
+    guard.source.put(&routes.collect::<Vec<_>>());
+    owners.iter().for_each(|owner| drop(guard.source.wait_for(owner, crate::wire::OutcomeKind::Listening)));
+    (guard, ports[..flooded].to_vec(), ports[flooded])
+}
+
 #[test]
-fn a_flood_that_the_process_answers_does_not_move_players_to_new_sessions() {
-    let guard = Guard::start_with(json!({"limits": {"datagram_sessions": 64}}));
-    let port = free_port();
-    let server = udp(|_, from| Some(from.port().to_string().into()));
-    guard.source.serve_route(&route("a", "udp", port, Some(server)));
+fn a_flood_that_the_process_answers_takes_the_room_of_its_port_and_moves_nobody() {
+    let limits = json!({
+        "datagram_sessions": 400, "datagram_sessions_per_route": 100, "datagram_sessions_per_second": 100_000,
+    });
+    let (guard, flooded, quiet) = with_ports(1, limits);
     let who = |player: &UdpSocket| ask_datagram(player, "who am I");
-    let players: Vec<_> = (0..10).map(|_| speak(port)).collect();
-    let first: Vec<String> = players.iter().map(who).collect();
-    players.iter().for_each(|player| drop(who(player)));
-    for source in 0..5_000_u16 {
-        let [b, c] = source.to_be_bytes();
-        let spoofed = UdpSocket::bind((std::net::Ipv4Addr::new(127, 9, b, c), 0)).unwrap();
-        spoofed.send_to(b"spoofed", ("127.0.0.1", port)).unwrap();
+    let mut players: Vec<_> = (0..20).map(|n| speak(if n % 2 == 0 { flooded[0] } else { quiet })).collect();
+    let descriptors = guard.descriptors();
+    let mut first: Vec<String> = players.iter().map(who).collect();
+    // Fewer at once than there is room for, or they would only push out each other before they speak again.
+    for chunk in 0..200 {
+        spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
+            assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
+        });
+        if chunk % 5 == 4 {
+            players.push(speak(quiet));
+            first.push(who(players.last().unwrap()));
+        }
     }
-    let after: Vec<String> = players.iter().map(who).collect();
-    assert_eq!(first, after, "{}", guard.ask("GET", "/metrics"));
+    assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
+    // The flooded port has its own, and the quiet one 10 players of before and 40 of meanwhile.
+    let most = 100 + 50;
+    assert!(guard.figure("datagram_sessions") <= most, "{}", guard.figure("datagram_sessions"));
+    assert!(guard.descriptors() <= descriptors + most as usize, "{} from {descriptors}", guard.descriptors());
+    assert!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}") > 1_000);
+    assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_full\"}"), 0);
+}
+
+#[test]
+fn ports_that_are_flooded_until_the_thread_is_full_make_room_for_players_of_others() {
+    // The thread has all that it may have before any port has.
+    let limits = json!({"datagram_sessions": 300, "datagram_sessions_per_second": 100_000});
+    let (guard, flooded, quiet) = with_ports(3, limits);
+    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let descriptors = guard.descriptors();
+    let mut players: Vec<_> = flooded.iter().map(|port| speak(*port)).collect();
+    let mut first: Vec<String> = players.iter().map(who).collect();
+    for chunk in 0..100 {
+        spoof(&flooded, chunk * 10..(chunk + 1) * 10, || {
+            assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "somebody was moved to another session");
+        });
+        if chunk >= 40 {
+            let begun = Instant::now();
+            players.push(speak(quiet));
+            first.push(who(players.last().unwrap()));
+            assert!(begun.elapsed() < Duration::from_secs(5), "it waited until the flood was no longer in use");
+        }
+    }
+    assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
+    assert_eq!(guard.figure("datagram_sessions"), 300);
+    assert!(guard.descriptors() <= descriptors + 300, "{} from {descriptors}", guard.descriptors());
+    assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}"), 0);
 }
 
 #[test]
@@ -176,6 +238,24 @@ fn one_client_address_has_so_many_sessions_and_another_its_own() {
     speak(port).send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
     echo_datagram(&speak_from("127.4.4.4", port), "another client");
+}
+
+#[test]
+fn one_port_has_so_many_sessions_also_after_sighup_and_another_its_own() {
+    let limits = |per_route| json!({"datagram_sessions_per_route": per_route});
+    let (mut guard, full, other) = with_ports(1, limits(2));
+    let inside = [speak(full[0]), speak(full[0])];
+    let who = |player: &UdpSocket| ask_datagram(player, "who am I");
+    let first = inside.each_ref().map(who);
+    assert_eq!(inside.each_ref().map(who), first);
+    let late = speak(full[0]);
+    late.send(b"one too many").unwrap();
+    guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_route\"}", |dropped| dropped == 1);
+    who(&speak(other));
+    guard.set("limits", limits(3));
+    guard.signal(libc::SIGHUP);
+    who(&late);
+    assert_eq!(inside.each_ref().map(who), first, "nobody is put out");
 }
 
 #[test]
