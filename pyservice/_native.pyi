@@ -261,6 +261,9 @@ class SupplyGroup:
     def live(self) -> int:
         """All, without those that are stopping."""
     @property
+    def failed(self) -> int:
+        """Of ours: ended by the engine, not ready in time or silent, since ``take_touched`` told of the group last."""
+    @property
     def empty(self) -> list[EmptyLobby]:
         """Empty longest first."""
 

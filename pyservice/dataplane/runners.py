@@ -82,7 +82,7 @@ class Runners:
         self._began_s: float | None = None
         self.crashed: Callable[[Lobby], None] = lambda lobby: None
         """Called with each lobby whose process ended by itself and not well: before it was ready, before anybody had a
-        place there, or with an error.
+        place there, or with an error. Lobbies that the engine ends by itself are not among them.
         """
         self.server_served: Callable[[bytes, AskLeased], Awaitable[Leased]] = lambda _, ask: ask()
         """The ports of a server once they are served; until then they may become others."""

@@ -3,7 +3,9 @@ empty past the grace and those of former versions are stopped. Attached ones are
 is over, and else by whoever attached them.
 
 Driven by what the engine says has changed, and by its own timers: when a grace ends, when a pause after a crash is
-over. Nothing here is remembered over a restart: what is to be done follows from what is there.
+over. Of lobbies that the engine itself ends (never ready, never heard of again) it tells with their group; of processes
+that end, whoever hears of them. Nothing here is remembered over a restart: what is to be done follows from what is
+there.
 """
 
 from __future__ import annotations
@@ -143,13 +145,15 @@ class Pauses:
         self._now_s = now_s
         self._ends: dict[Key, tuple[int, float]] = {}
 
-    def note(self, key: Key) -> None:
-        """One more lobby of the group ended so."""
+    def note(self, key: Key, ended: int = 1) -> None:
+        """So many more lobbies of the group ended so."""
+        if not ended:
+            return
         now_s = self._now_s()
         self._forget_old(now_s)
-        count, _ = self._ends.get(key, (0, 0.0))
-        pause_s = PAUSES_S[min(count, len(PAUSES_S) - 1)]
-        self._ends[key] = (count + 1, now_s + pause_s)
+        count = self._ends.get(key, (0, 0.0))[0] + ended
+        pause_s = PAUSES_S[min(count, len(PAUSES_S)) - 1]
+        self._ends[key] = (count, now_s + pause_s)
 
     def left_s(self, key: Key) -> float:
         """How long nothing is to be started there."""
@@ -220,7 +224,11 @@ class Supply:
 
     async def step(self) -> None:
         """Looks at every group that changed, or whose time has come."""
-        groups: dict[Key, Group] = {_key(group): group for group in self._servers.take_touched()}
+        touched = self._servers.take_touched()
+        for changed in touched:
+            # As after a crash: the next one waits a little.
+            self._pauses.note(_key(changed), changed.failed)
+        groups: dict[Key, Group] = {_key(group): group for group in touched}
         now_s = _now_s()
         due = [key for key, at_s in self._looks.items() if at_s <= now_s and key not in groups]
         for key in due:

@@ -227,6 +227,7 @@ pub struct SupplyGroup {
     region: String,
     starting: u32,
     live: u32,
+    failed: u32,
     empty: Vec<Py<EmptyLobby>>,
 }
 
@@ -253,6 +254,7 @@ fn group_of(py: Python<'_>, group: core::SupplyGroup) -> PyResult<SupplyGroup> {
         region: group.region,
         starting: group.starting,
         live: group.live,
+        failed: group.failed,
         empty: group.empty.into_iter().map(empty).collect::<PyResult<_>>()?,
     })
 }

@@ -23,7 +23,7 @@ pub(crate) struct Lease {
     pub(crate) is_server: bool,
     pub(crate) ports: Vec<LeasedPort>,
     pub(crate) is_over: bool,
-    /// LSN of the last event that changed it; 0 when an image told it.
+    /// LSN of the last event that changed it, as images tell it; 0 before it is in the book.
     pub(crate) changed: Lsn,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(crate) struct Leases {
     by_owner: BTreeMap<Id, Lease>,
-    /// (LSN of its last change, owner). Those of an image are all at 0.
+    /// (LSN of its last change, owner).
     by_change: BTreeSet<(Lsn, Id)>,
     streams: PortPool,
     datagrams: PortPool,

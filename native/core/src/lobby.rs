@@ -6,16 +6,24 @@ use crate::event::LobbyMade;
 use crate::outbox::Attendance;
 use crate::slot::SlotTable;
 use crate::supply::{Standing, SupplyKey};
+use crate::time::SILENT_ENDS_AFTER;
 
 /// Which limit a call is admitted under (decisions 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Limit {
     /// find.
     Find = 0,
-    /// join of one.
+    /// join and create of one.
     Direct = 1,
-    /// join of a party.
+    /// join and create of a party.
     Party = 2,
+}
+
+impl Limit {
+    /// That of join and create for so many.
+    pub(crate) fn of_direct(places: u32) -> Limit {
+        if places > 1 { Limit::Party } else { Limit::Direct }
+    }
 }
 
 /// Places by state.
@@ -65,7 +73,7 @@ pub(crate) struct Lobby {
     pub(crate) ttl_ms: u64,
     /// Memory only: when its timer in the wheel fires; its next deadline may be later.
     pub(crate) timer_at: Ms,
-    /// Memory only: when its server was heard last.
+    /// Memory only: when its server was heard last; looked at while it may not be silent.
     pub(crate) spoke_at: Ms,
     pub(crate) is_ready: bool,
     pub(crate) is_closed: bool,
@@ -191,16 +199,32 @@ impl Lobby {
     }
 
     /// Its own next deadline: start limit, hiding, silent end.
-    pub(crate) fn next_deadline(&self, silent_ends_after: u64) -> Option<Ms> {
-        let start = (!self.is_ready).then_some(self.start_by);
-        let silence = (self.heartbeat_timeout_ms > 0).then(|| {
-            if self.is_silent {
-                self.spoke_at.saturating_add(self.heartbeat_timeout_ms.saturating_mul(silent_ends_after))
-            } else {
-                self.spoke_at.saturating_add(self.heartbeat_timeout_ms).saturating_add(1)
-            }
-        });
-        start.into_iter().chain(silence).min()
+    pub(crate) fn next_deadline(&self) -> Option<Ms> {
+        let silence = if self.is_silent { self.silent_end() } else { self.silent_from() };
+        self.start_end().into_iter().chain(silence).min()
+    }
+
+    /// When it ends if it is not ready before.
+    pub(crate) fn start_end(&self) -> Option<Ms> {
+        (!self.is_ready).then_some(self.start_by)
+    }
+
+    /// When it is hidden if nothing is heard of it before: it is silent for longer than its timeout then.
+    pub(crate) fn silent_from(&self) -> Option<Ms> {
+        let is_over = self.spoke_at.saturating_add(self.heartbeat_timeout_ms).saturating_add(1);
+        (!self.may_be_silent()).then_some(is_over)
+    }
+
+    /// When it ends if nothing is heard of it before.
+    pub(crate) fn silent_end(&self) -> Option<Ms> {
+        let silence_ms = self.heartbeat_timeout_ms.saturating_mul(SILENT_ENDS_AFTER);
+        (!self.may_be_silent()).then(|| self.spoke_at.saturating_add(silence_ms))
+    }
+
+    /// Nobody has to hear of it: its mode does not want that, or it is ours and starts. Its process may be waiting for room
+    /// or for its build, and how long that may take the start limit says.
+    fn may_be_silent(&self) -> bool {
+        self.heartbeat_timeout_ms == 0 || self.own.is_some() && !self.is_ready
     }
 
     pub(crate) fn supply_key(&self) -> SupplyKey {

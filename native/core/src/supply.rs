@@ -34,6 +34,8 @@ pub(crate) const OCCUPIED: Ms = Ms::MAX;
 pub(crate) struct Group {
     pub(crate) starting: u32,
     pub(crate) live: u32,
+    /// Of ours that the engine ended for not doing what they had to, since somebody was told.
+    pub(crate) failed: u32,
     pub(crate) empty: BTreeSet<(Ms, u32)>,
 }
 
@@ -86,6 +88,20 @@ impl Supply {
         }
         group.live = group.live.saturating_add_signed(live);
         self.touched.insert(key);
+    }
+
+    /// A lobby of the group was ended because it failed.
+    pub(crate) fn note_failed(&mut self, key: SupplyKey) {
+        let group = self.groups.entry(key).or_default();
+        group.failed = group.failed.saturating_add(1);
+        self.touched.insert(key);
+    }
+
+    /// Somebody was told how many of the group failed.
+    pub(crate) fn clear_failed(&mut self, key: &SupplyKey) {
+        if let Some(group) = self.groups.get_mut(key) {
+            group.failed = 0;
+        }
     }
 
     /// Drops a group in which nothing is any more; true when it was there.

@@ -30,6 +30,13 @@ fn create(
     w.run(|e, cx| e.create(cx, &command))
 }
 
+fn create_for(w: &mut World, creation: Creation<'_>, party_size: u32) -> Answer<Placed> {
+    let (source, source_limit) = (5, 256);
+    let command =
+        Create { namespace: NAMESPACE, creation, party_size, source, source_limit, idempotency: None, channels: &[] };
+    w.run(|e, cx| e.create(cx, &command))
+}
+
 fn wanted(w: &World) -> Vec<(Id, bool)> {
     w.engine.wanted_since(0).lobbies.iter().map(|one| (one.lobby, one.is_stopping)).collect()
 }
@@ -169,6 +176,118 @@ fn one_that_is_not_ready_in_time_is_over() {
     assert_eq!(one.answer.result, Err(Refusal::LobbyStartFailed(EndReason::StartTimeout, None)));
     assert_eq!(wanted(&w), []);
     assert_eq!(w.engine.port_counts()[0], [5_999, 1, 0], "its socket may be open");
+}
+
+#[test]
+fn a_party_that_would_not_fit_has_no_lobby_made_for_it() {
+    let mut w = World::new();
+    for limit in [1, 2, 3] {
+        let mut make = w.own_lobby();
+        make.lobby.max_players = limit;
+        let found = w.find_with(|c| (c.party_size, c.creation) = (4, Creation::Possible(&make)));
+        assert_eq!((found.result, w.written), (Err(Refusal::PartyTooLarge(limit)), 0));
+        make.lobby.max_players = 4;
+        (make.lobby.max_players_direct, make.lobby.max_players_party) = (4, limit);
+        let created = create_for(&mut w, Creation::Possible(&make), 4);
+        assert_eq!((created.result, w.written), (Err(Refusal::PartyTooLarge(limit)), 0));
+    }
+    let mut make = w.own_lobby();
+    make.lobby.max_players = 0;
+    let found = w.find_with(|c| (c.party_size, c.creation) = (2, Creation::Possible(&make)));
+    assert_eq!(found.result, Err(Refusal::PartyTooLarge(1)), "no lobby has less than one place");
+    assert_eq!((wanted(&w), w.engine.port_counts()[0][1]), (vec![], 0));
+}
+
+#[test]
+fn a_party_that_fits_exactly_has_one_made_and_stays_together() {
+    let mut w = World::new();
+    let mut make = w.own_lobby();
+    (make.lobby.max_players, make.lobby.max_players_direct, make.lobby.max_players_party) = (3, 1, 2);
+    let found = w.find_with(|c| (c.party_size, c.creation) = (3, Creation::Possible(&make))).result.unwrap();
+    let found = lobby_of(&w, found);
+    let mut make = w.own_lobby();
+    (make.lobby.max_players, make.lobby.max_players_direct, make.lobby.max_players_party) = (1, 1, 3);
+    let created = create_for(&mut w, Creation::Possible(&make), 3).result.unwrap();
+    let created = lobby_of(&w, created);
+    for lobby in [found, created] {
+        w.ready(lobby).unwrap();
+        let [one] = &w.resolved()[..] else { panic!("one waits") };
+        assert_eq!(one.answer.result.as_ref().unwrap().tokens.len(), 3);
+        assert_eq!(w.players(lobby), [0, 3, 0, 0]);
+    }
+}
+
+#[test]
+fn what_would_be_made_does_not_matter_to_a_party_that_fits_into_what_is_there() {
+    let mut w = World::new();
+    let there = w.lobby(|_| {});
+    let mut make = w.own_lobby();
+    make.lobby.max_players = 2;
+    let found = w.find_with(|c| (c.party_size, c.creation) = (4, Creation::Possible(&make))).result.unwrap();
+    assert_eq!(reservation(found).lobby, there);
+}
+
+#[test]
+fn one_of_ours_may_be_silent_until_it_is_ready_and_then_no_longer_than_its_heartbeat_timeout() {
+    let mut w = World::new();
+    let lobby = {
+        let placed = find_or_make(&mut w, |make| make.lobby.heartbeat_timeout_ms = 1_000).result.unwrap();
+        lobby_of(&w, placed)
+    };
+    w.pass(299_999);
+    assert_eq!((w.resolved(), wanted(&w)), (vec![], vec![(lobby, false)]), "its process has no build yet");
+    let second = find_or_make(&mut w, |_| {}).result.unwrap();
+    assert_eq!(lobby_of(&w, second), lobby, "it is found as long as it starts");
+    w.ready(lobby).unwrap();
+    assert_eq!(w.resolved().len(), 2);
+    w.pass(1_000);
+    assert_eq!(w.find(), Ok(lobby), "not silent for longer");
+    w.pass(1);
+    assert_eq!(w.find(), Err(Refusal::NoAvailableLobbies));
+    w.pass(1_998);
+    assert_eq!(w.heartbeat(lobby, None), Ok(()));
+    assert_eq!(w.find(), Ok(lobby), "back at once");
+    w.pass(3_000);
+    assert_eq!(w.heartbeat(lobby, None), Err(Refusal::LobbyStopped));
+    let namespaces = w.engine.namespace_counts();
+    assert_eq!(namespaces[0].1.lobby_ends, [0, 0, 1, 0, 0], "silent");
+}
+
+#[test]
+fn what_is_said_before_ready_does_not_begin_the_silence_of_one_of_ours() {
+    let mut w = World::new();
+    let lobby = w.start_idle(|make| make.lobby.heartbeat_timeout_ms = 1_000).result.unwrap();
+    w.close(lobby, true).unwrap();
+    w.pass_unnoticed(60_000);
+    w.close(lobby, false).unwrap();
+    w.pass(60_000);
+    assert_eq!(w.heartbeat(lobby, None), Ok(()));
+    w.pass(179_999);
+    assert_eq!(w.ready(lobby), Ok(()), "five minutes from its beginning");
+}
+
+#[test]
+fn after_a_crash_one_that_starts_may_be_silent_and_one_that_is_ready_may_not() {
+    let mut w = World::new();
+    let starting = w.start_idle(|make| make.lobby.heartbeat_timeout_ms = 1_000).result.unwrap();
+    let ready = w.start_idle(|make| make.lobby.heartbeat_timeout_ms = 1_000).result.unwrap();
+    w.pass(500);
+    w.ready(ready).unwrap();
+    let mut image = Vec::new();
+    w.engine.write_image(&mut |bytes| image.extend_from_slice(bytes));
+    let mut from_image = fresh_engine();
+    from_image.load_image(&image).unwrap();
+    for mut engine in [w.replica, from_image] {
+        engine.recovered(w.now);
+        let mut events = EventBuffer::default();
+        let mut cx = Context { now: w.now + 3_000, credit: Credit::UNLIMITED, events: &mut events };
+        engine.advance(&mut cx);
+        let live = [starting, ready].map(|lobby| engine.lobby(lobby).is_some());
+        assert_eq!(live, [true, false]);
+        let mut cx = Context { now: w.now + 300_000, credit: Credit::UNLIMITED, events: &mut events };
+        engine.advance(&mut cx);
+        assert_eq!(engine.lobby(starting), None);
+    }
 }
 
 #[test]

@@ -16,6 +16,8 @@ mod decide;
 mod effect;
 #[path = "model/facts.rs"]
 mod facts;
+#[path = "model/making.rs"]
+mod making;
 #[path = "model/naive.rs"]
 mod naive;
 #[path = "model/places.rs"]

@@ -143,3 +143,45 @@ fn after_a_crash_everything_is_told_anew() {
     assert_eq!((groups[0].live, groups[0].starting), (2, 0));
     assert_eq!(groups[0].empty.iter().map(|one| one.lobby).collect::<Vec<_>>(), [lobby]);
 }
+
+/// How many of the groups' lobbies the engine has ended because they failed.
+fn failed(w: &mut World) -> Vec<u32> {
+    w.engine.take_touched().iter().map(|group| group.failed).collect()
+}
+
+#[test]
+fn of_ours_that_end_because_they_are_not_ready_or_silent_the_supply_is_told_once() {
+    let mut w = World::new();
+    for _ in 0..3 {
+        w.start_idle(|_| {}).result.unwrap();
+    }
+    assert_eq!(failed(&mut w), [0]);
+    w.pass(300_000);
+    assert_eq!(failed(&mut w), [3]);
+    assert_eq!(failed(&mut w), []);
+    let lobby = w.start_idle(|make| make.lobby.heartbeat_timeout_ms = 1_000).result.unwrap();
+    w.ready(lobby).unwrap();
+    let token = w.join(lobby).unwrap();
+    w.connect(lobby, &token).unwrap();
+    assert_eq!(failed(&mut w), [0], "those of before are told");
+    w.pass(3_000);
+    assert_eq!(failed(&mut w), [1]);
+    assert!(w.engine.supply_groups(NAMESPACE).is_empty());
+}
+
+#[test]
+fn who_ends_otherwise_has_not_failed() {
+    let mut w = World::new();
+    let beats = |make: &mut Make<'_>| make.lobby.heartbeat_timeout_ms = 1_000;
+    let stopping = w.start_idle(beats).result.unwrap();
+    w.ready(stopping).unwrap();
+    w.run(|e, cx| e.stop(cx, stopping, true)).result.unwrap();
+    let exited = w.start_idle(beats).result.unwrap();
+    w.run(|e, cx| e.exited(cx, exited, Some(1))).result.unwrap();
+    let removed = w.start_idle(beats).result.unwrap();
+    w.detach(removed).unwrap();
+    w.lobby(|attach| attach.heartbeat_timeout_ms = 1_000);
+    w.pass(3_000);
+    assert_eq!(w.engine.namespace_counts()[0].1.lobby_ends, [1, 0, 2, 1, 0], "one that stops, and an attached one");
+    assert_eq!(failed(&mut w), [0]);
+}

@@ -90,6 +90,9 @@ pub struct SupplyGroup {
     pub empty: Vec<EmptyLobby>,
     /// How many there are in all, stopping ones not counted.
     pub live: u32,
+    /// How many of ours ended since this was taken last because they were not ready in time, or silent; without those that
+    /// were stopping.
+    pub failed: u32,
 }
 
 /// A ready lobby that nobody is in, not stopping.

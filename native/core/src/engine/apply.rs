@@ -114,9 +114,7 @@ impl Engine {
                 self.outbox.acknowledge(up_to);
                 return Ok(());
             }
-            Event::LobbyStarts { lobby, lobby_config } => self.change_lobby(lobby, |lobby| {
-                lobby.own = Some(Own { lobby_config: lobby_config.into() });
-            })?,
+            Event::LobbyStarts { lobby, lobby_config } => self.apply_starts(lobby, lobby_config)?,
             Event::TokensSent { .. }
             | Event::HumanPassed { .. }
             | Event::HumanAsked { .. }
@@ -152,6 +150,16 @@ impl Engine {
             self.derive_lobby(number);
         }
         self.note_made(lsn, number);
+        Ok(number)
+    }
+
+    /// It is ours to start.
+    fn apply_starts(&mut self, number: u32, lobby_config: &[u8]) -> Result<u32, ApplyError> {
+        self.change_lobby(number, |lobby| lobby.own = Some(Own { lobby_config: lobby_config.into() }))?;
+        if self.is_live {
+            // It may be silent until it is ready.
+            self.arm_lobby(number);
+        }
         Ok(number)
     }
 

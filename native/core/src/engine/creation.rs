@@ -1,11 +1,13 @@
 //! Lobbies that the service starts: made for whoever found none, for whoever wants one of his own, and to have some ready
 //! (decisions 5.3, 5.5, 5.8). Class: new place.
 
+use super::fleet::limits_of;
 use super::{Class, Engine, accept, has_credit, refuse};
 use crate::command::{Answer, Context, Creation, Id, Lsn, Make};
 use crate::error::Refusal;
 use crate::event::Event;
 use crate::lease::Lease;
+use crate::lobby::Limit;
 
 impl Engine {
     /// Makes a lobby for nobody. Limits are cut as those of attach.
@@ -23,12 +25,14 @@ impl Engine {
         }
     }
 
-    /// The lobby that somebody wants, if one may be made; `impossible` is what is said where nothing can be started.
+    /// The lobby that somebody wants so many places in, if one may be made and they fit; `impossible` is what is said
+    /// where nothing can be started.
     pub(super) fn make_wanted(
         &mut self,
         cx: &mut Context<'_>,
         namespace: Id,
         creation: &Creation<'_>,
+        (limit, places): (Limit, u32),
         impossible: Refusal,
     ) -> Result<u32, (Refusal, Lsn)> {
         match creation {
@@ -37,7 +41,14 @@ impl Engine {
                 self.require_one_more(cx, namespace, *lobby_count_max)?;
                 Err((impossible, self.last_lsn))
             }
-            Creation::Possible(make) => self.make(cx, make),
+            Creation::Possible(make) => {
+                // Before anything is made: whoever calls holds his places in it without another look.
+                let limit = limits_of(&make.lobby)[limit as usize];
+                if places > limit {
+                    return Err((Refusal::PartyTooLarge(limit), self.last_lsn));
+                }
+                self.make(cx, make)
+            }
         }
     }
 

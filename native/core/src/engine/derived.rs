@@ -10,7 +10,6 @@ use crate::ledger::{Ledger, TokenOutcome};
 use crate::lobbies::Known;
 use crate::slot::{End, SlotState};
 use crate::supply::{OCCUPIED, Standing};
-use crate::time::SILENT_ENDS_AFTER;
 use crate::wanted::WantedSet;
 
 /// Lobbies that may wait to be put in order before somebody other than find does it.
@@ -107,7 +106,7 @@ impl Engine {
     /// A live lobby is about to become a tombstone for that reason; its places have ended.
     pub(super) fn underive_lobby(&mut self, number: u32, reason: EndReason) {
         self.lobby_wheel.remove(&mut self.lobbies, number);
-        self.leave_supply(number);
+        self.leave_supply(number, reason);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         self.index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
         self.index.release(&self.seed, lobby.group);
@@ -180,7 +179,7 @@ impl Engine {
     /// Sets the timer of a lobby to its next deadline, unless it fires before that anyway.
     pub(super) fn arm_lobby(&mut self, number: u32) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
-        let next = lobby.next_deadline(SILENT_ENDS_AFTER).unwrap_or(Ms::MAX);
+        let next = lobby.next_deadline().unwrap_or(Ms::MAX);
         self.lobby_wheel.remove(&mut self.lobbies, number);
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         lobby.timer_at = next;

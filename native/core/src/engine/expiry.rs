@@ -6,7 +6,7 @@ use crate::command::{Context, EndReason, Ms};
 use crate::deadline::Step;
 use crate::event::{Event, Place, cost};
 use crate::slot::{End, SlotState};
-use crate::time::{FORGET_DELAY_MS, SILENT_ENDS_AFTER};
+use crate::time::FORGET_DELAY_MS;
 
 /// How many entries, and tombstones, one event drops.
 const FORGOTTEN_AT_ONCE: usize = 4_096;
@@ -90,17 +90,13 @@ impl Engine {
     pub(super) fn fire_lobby(&mut self, cx: &mut Context<'_>, number: u32) -> Option<bool> {
         let now = self.time.now();
         let lobby = self.lobbies.live_mut(number)?;
-        let timeout_ms = lobby.heartbeat_timeout_ms;
-        let start_by = if lobby.is_ready { Ms::MAX } else { lobby.start_by };
-        let silent_by = match timeout_ms {
-            0 => Ms::MAX,
-            _ => lobby.spoke_at.saturating_add(timeout_ms.saturating_mul(SILENT_ENDS_AFTER)),
-        };
+        let start_by = lobby.start_end().unwrap_or(Ms::MAX);
+        let silent_by = lobby.silent_end().unwrap_or(Ms::MAX);
         if start_by.min(silent_by) <= now {
             let reason = if start_by <= silent_by { EndReason::StartTimeout } else { EndReason::Silent };
             return self.end_lobby(cx, number, reason, None).then_some(true);
         }
-        if timeout_ms > 0 && now - lobby.spoke_at > timeout_ms && !lobby.is_silent {
+        if !lobby.is_silent && lobby.silent_from().is_some_and(|from| from <= now) {
             lobby.is_silent = true;
             self.follow_lobby(number);
         }

@@ -51,7 +51,6 @@ impl Engine {
     }
 
     pub(super) fn lobby_made<'a>(&self, c: &Attach<'a>, publicity: Publicity) -> LobbyMade<'a> {
-        let limits = [c.max_players, c.max_players_direct, c.max_players_party];
         LobbyMade {
             lobby: self.lobbies.vacant_number(),
             id: c.id,
@@ -61,7 +60,7 @@ impl Engine {
             region: c.region,
             is_public: publicity == Publicity::Public,
             is_join_enabled: c.is_join_enabled,
-            limits: limits.map(|limit| limit.clamp(1, LARGEST_CAPACITY)),
+            limits: limits_of(c),
             ttl_ms: c.player_token_ttl_ms,
             heartbeat_timeout_ms: c.heartbeat_timeout_ms,
             heartbeat_grace_ms: c.heartbeat_grace_ms,
@@ -99,6 +98,9 @@ impl Engine {
             let resolved = reservations.into_iter().map(|(hold, it)| Resolved { hold, answer: accept(it, wait) });
             self.resolved.extend(resolved);
             self.audit(number);
+            // From now on it has to be heard of.
+            self.hear(number);
+            self.arm_lobby(number);
         }
         self.heard(number)
     }
@@ -320,4 +322,9 @@ impl Engine {
             Known::Ended(tombstone) => tombstone.namespace_id,
         })
     }
+}
+
+/// Limits of find, join and party that a lobby of this has.
+pub(super) fn limits_of(c: &Attach<'_>) -> [u32; 3] {
+    [c.max_players, c.max_players_direct, c.max_players_party].map(|limit| limit.clamp(1, LARGEST_CAPACITY))
 }

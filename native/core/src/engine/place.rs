@@ -63,8 +63,8 @@ impl Engine {
     ///
     /// Where none fits one is made, if that is possible: then its caller holds its places there.
     ///
-    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`, `TooManyLobbies`,
-    /// `PortsExhausted`, and `LobbyStopped` for a repetition.
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
+    /// `PartyTooLarge` (for what would be made), `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repetition.
     pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Answer<Placed> {
         let wish = Wish::of_find(c);
         if let Some(answer) = self.begin_placing(cx, &wish) {
@@ -84,7 +84,8 @@ impl Engine {
             if refusal != Refusal::NoAvailableLobbies {
                 return refuse(refusal, self.last_lsn);
             }
-            match self.make_wanted(cx, c.namespace, &c.creation, Refusal::NoAvailableLobbies) {
+            let wanted = (Limit::Find, c.party_size);
+            match self.make_wanted(cx, c.namespace, &c.creation, wanted, Refusal::NoAvailableLobbies) {
                 Ok(number) => break number,
                 Err((refusal, wait)) => return refuse(refusal, wait),
             }
@@ -94,8 +95,8 @@ impl Engine {
 
     /// Places in a lobby that is made for them, never in one that is there. First expires what is due, as find does.
     ///
-    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `TooManyLobbies`, `CapacityExhausted`,
-    /// `PortsExhausted`, and `LobbyStopped` for a repetition.
+    /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `PartyTooLarge`, `TooManyLobbies`,
+    /// `CapacityExhausted`, `PortsExhausted`, and `LobbyStopped` for a repetition.
     pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> Answer<Placed> {
         let channels = channels_of(c.party_size, c.channels);
         let wish = Wish { places: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
@@ -107,7 +108,8 @@ impl Engine {
                 return refuse(Refusal::TooManyPlayersFromSource, self.last_lsn);
             }
         }
-        match self.make_wanted(cx, c.namespace, &c.creation, Refusal::CapacityExhausted) {
+        let wanted = (Limit::of_direct(c.party_size), c.party_size);
+        match self.make_wanted(cx, c.namespace, &c.creation, wanted, Refusal::CapacityExhausted) {
             Ok(number) => self.settle(cx, number, &wish),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
@@ -279,7 +281,7 @@ impl Engine {
         if lobby.is_closed {
             return Err((Refusal::LobbyClosed, lobby.lsn));
         }
-        let limit = if c.party_size > 1 { Limit::Party } else { Limit::Direct };
+        let limit = Limit::of_direct(c.party_size);
         if c.party_size > lobby.limits[limit as usize] {
             return Err((Refusal::PartyTooLarge(lobby.limits[limit as usize]), lobby.lsn));
         }
@@ -326,7 +328,7 @@ impl Engine {
         self.reserved(number, tokens)
     }
 
-    /// Reserves in a ready lobby, holds in a starting one.
+    /// Reserves in a ready lobby, holds in a starting one. That the places fit was checked.
     fn settle(&mut self, cx: &mut Context<'_>, number: u32, wish: &Wish<'_>) -> Answer<Placed> {
         let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
         if !lobby.is_ready {

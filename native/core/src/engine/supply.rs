@@ -2,7 +2,7 @@
 //! told when asked (decisions 5.8; `supply`, `wanted`).
 
 use super::Engine;
-use crate::command::{EmptyLobby, Id, SupplyGroup, Wanted};
+use crate::command::{EmptyLobby, EndReason, Id, SupplyGroup, Wanted};
 use crate::supply::{OCCUPIED, Standing, SupplyKey};
 
 impl Engine {
@@ -12,6 +12,7 @@ impl Engine {
         let touched = self.supply.take_touched();
         let told = touched.iter().map(|key| self.supply_group(key)).collect();
         for key in &touched {
+            self.supply.clear_failed(key);
             if self.supply.drop_vacant(key) {
                 self.release_names(key);
             }
@@ -52,6 +53,7 @@ impl Engine {
             region: self.symbols.text(key.region).to_owned(),
             starting: group.map_or(0, |group| group.starting),
             live: group.map_or(0, |group| group.live),
+            failed: group.map_or(0, |group| group.failed),
             empty: empty.collect(),
         }
     }
@@ -99,16 +101,22 @@ impl Engine {
         }
     }
 
-    /// A live lobby is about to end.
-    pub(super) fn leave_supply(&mut self, number: u32) {
+    /// A live lobby is about to end for that reason.
+    pub(super) fn leave_supply(&mut self, number: u32, reason: EndReason) {
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         let (key, from) = (lobby.supply_key(), lobby.standing);
         let live = -i32::from(lobby.is_supplied);
+        // Nobody reports these: the engine ends them by itself.
+        let is_by_time = matches!(reason, EndReason::StartTimeout | EndReason::Silent);
+        let has_failed = is_by_time && lobby.own.is_some() && !lobby.is_stopping;
         (lobby.standing, lobby.is_supplied, lobby.is_supply_dirty) = (Standing::Elsewhere, false, false);
         if lobby.own.is_some() {
             self.wanted.remove(lobby.id);
         }
         self.shift_supply(key, number, (from, Standing::Elsewhere), live);
+        if has_failed {
+            self.supply.note_failed(key);
+        }
     }
 
     /// Forgets all of it, when recovery begins.

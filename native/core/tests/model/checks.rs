@@ -1,7 +1,7 @@
 //! What must hold after every command: the answer under the credit it had, what it waits for, and every count that the
 //! engine shows, against the model's.
 
-use hosting_core::{Credit, Id, LobbyView, Ms, NamespaceCounts, Publicity, Refusal};
+use hosting_core::{Credit, Id, LobbyView, Ms, NamespaceCounts, OwnLobby, Publicity, Refusal};
 
 use crate::commands::{Command, Said};
 use crate::decide::{Decision, Verdict, Wait};
@@ -51,8 +51,9 @@ pub fn check_wait(model: &Model, command: &Command, decision: &Decision, called:
     let (wait, last) = (called.wait, called.lsns.after);
     ensure(wait <= last, || format!("waits for LSN {wait}, the last is {last}"))?;
     if let Said::Refused(refusal) = &called.said
-        && (*refusal == Refusal::StorageFull || decision.also.contains(refusal))
+        && !matches!(&decision.verdict, Verdict::Refused(expected) if expected == refusal)
     {
+        // One that a lack of credit brings, or that may be told as well: what it waits for is not said.
         return Ok(());
     }
     let changes = !decision.is_repeat && !matches!(decision.verdict, Verdict::Refused(_) | Verdict::State(_));
@@ -115,8 +116,8 @@ fn view(model: &Model, index: usize) -> LobbyView {
         is_closed: lobby.is_closed,
         players: model.players_by_stage(index),
         create_ts_ms: lobby.create_ts_ms,
-        own: None,
-        publicity: Publicity::Public,
+        own: lobby.is_ours.then(|| Box::new(OwnLobby { ports: Vec::new(), lobby_config: None })),
+        publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
         is_stopping: lobby.is_stopping,
         tags: lobby.tags.clone(),
     }
@@ -127,7 +128,7 @@ fn check_namespace(model: &Model, surface: &Surface, namespace: Id, versions: &[
     for version in versions {
         let listed: Vec<LobbyView> = model
             .live_lobbies(namespace)
-            .filter(|(_, lobby)| lobby.version == *version && lobby.is_listed(model.now))
+            .filter(|(_, lobby)| lobby.version == *version && lobby.is_public && lobby.is_listed(model.now))
             .map(|(index, _)| view(model, index))
             .collect();
         let seen = engine.list(namespace, *version);

@@ -83,7 +83,7 @@ impl Model {
                 continue;
             }
             all.extend(lobby.end_by_time().map(|(at, _)| at));
-            if lobby.heartbeat_timeout_ms > 0 {
+            if lobby.has_to_speak() {
                 all.push(lobby.spoke_at + lobby.heartbeat_timeout_ms);
             }
         }

@@ -32,6 +32,30 @@ pub struct FindArgs {
     pub party_size: u32,
     pub source: Source,
     pub source_limit: u32,
+    pub creation: CreationArgs,
+}
+
+/// A lobby that the service starts; its ports are empty.
+#[derive(Clone, Debug)]
+pub struct MakeArgs {
+    pub lobby: AttachArgs,
+    pub is_public: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum CreationArgs {
+    Prevented,
+    Impossible { lobby_count_max: u32 },
+    Possible(Box<MakeArgs>),
+}
+
+#[derive(Clone, Debug)]
+pub struct CreateArgs {
+    pub namespace: Id,
+    pub party_size: u32,
+    pub source: Source,
+    pub source_limit: u32,
+    pub creation: CreationArgs,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +76,7 @@ pub enum Command {
     Attach(AttachArgs, KeyNumber),
     Ready { lobby: Id },
     Find(FindArgs, KeyNumber),
+    Create(CreateArgs, KeyNumber),
     Join(JoinArgs, KeyNumber),
     ReleaseHold { hold: HoldId },
     Connected { lobby: Id, token: String, key: KeyNumber },
@@ -72,6 +97,7 @@ impl Command {
             Command::Attach(..) => "attach",
             Command::Ready { .. } => "ready",
             Command::Find(..) => "find",
+            Command::Create(..) => "create",
             Command::Join(..) => "join",
             Command::ReleaseHold { .. } => "release_hold",
             Command::Connected { .. } => "connected",
@@ -90,9 +116,21 @@ impl Command {
     pub fn key(&self) -> KeyNumber {
         match self {
             Command::Attach(_, key) | Command::Find(_, key) | Command::Join(_, key) => *key,
+            Command::Create(_, key) => *key,
             Command::Connected { key, .. } | Command::Disconnected { key, .. } => *key,
             _ => None,
         }
+    }
+
+    /// What it makes a lobby of; a repetition does so under another id.
+    pub fn lobby_to_be(&mut self) -> Option<&mut AttachArgs> {
+        let creation = match self {
+            Command::Attach(args, _) => return Some(args),
+            Command::Find(args, _) => &mut args.creation,
+            Command::Create(args, _) => &mut args.creation,
+            _ => return None,
+        };
+        if let CreationArgs::Possible(make) = creation { Some(&mut make.lobby) } else { None }
     }
 
     pub fn player_token(&self) -> Option<&String> {
@@ -107,7 +145,7 @@ impl Command {
     /// alone (design, Journal).
     pub fn leaves_the_reserve(&self) -> bool {
         let is_new_place = matches!(self, Command::Attach(..) | Command::Find(..) | Command::Join(..));
-        is_new_place || matches!(self, Command::Ready { .. } | Command::SetState { .. })
+        is_new_place || matches!(self, Command::Create(..) | Command::Ready { .. } | Command::SetState { .. })
     }
 
     /// Takes no journal credit, whatever it says.
@@ -116,14 +154,15 @@ impl Command {
     }
 
     /// Operation and message in 128 bits: equal for the same request, without key and without what the service adds
-    /// (the fresh id of an attach, limits of the configuration).
+    /// (the fresh id of an attach, limits of the configuration, what is made of it).
     pub fn message(&self) -> u128 {
         let mut text = self.clone();
         match &mut text {
             Command::Attach(args, key) => {
                 (args.id, args.create_ts_ms, args.lobby_count_max, *key) = (Id::default(), 0, 0, None);
             }
-            Command::Find(args, key) => (args.source_limit, *key) = (0, None),
+            Command::Find(args, key) => (args.source_limit, args.creation, *key) = (0, CreationArgs::Prevented, None),
+            Command::Create(args, key) => (args.source_limit, args.creation, *key) = (0, CreationArgs::Prevented, None),
             Command::Join(args, key) => (args.source_limit, *key) = (0, None),
             Command::Connected { key, .. } | Command::Disconnected { key, .. } => *key = None,
             _ => {}
@@ -138,9 +177,21 @@ impl Command {
 /// What a command was answered, with the engine's own tokens and ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    Attached { lobby: Id, lobby_token: String },
-    Reserved { lobby: Id, tokens: Vec<String> },
+    Attached {
+        lobby: Id,
+        lobby_token: String,
+    },
+    Reserved {
+        lobby: Id,
+        tokens: Vec<String>,
+    },
     Held(HoldId),
+    /// Held in a lobby that was made for it.
+    Made {
+        hold: HoldId,
+        lobby: Id,
+        lobby_token: String,
+    },
     Done,
     Removed(bool),
     State(Option<Vec<u8>>),

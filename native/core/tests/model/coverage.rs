@@ -29,10 +29,28 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
             "held",
             "shared",
             "replayed",
+            "made",
             "replayed: MATCHMAKER_LOBBY_STOPPED",
             "IDEMPOTENCY_KEY_REUSED",
             "MATCHMAKER_NO_AVAILABLE_LOBBIES",
             "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
+            "BODY_INVALID",
+            "MATCHMAKER_TOO_MANY_LOBBIES",
+            "STORAGE_FULL",
+        ],
+    ),
+    (
+        "create",
+        &[
+            "made",
+            "shared",
+            "replayed",
+            "replayed: MATCHMAKER_LOBBY_STOPPED",
+            "IDEMPOTENCY_KEY_REUSED",
+            "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
+            "BODY_INVALID",
+            "MATCHMAKER_TOO_MANY_LOBBIES",
+            "CAPACITY_EXHAUSTED",
             "STORAGE_FULL",
         ],
     ),
@@ -148,8 +166,8 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
     ("token", &["older than 32 uses", "of another ring", "not given yet"]),
 ];
 
-/// Slugs of lobbies and servers that the service starts: `ports_model` reaches them.
-const ELSEWHERE: &[&str] = &["PORTS_EXHAUSTED", "CAPACITY_EXHAUSTED", "SERVER_NOT_FOUND"];
+/// Slugs of ports: `ports_model` reaches them.
+const ELSEWHERE: &[&str] = &["PORTS_EXHAUSTED", "SERVER_NOT_FOUND"];
 
 impl Coverage {
     pub fn count(&mut self, command: &'static str, outcome: &'static str) {

@@ -37,6 +37,8 @@ pub enum Verdict {
     NewHold {
         lobby: usize,
     },
+    /// Held in a lobby of ours, which is made for it.
+    NewMade(Id),
     /// Shares the hold at this index of [`Model::holds`].
     KnownHold(usize),
     /// Nothing to tell, and what happens to uses: see the label.
@@ -112,6 +114,7 @@ impl Model {
             Command::Attach(args, _) => self.decide_attach(args),
             Command::Ready { lobby } => self.decide_ready(*lobby),
             Command::Find(args, _) => self.decide_find(args),
+            Command::Create(args, _) => self.decide_create(args),
             Command::Join(args, _) => self.decide_join(args),
             Command::Connected { lobby, token, .. } => self.decide_connected(*lobby, token),
             Command::Disconnected { lobby, token, hold_ms, .. } => self.decide_disconnected(*lobby, token, *hold_ms),
@@ -238,6 +241,9 @@ impl Model {
                 self.lobbies[self.uses[uses[0]].lobby].id == *lobby && known.into_iter().eq(tokens.iter())
             }
             (Verdict::NewHold { .. }, Said::Held(hold)) => self.holds.iter().all(|known| known.id != *hold),
+            (Verdict::NewMade(id), Said::Made { hold, lobby, .. }) => {
+                id == lobby && self.holds.iter().all(|known| known.id != *hold)
+            }
             (Verdict::KnownHold(index), Said::Held(hold)) => self.holds[*index].id == *hold,
             (Verdict::Done, Said::Done) => true,
             (Verdict::Removed(one), Said::Removed(other)) => one == other,

@@ -45,15 +45,10 @@ impl Model {
                 self.take_again(*old, source_of(command), &tokens[0], slot_of, command)?;
                 self.lobbies[self.uses[*old].lobby].changed_lsn = lsns.after;
             }
-            (Verdict::NewHold { lobby }, _, Said::Held(id)) => self.holds.push(Hold {
-                id: *id,
-                lobby: *lobby,
-                size: party_of(command),
-                waiters: 1,
-                source: source_of(command),
-                key: command.key(),
-                message: command.message(),
-            }),
+            (Verdict::NewHold { lobby }, _, Said::Held(id)) => self.hold(*id, *lobby, command),
+            (Verdict::NewMade(_), _, Said::Made { hold, lobby, lobby_token }) => {
+                self.made(command, *hold, (*lobby, lobby_token), lsns)?;
+            }
             (Verdict::KnownHold(index), ..) => self.holds[*index].waiters += 1,
             (Verdict::Done | Verdict::Removed(true), ..) => self.effect_done(command, decision, lsns),
             (Verdict::State(_), Command::State { speaker: Some(lobby), .. }, _) => {
@@ -78,6 +73,18 @@ impl Model {
             | Command::Heartbeat { lobby, .. } => self.speak(*lobby, command, decision, lsns),
             _ => {}
         }
+    }
+
+    pub fn hold(&mut self, id: HoldId, lobby: usize, command: &Command) {
+        self.holds.push(Hold {
+            id,
+            lobby,
+            size: party_of(command),
+            waiters: 1,
+            source: source_of(command),
+            key: command.key(),
+            message: command.message(),
+        });
     }
 
     /// "dropped when the last request waiting for it goes away".
@@ -142,10 +149,17 @@ impl Model {
         &mut self,
         args: &AttachArgs,
         key: Option<u8>,
-        (id, lobby_token): (Id, &str),
+        lobby: (Id, &str),
         message: u128,
         lsns: Lsns,
     ) -> Result<(), String> {
+        self.push_lobby(args, lobby, lsns)?;
+        self.remember(key, message, Remembered::Attached(self.lobbies.len() - 1));
+        Ok(())
+    }
+
+    /// A lobby that is attached.
+    pub fn push_lobby(&mut self, args: &AttachArgs, (id, lobby_token): (Id, &str), lsns: Lsns) -> Result<(), String> {
         if self.lobbies.iter().any(|lobby| lobby.lobby_token == lobby_token) {
             return Err("two lobbies have one lobby token".to_owned());
         }
@@ -165,6 +179,8 @@ impl Model {
             ports: args.ports.clone(),
             create_ts_ms: args.create_ts_ms,
             lobby_token: lobby_token.to_owned(),
+            is_ours: false,
+            is_public: true,
             is_ready: false,
             is_closed: false,
             is_stopping: false,
@@ -180,7 +196,6 @@ impl Model {
             owed_after: None,
             history: History { seen: vec![(self.now, Seen::Made)], ..History::default() },
         });
-        self.remember(key, message, Remembered::Attached(self.lobbies.len() - 1));
         Ok(())
     }
 
@@ -348,7 +363,7 @@ impl Model {
         for index in 0..self.lobbies.len() {
             let is_touched = match (command, decision.wait) {
                 (Command::Advance, _) => true,
-                (Command::Find(..), _) => !by_key,
+                (Command::Find(..) | Command::Create(..), _) => !by_key,
                 (_, Wait::Lobby(touched)) => {
                     touched == index && !by_key && (looks_at_places || !self.lobbies[index].is_live())
                 }
@@ -364,6 +379,7 @@ impl Model {
 fn source_of(command: &Command) -> Source {
     match command {
         Command::Find(args, _) => args.source,
+        Command::Create(args, _) => args.source,
         Command::Join(args, _) => args.source,
         _ => 0,
     }
@@ -372,6 +388,7 @@ fn source_of(command: &Command) -> Source {
 fn party_of(command: &Command) -> u32 {
     match command {
         Command::Find(args, _) => args.party_size,
+        Command::Create(args, _) => args.party_size,
         Command::Join(args, _) => args.party_size,
         _ => 0,
     }

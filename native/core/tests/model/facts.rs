@@ -129,5 +129,5 @@ fn is_about(lobby: &Lobby, about: &About) -> bool {
     *about.mode == *lobby.mode
         && *about.region == *lobby.region
         && (about.version, about.max_players) == (lobby.version, lobby.limits)
-        && (about.create_ts_ms, about.is_public) == (lobby.create_ts_ms, true)
+        && (about.create_ts_ms, about.is_public) == (lobby.create_ts_ms, lobby.is_public)
 }

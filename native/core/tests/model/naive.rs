@@ -111,6 +111,9 @@ pub struct Lobby {
     pub ports: Vec<Port>,
     pub create_ts_ms: u64,
     pub lobby_token: String,
+    /// The service starts it.
+    pub is_ours: bool,
+    pub is_public: bool,
     pub is_ready: bool,
     pub is_closed: bool,
     pub is_stopping: bool,
@@ -137,12 +140,17 @@ impl Lobby {
         self.end.is_none()
     }
 
-    /// "a lobby silent for longer is not found".
-    pub fn is_silent(&self, now: Ms) -> bool {
-        self.heartbeat_timeout_ms > 0 && now > self.spoke_at + self.heartbeat_timeout_ms
+    /// Its silence counts: one of ours has all of the start limit until it is ready.
+    pub fn has_to_speak(&self) -> bool {
+        self.heartbeat_timeout_ms > 0 && (self.is_ready || !self.is_ours)
     }
 
-    /// Found and listed: ready, open, not stopping, not silent.
+    /// "a lobby silent for longer is not found".
+    pub fn is_silent(&self, now: Ms) -> bool {
+        self.has_to_speak() && now > self.spoke_at + self.heartbeat_timeout_ms
+    }
+
+    /// Listed, if it is public: ready, open, not stopping, not silent.
     pub fn is_listed(&self, now: Ms) -> bool {
         self.is_ready && !self.is_closed && !self.is_stopping && !self.is_silent(now)
     }
@@ -150,8 +158,7 @@ impl Lobby {
     /// The moment and reason at which time alone ends this lobby.
     pub fn end_by_time(&self) -> Option<(Ms, EndReason)> {
         let start = (!self.is_ready).then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
-        let silence = (self.heartbeat_timeout_ms > 0)
-            .then_some((self.spoke_at + 3 * self.heartbeat_timeout_ms, EndReason::Silent));
+        let silence = self.has_to_speak().then_some((self.spoke_at + 3 * self.heartbeat_timeout_ms, EndReason::Silent));
         start.into_iter().chain(silence).min_by_key(|(at, _)| *at)
     }
 

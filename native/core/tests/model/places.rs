@@ -35,14 +35,15 @@ impl Model {
                 }
             }
         }
-        refuse(Refusal::NoAvailableLobbies, Wait::Shard)
+        self.decide_making(args.namespace, &args.creation, (0, args.party_size), Refusal::NoAvailableLobbies)
     }
 
     /// Among the public, open lobbies of the current version in the wanted modes whose tags contain the asked ones:
     /// the one with the fewest free places under `max_players` that fits all n; ties: the oldest.
     fn fullest(&self, args: &FindArgs, region: &str, is_ready: bool) -> Option<usize> {
         let wanted = |lobby: &Lobby| {
-            lobby.version == args.version
+            lobby.is_public
+                && lobby.version == args.version
                 && lobby.region == region
                 && lobby.is_ready == is_ready
                 && !lobby.is_closed
@@ -65,7 +66,7 @@ impl Model {
         best.map(|(_, index)| index)
     }
 
-    fn is_over_source_limit(&self, namespace: Id, source: u64, limit: u32, size: u32, own: u32) -> bool {
+    pub fn is_over_source_limit(&self, namespace: Id, source: u64, limit: u32, size: u32, own: u32) -> bool {
         source != 0 && self.players_of(namespace, source) - own + size > limit
     }
 

@@ -3,7 +3,7 @@
 
 use hosting_core::{Id, Ms, Port};
 
-use crate::commands::AttachArgs;
+use crate::commands::{AttachArgs, CreationArgs, FindArgs, MakeArgs};
 use crate::naive::Model;
 use crate::random::Random;
 
@@ -112,6 +112,29 @@ impl Profile {
             create_ts_ms: 1_700_000_000_000 + model.now,
             lobby_count_max: self.lobby_count_max,
         }
+    }
+}
+
+impl Profile {
+    /// What a find makes where none fits: of the first of its modes and regions, public, with the tags that it asks for.
+    pub fn creation(&self, random: &mut Random, model: &Model, args: &FindArgs) -> CreationArgs {
+        if random.chance(45) {
+            return CreationArgs::Prevented;
+        }
+        let mut lobby = self.attach(random, model);
+        (lobby.namespace, lobby.version, lobby.tags) = (args.namespace, args.version, args.tags.clone());
+        lobby.mode.clone_from(&args.modes[0]);
+        lobby.region.clone_from(&args.regions[0]);
+        self.possible(random, lobby, true)
+    }
+
+    /// It, with nothing but what the service starts has; rarely somebody who starts it is missing.
+    pub fn possible(&self, random: &mut Random, mut lobby: AttachArgs, is_public: bool) -> CreationArgs {
+        lobby.ports.clear();
+        if random.chance(15) {
+            return CreationArgs::Impossible { lobby_count_max: lobby.lobby_count_max };
+        }
+        CreationArgs::Possible(Box::new(MakeArgs { lobby, is_public }))
     }
 }
 

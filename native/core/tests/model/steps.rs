@@ -3,7 +3,7 @@
 
 use hosting_core::{Credit, EndReason, HoldId, Id, Ms};
 
-use crate::commands::{Command, FindArgs, JoinArgs};
+use crate::commands::{Command, CreateArgs, CreationArgs, FindArgs, JoinArgs};
 use crate::naive::{Model, Stage};
 use crate::profile::{Profile, lobby_id};
 use crate::random::Random;
@@ -14,6 +14,7 @@ pub enum Kind {
     Attach,
     Ready,
     Find,
+    Create,
     Join,
     Rejoin,
     Release,
@@ -43,10 +44,11 @@ pub struct Step {
     pub dice: u64,
 }
 
-const WEIGHTS: [(Kind, u64); 22] = [
+const WEIGHTS: [(Kind, u64); 23] = [
     (Kind::Attach, 13),
     (Kind::Ready, 20),
     (Kind::Find, 26),
+    (Kind::Create, 7),
     (Kind::Join, 24),
     (Kind::Rejoin, 12),
     (Kind::Release, 4),
@@ -129,6 +131,7 @@ impl Drawing<'_> {
             Kind::Attach => Command::Attach(self.profile.attach(&mut self.random, self.model), key),
             Kind::Ready => self.ready(),
             Kind::Find => Command::Find(self.find(), key),
+            Kind::Create => Command::Create(self.create(), key),
             Kind::Join => Command::Join(self.join(), key),
             Kind::Rejoin => Command::Join(self.rejoin()?, key),
             Kind::Release => Command::ReleaseHold { hold: self.hold() },
@@ -204,7 +207,7 @@ impl Drawing<'_> {
             });
         }
         let source = self.profile.source(&mut self.random);
-        FindArgs {
+        let mut args = FindArgs {
             namespace,
             version,
             modes,
@@ -213,6 +216,22 @@ impl Drawing<'_> {
             party_size: self.party(),
             source: surface::source(namespace, source),
             source_limit: self.profile.source_limit,
+            creation: CreationArgs::Prevented,
+        };
+        args.creation = self.profile.creation(&mut self.random, self.model, &args);
+        args
+    }
+
+    fn create(&mut self) -> CreateArgs {
+        let lobby = self.profile.attach(&mut self.random, self.model);
+        let (namespace, source) = (lobby.namespace, self.profile.source(&mut self.random));
+        let is_public = self.random.chance(60);
+        CreateArgs {
+            namespace,
+            party_size: self.party(),
+            source: surface::source(namespace, source),
+            source_limit: self.profile.source_limit,
+            creation: self.profile.possible(&mut self.random, lobby, is_public),
         }
     }
 
@@ -336,17 +355,18 @@ impl Drawing<'_> {
     fn repeat(&mut self) -> Option<Command> {
         let index = if self.keyed.is_empty() { return None } else { self.random.recent(self.keyed.len()) };
         let mut command = self.keyed[index].clone();
-        if let Command::Attach(args, _) = &mut command {
-            args.id = lobby_id(&mut self.random);
+        if let Some(lobby) = command.lobby_to_be() {
+            lobby.id = lobby_id(&mut self.random);
         }
         if self.random.chance(75) {
             return Some(command);
         }
-        let kind =
-            [Kind::Find, Kind::Join, Kind::Connected, Kind::Disconnected, Kind::Attach][self.random.below(5) as usize];
+        let kinds = [Kind::Find, Kind::Create, Kind::Join, Kind::Connected, Kind::Disconnected, Kind::Attach];
+        let kind = kinds[self.random.below(6) as usize];
         let mut other = self.command(kind)?;
         match &mut other {
             Command::Attach(_, key) | Command::Find(_, key) | Command::Join(_, key) => *key = command.key(),
+            Command::Create(_, key) => *key = command.key(),
             Command::Connected { key, .. } | Command::Disconnected { key, .. } => *key = command.key(),
             _ => {}
         }

@@ -63,7 +63,9 @@ impl Story {
 
     fn learn(&mut self, said: &Said) {
         match said {
-            Said::Attached { lobby, lobby_token } if !self.names.contains_key(lobby_token) => {
+            Said::Attached { lobby, lobby_token } | Said::Made { lobby, lobby_token, .. }
+                if !self.names.contains_key(lobby_token) =>
+            {
                 self.names.insert(format!("{lobby:?}"), format!("L{}", self.lobbies));
                 self.names.insert(lobby_token.clone(), format!("token of L{}", self.lobbies));
                 self.lobbies += 1;

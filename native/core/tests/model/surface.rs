@@ -2,11 +2,11 @@
 //! journal would. The only module here that calls [`Engine`].
 
 use hosting_core::{
-    Answer, Attach, Connect, Context, Creation, Credit, Disconnect, Engine, EngineConfig, EventBuffer, Find, HashKey,
-    Id, Idempotency, Join, KeyRing, Ms, Placed, Source,
+    Answer, Attach, Connect, Context, Create, Creation, Credit, Disconnect, Engine, EngineConfig, EventBuffer, Find,
+    HashKey, Id, Idempotency, Join, KeyRing, Make, Ms, Placed, Publicity, Source,
 };
 
-use crate::commands::{AttachArgs, Command, FindArgs, JoinArgs, Said};
+use crate::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, JoinArgs, Said};
 use crate::effect::Lsns;
 
 /// One call of the engine and all that can be seen of it.
@@ -179,6 +179,7 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Said, u
     match command {
         Command::Attach(args, _) => ask_attach(engine, cx, args, idempotency),
         Command::Find(args, _) => ask_find(engine, cx, args, idempotency),
+        Command::Create(args, _) => ask_create(engine, cx, args, idempotency),
         Command::Join(args, _) => ask_join(engine, cx, args, idempotency),
         Command::Ready { lobby } => said(engine.ready(cx, *lobby), done),
         Command::ReleaseHold { hold } => {
@@ -232,13 +233,19 @@ fn ask_attach(
     args: &AttachArgs,
     idempotency: Option<Idempotency>,
 ) -> (Said, u64) {
-    let wanted = Attach {
+    let tags = pairs(&args.tags);
+    let wanted = Attach { idempotency, ..attach_of(args, &tags) };
+    said(engine.attach(cx, &wanted), |made| Said::Attached { lobby: made.lobby, lobby_token: made.lobby_token })
+}
+
+fn attach_of<'a>(args: &'a AttachArgs, tags: &'a [(&'a str, &'a str)]) -> Attach<'a> {
+    Attach {
         id: args.id,
         namespace: args.namespace,
         version: args.version,
         mode: &args.mode,
         region: &args.region,
-        tags: &pairs(&args.tags),
+        tags,
         max_players: args.limits[0],
         max_players_direct: args.limits[1],
         max_players_party: args.limits[2],
@@ -249,9 +256,34 @@ fn ask_attach(
         ports: &args.ports,
         create_ts_ms: args.create_ts_ms,
         lobby_count_max: args.lobby_count_max,
-        idempotency,
-    };
-    said(engine.attach(cx, &wanted), |made| Said::Attached { lobby: made.lobby, lobby_token: made.lobby_token })
+        idempotency: None,
+    }
+}
+
+/// Runs something with the engine's form of it.
+fn creating<R>(creation: &CreationArgs, run: impl FnOnce(Creation<'_>) -> R) -> R {
+    match creation {
+        CreationArgs::Prevented => run(Creation::Prevented),
+        CreationArgs::Impossible { lobby_count_max } => run(Creation::Impossible { lobby_count_max: *lobby_count_max }),
+        CreationArgs::Possible(make) => {
+            let tags = pairs(&make.lobby.tags);
+            let lobby = attach_of(&make.lobby, &tags);
+            let publicity = if make.is_public { Publicity::Public } else { Publicity::Private };
+            run(Creation::Possible(&Make { lobby, publicity, lobby_config: None, ports: &[], random: 0 }))
+        }
+    }
+}
+
+/// A hold in the lobby that was to be made is told with what its server gets.
+fn placed_or_made(engine: &Engine, creation: &CreationArgs, answer: Answer<Placed>) -> (Said, u64) {
+    let (said, wait) = placed(answer);
+    if let (Said::Held(hold), CreationArgs::Possible(make)) = (&said, creation)
+        && engine.lobby_of_hold(*hold) == Some(make.lobby.id)
+    {
+        let lobby_token = engine.lobby_token(make.lobby.id).unwrap_or_default();
+        return (Said::Made { hold: *hold, lobby: make.lobby.id, lobby_token }, wait);
+    }
+    (said, wait)
 }
 
 fn ask_find(
@@ -260,20 +292,40 @@ fn ask_find(
     args: &FindArgs,
     idempotency: Option<Idempotency>,
 ) -> (Said, u64) {
-    let wanted = Find {
-        namespace: args.namespace,
-        version: args.version,
-        modes: &strs(&args.modes),
-        regions: &strs(&args.regions),
-        tags: &pairs(&args.tags),
-        party_size: args.party_size,
-        source: args.source,
-        source_limit: args.source_limit,
-        idempotency,
-        channels: &[],
-        creation: Creation::Prevented,
+    let find = |creation: Creation<'_>| {
+        let wanted = Find {
+            namespace: args.namespace,
+            version: args.version,
+            modes: &strs(&args.modes),
+            regions: &strs(&args.regions),
+            tags: &pairs(&args.tags),
+            party_size: args.party_size,
+            source: args.source,
+            source_limit: args.source_limit,
+            idempotency,
+            channels: &[],
+            creation,
+        };
+        engine.find(cx, &wanted)
     };
-    placed(engine.find(cx, &wanted))
+    let answer = creating(&args.creation, find);
+    placed_or_made(engine, &args.creation, answer)
+}
+
+fn ask_create(
+    engine: &mut Engine,
+    cx: &mut Context<'_>,
+    args: &CreateArgs,
+    idempotency: Option<Idempotency>,
+) -> (Said, u64) {
+    let CreateArgs { namespace, party_size, source, source_limit, .. } = *args;
+    let create = |creation: Creation<'_>| {
+        let channels = &[];
+        let wanted = Create { namespace, creation, party_size, source, source_limit, idempotency, channels };
+        engine.create(cx, &wanted)
+    };
+    let answer = creating(&args.creation, create);
+    placed_or_made(engine, &args.creation, answer)
 }
 
 fn ask_join(

@@ -8,7 +8,7 @@ use crate::coverage::Coverage;
 use crate::decide::Decision;
 use crate::effect::Lsns;
 use crate::facts::Reader;
-use crate::naive::Model;
+use crate::naive::{Lobby, Model};
 use crate::profile::Profile;
 use crate::random::Random;
 use crate::steps::{Drawing, Kind, Step};
@@ -129,12 +129,14 @@ impl World {
         Ok(())
     }
 
-    /// Before a hold that is over and not told yet, or when a lack of credit puts off more than places, nobody can tell
-    /// what is right: the timer comes first.
+    /// Before a hold that is over and not told yet, or when a lack of credit puts off more than places (an end, a hiding),
+    /// nobody can tell what is right: the timer comes first.
     fn meets_the_undecided(&self, command: &Command, credit: Credit) -> bool {
         let lobbies = &self.model.lobbies;
-        let may_meet_overdue = matches!(command, Command::Connected { .. } | Command::Join(..) | Command::Find(..))
-            && lobbies.iter().all(|lobby| lobby.is_live() || !lobby.has_overdue);
+        let is_place = |lobby: &Lobby| lobby.is_live() && !lobby.is_silent(self.model.now);
+        let may_meet_overdue =
+            matches!(command, Command::Connected { .. } | Command::Join(..) | Command::Find(..) | Command::Create(..))
+                && lobbies.iter().all(|lobby| is_place(lobby) || !lobby.has_overdue);
         let has_overdue = lobbies.iter().any(|lobby| lobby.has_overdue);
         let key = command.key();
         let meets_ended_hold = key.is_some() && self.model.settled.iter().any(|settled| settled.hold.key == key);
