@@ -215,9 +215,7 @@ class ControlPlane:
         uploading = Uploading(database, changes, topics, self._files.objects)
         self._uploading = uploading
         self._devices = Devices(database, changes, ids, topics, LinkKeys(self._keys), links)
-        self._exports = Exports(
-            database, self._files.objects, ids, self._recorded, self._runtime.folder_of
-        )
+        self._exports = Exports(database, self._files.objects, ids, self._recorded, self._runtime)
         return Nouns(
             games=Games(
                 database,

@@ -27,8 +27,8 @@ from pyservice.process import (
 
 LOCK_NAME: Final = "SERVE.LOCK"
 
-_PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn",)}
-"""Addresses of each role: a child that is started again keeps them."""
+_PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn", "http")}
+"""Addresses of each role: a child that is started again keeps them, and knows where the public door is."""
 _SAID: Final = ("http", "grpc", "cdn", "metrics", "owner_group_id", "cloud_token_file", "admin")
 _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
@@ -161,10 +161,9 @@ class _Household:
         is_needed = child is self._data or self._needs_control
         return child.said is None and status > 0 and is_needed
 
-    @staticmethod
-    def _pinned(child: Child) -> list[str]:
+    def _pinned(self, child: Child) -> list[str]:
         """Flags that keep a child where it was found."""
-        said = child.said or {}
+        said = {**(self._data.said or {}), **(child.said or {})}
         return [f"--{name}={said[name]}" for name in _PINNED[child.role] if said.get(name)]
 
     def _note_end(self, child: Child, status: int) -> None:

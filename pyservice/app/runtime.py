@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.control.build_files import BuildFiles
-from pyservice.control.lobby_runs import LobbyRuns, TierSize
+from pyservice.control.lobby_runs import LobbyRuns, Process, TierSize
 from pyservice.control.process_logs import ProcessLogs
 from pyservice.control.recorded import Recorded
 from pyservice.control.server_runs import ServerRuns
@@ -207,6 +207,12 @@ class Runtime:
         """When its process was started, if it was, in ms since the Unix epoch."""
         state = Folder(self.folder_of(run_id)).state()
         return state.started_us // 1000 if state is not None and state.pid else None
+
+    def processes(self, run_ids: Iterable[str]) -> dict[str, Process]:
+        """Of those that are not told to be over; reads a file for each of these."""
+        runs = {} if self._supervisor is None else self._supervisor.runs
+        found = [run for run in map(runs.get, run_ids) if run is not None]
+        return {run.id: Process(run.tier, self.started_ms(run.id)) for run in found}
 
     def _follow(self, run_id: str, for_ms: int) -> None:
         if self._supervisor is not None:

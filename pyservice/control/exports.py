@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.changes import now_ms
 from pyservice.control.going_on import GoingOn
+from pyservice.control.lobby_runs import Process
 from pyservice.control.names import refuse
 from pyservice.control.recorded import Recorded
 from pyservice.control.timestamps import rfc3339
@@ -41,6 +42,15 @@ HISTORY: Final = (
 )
 
 
+class Node(Protocol):
+    """Where lobbies run, as far as exports tell of it."""
+
+    def folder_of(self, run_id: str) -> Path: ...
+    def processes(self, run_ids: Sequence[str]) -> dict[str, Process]:
+        """Of those whose end is not told; blocks."""
+        ...
+
+
 class Exports:
     """The operations on exports."""
 
@@ -50,14 +60,14 @@ class Exports:
         objects: Objects,
         ids: RecordIds,
         recorded: Recorded,
-        folder_of: Callable[[str], Path],
+        node: Node,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._database = database
         self._objects = objects
         self._ids = ids
         self._recorded = recorded
-        self._folder_of = folder_of
+        self._node = node
         self._now_ms = clock_ms
         # Each holds a whole file in memory.
         self._one_at_a_time = asyncio.Lock()
@@ -69,7 +79,7 @@ class Exports:
         """Contract, exportLobbyLogs. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL."""
         row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
         stream = cast(Stream, request.stream)
-        path = self._folder_of(row.lobby_id)
+        path = self._node.folder_of(row.lobby_id)
         async with self._one_at_a_time:
             content = await asyncio.to_thread(lambda: table(_LOG, _log_rows(path, stream)))
             url = await self._put(content, f"{row.lobby_id}-{stream}.csv")
@@ -89,7 +99,7 @@ class Exports:
                 async with self._database.read() as tx:
                     game = await access.game(tx, caller, request.game_id)
                     page = await lobbies.within(tx, game.game_id, *span, after, _PORTION)
-                    runs = await lobby_runs.find_many(tx, [row.lobby_id for row in page])
+                runs = await self._runs([row.lobby_id for row in page])
                 now = self._now_ms()
                 rows += (_history_row(row, runs.get(row.lobby_id), span, now) for row in page)
                 if len(page) < _PORTION:
@@ -98,6 +108,12 @@ class Exports:
             content = await asyncio.to_thread(lambda: table(HISTORY, rows))
             url = await self._put(content, f"{game.name_id}-lobbies.csv")
         return pb.ExportLobbyHistoryResponse(url=url)
+
+    async def _runs(self, lobby_ids: list[str]) -> Mapping[str, Process | Record]:
+        # In this order: what ends meanwhile is written by the time when it is no process any more.
+        processes = await asyncio.to_thread(self._node.processes, lobby_ids)
+        async with self._database.read() as tx:
+            return {**processes, **await lobby_runs.find_many(tx, lobby_ids)}
 
     async def run(self) -> None:
         """Until cancelled: files whose time is over are removed."""
@@ -143,11 +159,13 @@ def _log_rows(path: Path, stream: Stream) -> Iterator[Sequence[object]]:
 
 
 def _history_row(
-    row: Record, run: Record | None, span: tuple[int, int], now: int
+    row: Record, run: Process | Record | None, span: tuple[int, int], now: int
 ) -> Sequence[object]:
-    start_ms = row.create_ms if run is None or run.start_ms is None else run.start_ms
+    # One without a process of ours was there when it was attached. A process that has not begun is not up.
+    start_ms = row.create_ms if run is None else run.start_ms
     end_ms = now if row.stop_ms is None else row.stop_ms
-    within_ms = min(end_ms, span[1]) - max(start_ms, span[0])
+    since_ms = end_ms if start_ms is None else start_ms
+    within_ms = min(end_ms, span[1]) - max(since_ms, span[0])
     return (
         row.lobby_id,
         row.namespace_id,
@@ -157,9 +175,9 @@ def _history_row(
         row.version_id,
         row.version_name or "",
         row.game_mode,
-        rfc3339(start_ms),
+        "" if start_ms is None else rfc3339(start_ms),
         "" if row.stop_ms is None else rfc3339(row.stop_ms),
-        max(0, end_ms - start_ms),
+        max(0, end_ms - since_ms),
         max(0, within_ms),
         row.peak_players,
         row.stop_reason or "",

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
@@ -53,6 +53,14 @@ class TierSize:
 
     resources: Resources
     cpu_mhz: int
+
+
+class Process(NamedTuple):
+    """Of a lobby, as long as its end is not told."""
+
+    tier: str
+    start_ms: int | None
+    """Since the Unix epoch; None: it has not begun."""
 
 
 def api_variables(api_url: str, grpc_address: str) -> dict[str, str]:

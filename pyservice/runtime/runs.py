@@ -94,6 +94,10 @@ class Run:
         return self._about.resources
 
     @property
+    def tier(self) -> str:
+        return self._about.tier
+
+    @property
     def _about(self) -> Order | Placed:
         about = self.placed or self._order
         assert about is not None

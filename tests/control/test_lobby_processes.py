@@ -8,7 +8,7 @@ import io
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -38,6 +38,7 @@ print("=1+1", flush=True)
 print("to err", file=sys.stderr, flush=True)
 os.execv(sys.executable, [sys.executable, "-S", "server.py"])
 """
+COMMAND = ("python3", "-S", "tell.py")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -65,11 +66,13 @@ class Game:
         self.game_id = game_id
         self.public_token = ""
 
-    async def deploy(self, name: str = "1.0.0", **modes: Any) -> str:
+    async def deploy(
+        self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
+    ) -> str:
         """Runs a version with these modes; its id."""
         token = await self.developer.service_token(self.game_id)
         back = Back(self.developer, self.game_id, token)
-        archive = programs.server_archive("python3", "-S", "tell.py", **{"tell.py": TELL})
+        archive = programs.server_archive(*command, **{"tell.py": TELL})
         build_id = await back.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
         entries = {
@@ -132,6 +135,13 @@ class Game:
         assert "attachment" in answer.headers["content-disposition"]
         assert answer.text.count("\r\n") == answer.text.count("\n")
         return list(csv.DictReader(io.StringIO(answer.text)))
+
+    async def history(self, lobby_id: str) -> dict[str, str]:
+        """Its row of an export of all."""
+        end_ms = int(time.time() * 1000)
+        rows = await self.csv("export_lobby_history", query_start=0, query_end=end_ms)
+        [row] = [row for row in rows if row["lobby_id"] == lobby_id]
+        return row
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -196,6 +206,39 @@ async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Gam
     assert 0 <= int(row["query_uptime_ms"]) <= int(row["total_uptime_ms"])
     record = await game.record(lobby_id)
     assert record["create_ts"] <= record["start_ts"] <= record["ready_ts"]
+
+
+async def test_an_export_tells_of_a_process_that_runs_what_it_tells_at_its_end(game: Game) -> None:
+    """Its tier, and its start without the time that its build took: as the record does."""
+    await game.deploy(duel={})
+    lobby_id = (await game.found("duel"))["lobby"]["lobby_id"]
+    live, record = await game.history(lobby_id), await game.record(lobby_id)
+    assert record["create_ts"] < record["start_ts"]
+    assert (live["tier"], live["start_ts"], live["stop_ts"]) == (TIER, record["start_ts"], "")
+    await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
+    record = await game.over(lobby_id)
+    over = await game.history(lobby_id)
+    stopped = record["status"]["stopped"]
+    assert (over["tier"], over["start_ts"]) == (TIER, live["start_ts"])
+    assert (over["start_ts"], over["stop_ts"]) == (record["start_ts"], stopped["stop_ts"])
+    assert int(over["total_uptime_ms"]) >= int(live["total_uptime_ms"])
+
+
+async def test_a_process_that_never_began_has_no_start_and_no_uptime(game: Game) -> None:
+    await game.deploy(command=["no-such-program"], duel={})
+    assert (await game.find("duel")).code == "MATCHMAKER_LOBBY_START_FAILED"
+    listed = await game.developer.good(
+        "list_lobby_records", game_id=game.game_id, namespace_id="prod"
+    )
+    lobby_id = listed["lobbies"][0]["lobby_id"]
+
+    async def failed() -> Any:
+        record = await game.record(lobby_id)
+        return record if record.get("failure") == "EXEC_FAILED" else None
+
+    assert "start_ts" not in await eventually(failed)
+    row = await game.history(lobby_id)
+    assert (row["tier"], row["start_ts"], row["total_uptime_ms"]) == (TIER, "", "0")
 
 
 async def test_a_lobby_has_our_values_under_the_names_that_the_operator_set(game: Game) -> None:

@@ -1,4 +1,6 @@
-"""While the control plane starts it is away: what it does not know yet is no reason to refuse anything for good."""
+"""While the control plane starts it is away: what it does not know yet is no reason to refuse anything for good, or to
+tell anything wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,17 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import programs
 from tests.control.test_servers import back_end
 from tests.faults.control.struck import LOCKS
-from tests.household import House, eventually, running
+from tests.household import Developer, House, eventually, running
 from tests.programs import images
 
-pytestmark = [pytest.mark.anyio, images.needs_oci_runtime]
+pytestmark = pytest.mark.anyio
 
 HELD = """#!/bin/sh
 if [ -p {gate} ]; then : > {asked}; read _ < {gate}; fi
@@ -23,6 +26,7 @@ exec crun "$@"
 """
 
 
+@images.needs_oci_runtime
 async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_again_later(
     tmp_path: Path,
 ) -> None:
@@ -49,3 +53,21 @@ async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_
             while answer.code == "CONTROL_PLANE_UNAVAILABLE":
                 answer = await back.try_create()
             assert answer.code == "OK", answer
+
+
+async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path) -> None:
+    """The port of the public door was drawn, and the plane that died was told it."""
+    with running(House(tmp_path / "house")) as house:
+        door = house.door("http")
+        developer = Developer(house, door)
+        told = await developer.good("get_group", group_id=house.group_id)
+        assert house.said["http"] in told["group"]["external"]["profile"]
+        for _ in range(3):
+            os.kill(int((house.data_dir / LOCKS["control"]).read_text()), signal.SIGKILL)
+
+            async def is_back() -> Any:
+                answer = await developer.call("get_group", group_id=house.group_id)
+                return answer.body if answer.code == "OK" else None
+
+            assert await eventually(is_back) == told
+        await door.close()

@@ -109,6 +109,21 @@ async def test_long_lines_go_on_in_the_next_and_what_is_no_text_is_replaced(
     assert [line.text for line in lines[3:]] == ["a\ufffdb", "end"]
 
 
+@pytest.mark.parametrize("character", ["я", "水", "🐟"])
+async def test_a_long_line_goes_on_between_two_characters(
+    place: Place, logs: Logs, character: str
+) -> None:
+    text = "x" + character * 5_000
+    script = f"printf x; yes {character} | head -n 5000 | tr -d '\n'; echo; echo next"
+    order = place.want(script)
+    await place.ear.end(order.id)
+    *parts, last = (await logs.newest(place.of(order).path, "std_out")).lines
+    assert last.text == "next"
+    assert "".join(part.text for part in parts) == text
+    assert [part.goes_on for part in parts] == [False, *[True] * (len(parts) - 1)]
+    assert all(4_093 <= len(part.text.encode()) <= 4_096 for part in parts[:-1])
+
+
 async def test_of_a_folder_that_is_gone_there_are_no_lines(tmp_path: Path, logs: Logs) -> None:
     gone = tmp_path / "gone"
     assert await logs.newest(gone, "std_out") == ([], 0, True)

@@ -1,7 +1,8 @@
 //! Lines of the log from pieces of what a program writes.
 //!
 //! A line is `<microseconds> <stream> <text>`: stream `o` or `e`, in capitals where it goes on from the line of this
-//! stream before, since a line of the program is cut at 4 KiB.
+//! stream before, since a line of the program is cut at 4 KiB. Each part is read by itself, so no character is cut: a
+//! line ends up to three bytes before it is full.
 
 use std::io::Write;
 
@@ -47,8 +48,8 @@ impl Lines {
                     piece = &piece[at + 1..];
                 }
                 None if piece.len() > room => {
-                    line.write(stream, stamp, &piece[..room], true, &mut self.batch);
-                    piece = &piece[room..];
+                    let taken = line.cut(stream, stamp, piece, &mut self.batch);
+                    piece = &piece[taken..];
                 }
                 None => {
                     line.text.extend_from_slice(piece);
@@ -98,6 +99,41 @@ impl Line {
         self.text.clear();
         self.goes_on = goes_on;
     }
+
+    /// Writes as much as fits, of a line that the piece makes longer; how much of the piece that takes. What is left of
+    /// the text is less than a character, so each cut comes further.
+    fn cut(&mut self, stream: Stream, stamp: &[u8], piece: &[u8], to: &mut Vec<u8>) -> usize {
+        let room = TEXT_MAX - self.text.len();
+        let around = std::array::from_fn(|at| match (room + at).checked_sub(AROUND - 1) {
+            Some(at) => piece[at],
+            None => self.text[TEXT_MAX + at - (AROUND - 1)],
+        });
+        let length = TEXT_MAX - begun(around);
+        let left = self.text.split_off(length.min(self.text.len()));
+        let taken = length - self.text.len();
+        self.write(stream, stamp, &piece[..taken], true, to);
+        self.text.extend_from_slice(&left);
+        taken
+    }
+}
+
+/// Of so many bytes a character has at most: some before a cut, and one behind it.
+const AROUND: usize = 4;
+
+/// How many bytes before a cut belong to a character that goes on behind it. That all of it is there is not asked: what
+/// breaks off is read as one thing, too, where it stays together.
+fn begun(around: [u8; AROUND]) -> usize {
+    let goes_on = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
+    let behind = AROUND - 1;
+    if !goes_on(around[behind]) {
+        return 0;
+    }
+    let Some(first) = around.iter().rposition(|&byte| !goes_on(byte)) else { return 0 };
+    let is_one = match std::str::from_utf8(&around[first..]) {
+        Ok(_) => true,
+        Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
+    };
+    if is_one { behind - first } else { 0 }
 }
 
 fn digits(number: u64, room: &mut [u8; 20]) -> &[u8] {
@@ -164,6 +200,71 @@ mod tests {
                 assert!(lines[1..cuts].iter().all(|line| line.starts_with("1 O x")));
                 assert_eq!(lines[cuts], "1 o next");
                 assert_eq!(lines[..cuts].iter().map(|line| line.len() - 4).sum::<usize>(), length);
+            }
+        }
+    }
+
+    /// Of one line that comes in pieces of this size.
+    fn texts(line: &[u8], piece_size: usize) -> Vec<Vec<u8>> {
+        let mut written = Written::default();
+        line.chunks(piece_size).for_each(|piece| written.take(Stream::Out, piece, 1));
+        written.take(Stream::Out, b"\n", 1);
+        let lines = written.text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let texts: Vec<_> = lines.map(|line| line[4..].to_vec()).collect();
+        assert_eq!(texts.concat(), line, "in pieces of {piece_size}");
+        assert!(texts.iter().all(|text| (1..=TEXT_MAX).contains(&text.len())));
+        texts
+    }
+
+    const PIECE_SIZES: [usize; 9] = [1, 2, 3, 7, 4094, 4095, 4096, 4097, 100_000];
+
+    #[test]
+    fn no_character_is_cut() {
+        for character in ["я", "水", "🐟"] {
+            for before in 0..character.len() {
+                let line = ["x".repeat(before), character.repeat(3 * TEXT_MAX / character.len())].concat();
+                for piece_size in PIECE_SIZES {
+                    let texts = texts(line.as_bytes(), piece_size);
+                    assert!(texts.iter().all(|text| std::str::from_utf8(text).is_ok()), "{character} after {before}");
+                    let whole = &texts[..texts.len() - 1];
+                    assert!(whole.iter().all(|text| text.len() + character.len() > TEXT_MAX), "{character}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_character_is_cut_where_the_line_is_full() {
+        let no_continuation = b"\xe0\x80".as_slice();
+        let (no_more, too_high) = (b"\xc3\xa9\xa9".as_slice(), b"\xf4\x90\x80\x80".as_slice());
+        for garbage in [b"\x80".as_slice(), b"\xff", b"\xf0", no_continuation, no_more, too_high] {
+            let line = garbage.repeat(3 * TEXT_MAX / garbage.len());
+            for piece_size in PIECE_SIZES {
+                let cuts = texts(&line, piece_size);
+                // A character that came before it in the same three bytes is whole.
+                let least = if garbage == no_more { TEXT_MAX - 1 } else { TEXT_MAX };
+                assert!(cuts[..cuts.len() - 1].iter().all(|text| text.len() >= least), "{garbage:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_reads_the_same_in_one_as_cut_whatever_is_in_it() {
+        // Bytes of which many begin, go on with, or break off characters.
+        let bytes = b"\xf0\x9f\x98\x80\xe6\xb0\xb4\xd1\x8f\xed\xa0\xf4\xe0\xc0\xffx";
+        let mut number = 1_u64;
+        let mut draw = || {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            bytes[(number >> 33) as usize % bytes.len()]
+        };
+        for _ in 0..500 {
+            let line: Vec<u8> = (0..3 * TEXT_MAX).map(|_| draw()).collect();
+            let read = |texts: Vec<Vec<u8>>| -> String {
+                texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect()
+            };
+            let whole = String::from_utf8_lossy(&line);
+            for piece_size in [5, 4095, 100_000] {
+                assert!(read(texts(&line, piece_size)) == whole, "in pieces of {piece_size}: {line:x?}");
             }
         }
     }
