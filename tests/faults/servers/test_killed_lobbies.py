@@ -54,6 +54,8 @@ OVER: Final = (
     *_of_journal(2),
     *MOMENTS,
 )
+AWAY: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+"""Whoever starts processes was away for three seconds: on a machine that has too much to do it may be."""
 
 
 class Killed:
@@ -73,13 +75,17 @@ class Killed:
         )
         if step.role == "control":
             assert answer is not None, str(step)
-        if answer is None:
+        if answer is None or answer.code == AWAY:
             answer = await eventually(self._found)
         assert answer.code == "OK", (str(step), answer)
         await self.check()
         port = answer.body["ports"]["game"]
         assert await asyncio.to_thread(echoed, address_of(port)) == b"hello", str(step)
         return answer.body
+
+    async def begun(self) -> Any:
+        """A lobby that somebody asked for, whoever was just started again."""
+        return (await eventually(self._found)).body
 
     async def _found(self) -> Answer | None:
         answer = await answer_of(self.game.find(PLAIN))
@@ -181,5 +187,5 @@ async def test_either_plane_dies_at_every_step_of_an_end(
 ) -> None:
     async with killed(tmp_path / "house", shim_library, databases.url(kind)) as scene:
         for step in OVER:
-            found = await scene.game.found(PLAIN)
+            found = await scene.begun()
             await scene.end(found["lobby"]["lobby_id"], step)
