@@ -183,6 +183,8 @@ class Runtime:
         """Why builds of a kind are not taken, as the end of a sentence; None: they are."""
         if kind not in self._settings.runtime.kinds:
             return "the operator takes no others"
+        if kind not in containers.KINDS and not self._isolation:
+            return "no way of keeping game servers apart works here"
         if kind in containers.KINDS and self._no_containers:
             return f"no OCI runtime works here, {self._no_containers}"
         return None
@@ -206,7 +208,7 @@ class Runtime:
     def started_ms(self, run_id: str) -> int | None:
         """When its process was started, if it was, in ms since the Unix epoch."""
         state = Folder(self.folder_of(run_id)).state()
-        return state.started_us // 1000 if state is not None and state.pid else None
+        return None if state is None else state.started_ms
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, Process]:
         """Of those that are not told to be over; reads a file for each of these."""

@@ -176,12 +176,8 @@ class LobbyRuns:
             is_known = runs.refuse(lobby_id, _refused(lobby))
         if is_known:
             return
-        end = _refused(lobby)
-        if lobby.HasField("spec"):
-            self._tell(lobby_id, lambda: self.over(lobby_id, end, tier))
-        else:
-            # Nobody has it: neither we nor anybody else will ever tell more of it.
-            self._tell(lobby_id, lambda: self._over(lobby_id, end))
+        # Nobody has it: neither we nor anybody else will ever tell more of it.
+        self._tell(lobby_id, lambda: self.over(lobby_id, _refused(lobby), tier))
 
     def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
         """Until it is heard; nobody waits for it."""

@@ -161,9 +161,10 @@ def _refusal_of_find(mode: ResolvedMode, regions: Sequence[str], wish: Wish) -> 
     refusal = _refusal_of_limit(mode, wish.max_players)
     if refusal is not None:
         return refusal
-    # Into one that is made for it, it has to fit as well.
-    limit = min(mode.max_players, wish.max_players or mode.max_players)
-    return _too_high("party_size", limit) if wish.party_size > limit else None
+    # Into one that is made for it, it has to fit as well: the engine says whether one would be.
+    if wish.party_size > mode.max_players:
+        return _too_high("party_size", mode.max_players)
+    return None
 
 
 def _refusal_of_limit(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:

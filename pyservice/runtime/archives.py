@@ -1,7 +1,8 @@
 """What may be in the tar of a build (decisions 6.5). Pure: fed with its bytes as they come, holds little of them.
 
 Nothing is unpacked. Refused is what would leave the folder that it is unpacked into: absolute paths, `..`, links out of
-it, entries through links; besides, devices, sparse files, and more than a driver could be asked to unpack.
+it, entries through links; besides, devices, sparse files, and more than a driver could be asked to unpack. Refused is
+also what other programs read as something else: who unpacks a build is one of them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ _META_MAX_BYTES: Final = 64 << 10
 NAMES_MAX: Final = 10_000
 _SMALL_FILES_MAX: Final = 64
 _BLOCK: Final = 512
+_USTAR: Final = b"ustar\0"
 _PIECE_BYTES: Final = 64 << 10
 
 _PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK = b"x"[0], b"g"[0], b"L"[0], b"K"[0]
+_OF_ENTRY: Final = frozenset(("path", "linkpath", "size"))
 _META: Final = frozenset((_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK))
 
 
@@ -188,6 +191,8 @@ class _Walk:
                 padded = _padded(size)
                 if len(buffer) - at < padded:
                     break
+                if any(buffer[at + size : at + padded]):
+                    raise _broken("has a name or attributes that go on behind their end")
                 self._take_meta(kind, bytes(buffer[at : at + size]))
                 self._meta = None
                 at += padded
@@ -227,7 +232,7 @@ class _Walk:
         self._zero_blocks = 0
         if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 32:
             raise _broken("is not a tar: a header has the wrong checksum")
-        kind, size = block[156], _number(block[124:136])
+        kind, size = _kind(block), _number(block[124:136])
         if kind in _META:
             if size > _META_MAX_BYTES:
                 raise _broken("has a name or attributes that are too long")
@@ -236,8 +241,8 @@ class _Walk:
         override, self._override = self._override, {}
         if "size" in override:
             size = _decimal(override["size"])
-        name = override.get("path") or _name(block)
-        link = override.get("linkpath") or block[157:257].split(b"\0")[0]
+        name = override["path"] if "path" in override else _name(block)
+        link = override.get("linkpath", block[157:257].split(b"\0")[0])
         if kind not in FILES:
             size = 0
         self._has_entries = True
@@ -252,17 +257,24 @@ class _Walk:
 
     def _take_meta(self, kind: int, content: bytes) -> None:
         if kind == _LONG_NAME:
-            self._override["path"] = content.split(b"\0")[0]
+            self._tell_more({"path": content.split(b"\0")[0]})
         elif kind == _LONG_LINK:
-            self._override["linkpath"] = content.split(b"\0")[0]
+            self._tell_more({"linkpath": content.split(b"\0")[0]})
         else:
             records = dict(_pax(content))
             if any(name.startswith("GNU.sparse") for name in records):
                 raise _broken("has a sparse file, which cannot be unpacked")
             if kind == _PAX:
-                self._override |= records
-            elif not records.keys().isdisjoint(("path", "linkpath", "size")):
+                self._tell_more({name: records[name] for name in _OF_ENTRY & records.keys()})
+            elif not _OF_ENTRY.isdisjoint(records):
                 raise _broken("gives all entries one path or size")
+
+    def _tell_more(self, told: dict[str, bytes]) -> None:
+        """Of the entry that follows."""
+        if not self._override.keys().isdisjoint(told):
+            # Which of them counts is not the same for all who read it.
+            raise _broken("gives an entry two paths or sizes")
+        self._override |= told
 
 
 def _padded(size: int) -> int:
@@ -290,10 +302,17 @@ def _decimal(text: bytes) -> int:
     return int(text)
 
 
+def _kind(block: bytes) -> int:
+    """What is called like a folder was one before there was a kind for them."""
+    kind = block[156]
+    return FOLDER if not kind and block[:100].split(b"\0")[0].endswith(b"/") else kind
+
+
 def _name(block: bytes) -> bytes:
-    name, prefix = block[:100].split(b"\0")[0], b""
-    if block[257:263] == b"ustar\0":
-        prefix = block[345:500].split(b"\0")[0]
+    name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
+    if prefix and block[257:263] != _USTAR:
+        # Times, in old archives of GNU. Some take them for a part of the name all the same.
+        raise _broken("has headers of an old format: write it as ustar or pax")
     return prefix + b"/" + name if prefix else name
 
 

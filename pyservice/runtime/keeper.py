@@ -108,6 +108,11 @@ class State:
     reason: str = ""
     message: str = ""
 
+    @property
+    def started_ms(self) -> int | None:
+        """When its program was begun, if it was."""
+        return self.started_us // 1000 if self.pid else None
+
 
 class Line(NamedTuple):
     """A line that a program wrote; `position` is that of the next one."""

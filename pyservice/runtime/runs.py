@@ -12,7 +12,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime import remnants
 from pyservice.runtime.builds import Build, BuildUnusable, NoRoom
 from pyservice.runtime.home import Home
-from pyservice.runtime.keeper import KeeperFailed
+from pyservice.runtime.keeper import KeeperFailed, State
 from pyservice.runtime.orders import End, Order, Owner, Placed, Resources, Unheard
 from pyservice.runtime.process import CannotRun, ProcessRun
 from pyservice.runtime.process_ports import NoPorts
@@ -139,6 +139,11 @@ class Run:
         await self._again(self._withdrawn, OSError)
         if self._folder.is_kept():
             return self._running
+        state = self._folder.state()
+        if self._end is None and state is not None and state.status == "ended":
+            self._end = self._told_by(state)
+        if self._end is not None:
+            return self._ended
         sentence = (
             f"an unforeseen error happened while it was {self.state}: the service's log has it"
         )
@@ -214,8 +219,12 @@ class Run:
         assert build is not None
         try:
             placed = self.placed = self.placed or home.places.draw(order)
-            await self._retried(
-                lambda: home.in_thread(lambda: self._found.lay_out(order, build, placed, home.node))
+            await self._stop.retried(
+                lambda: home.in_thread(
+                    lambda: self._found.lay_out(order, build, placed, home.node)
+                ),
+                STARTING_S,
+                self._note,
             )
         except NoPorts:
             return self._over(End("no_ports", message="no port of this node is free for it"))
@@ -347,17 +356,21 @@ class Run:
 
     async def _observed(self) -> End:
         state = self._folder.state()
-        started_ms = state.started_us // 1000 if state is not None and state.pid else None
         if state is None or state.status != "ended":
+            started_ms = None if state is None else state.started_ms
             if self._not_begun is not None and started_ms is None:
                 return self._not_begun
             return End("lost", None, "its keeper is gone and told no end", started_ms)
-        message = self._home.builds.without_paths(state.message)
         if state.reason == "exited" and state.exit_code:
             refused = await self._home.in_thread(self._found.failure)
             if refused is not None:
                 return End("exec_failed", message=self._home.builds.without_paths(refused))
-        return End(state.reason, state.exit_code, message, started_ms)
+        return self._told_by(state)
+
+    def _told_by(self, state: State) -> End:
+        """How it ended, as its keeper says."""
+        message = self._home.builds.without_paths(state.message)
+        return End(state.reason, state.exit_code, message, state.started_ms)
 
     async def _end_keeper(self) -> None:
         await self._home.in_thread(lambda: remnants.end_keeper(self._folder))
@@ -379,25 +392,8 @@ class Run:
             timer.cancel()
         self.changed.clear()
 
-    async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Tries for a minute, none of it cut off: it is done or not. Raises Stopped between two tries, and at the end
-        the last OSError.
-        """
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + STARTING_S
-        is_told = False
-        while True:
-            try:
-                await work()
-            except OSError as error:
-                if loop.time() >= until_s:
-                    raise
-                if not is_told:
-                    _log.warning("tried again", id=self.id, state=self.state, error=str(error))
-                is_told = True
-            else:
-                return
-            await self._stop.unless(asyncio.sleep(_PAUSES_S[-1]))
+    def _note(self, error: Exception) -> None:
+        _log.warning("tried again", id=self.id, state=self.state, error=str(error))
 
     async def _again(
         self, work: Callable[[], Awaitable[_Result]], *passing: type[Exception]
@@ -411,6 +407,6 @@ class Run:
                 if not isinstance(error, (ServiceError, Unheard, *passing)):
                     raise
                 if tried == 0:
-                    _log.warning("tried again", id=self.id, state=self.state, error=str(error))
+                    self._note(error)
             await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
             tried += 1

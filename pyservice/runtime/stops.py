@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
+_AGAIN_S: Final = 1.0
 _Result = TypeVar("_Result")
 
 
@@ -59,3 +60,28 @@ class Stop:
             if limit.expired() and self.is_asked:
                 raise Stopped from None
             raise
+
+    async def retried(
+        self,
+        work: Callable[[], Awaitable[None]],
+        for_s: float,
+        failed: Callable[[OSError], None],
+    ) -> None:
+        """Tries for so long, none of it cut off: it is done or not. The first failure is told. Raises Stopped between
+        two tries, and at the end the last OSError.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + for_s
+        is_told = False
+        while True:
+            try:
+                await work()
+            except OSError as error:
+                if loop.time() >= until_s:
+                    raise
+                if not is_told:
+                    failed(error)
+                is_told = True
+            else:
+                return
+            await self.unless(asyncio.sleep(_AGAIN_S))

@@ -27,7 +27,7 @@ from typing import IO, Any, Final, NamedTuple
 
 from pyservice.durable import write_file
 from pyservice.parentage import signal_at_end_of_parent
-from pyservice.runtime.archive_rules import BadArchive, RootRules, Rules
+from pyservice.runtime.archive_rules import BadArchive, FolderRules, RootRules, Rules
 from pyservice.runtime.archives import Archive, SmallFiles, tidy
 from pyservice.runtime.contained import PROGRAM_JSON, contained, owner
 from pyservice.runtime.decompression import (
@@ -160,8 +160,11 @@ class _Folder:
             raise BadArchive(entry.name, "not-allowed", "is neither file, folder nor link")
 
     def _link(self, entry: tarfile.TarInfo, place: str) -> None:
+        linked = self._place(entry.linkname)
+        if os.path.dirname(linked) not in self._folders:
+            raise BadArchive(entry.name, "not-allowed", "is another name of what is behind a link")
         try:
-            os.link(self._place(entry.linkname), place, follow_symlinks=False)
+            os.link(linked, place, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             raise BadArchive(
                 entry.name, "not-found", "is another name of what is not there yet"
@@ -200,26 +203,30 @@ class _Folder:
 
 def _unpack_archive(checked: _Checked, root: Path, room: Room) -> str:
     folder = _Folder(root, room)
-    for archive, entry in _entries(checked):
+    for archive, entry in _entries(checked, FolderRules()):
         folder.add(archive, entry)
     return checked.digest.hexdigest()
 
 
-def _entries(checked: _Checked) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """One after the other, to its end."""
+def _entries(checked: _Checked, rules: Rules) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """One after the other, to its end. What was judged before is judged once more as it is read here: in what one
+    program reads as one thing another one may find a second. Raises BadArchive.
+    """
     source: Any = checked
     with tarfile.open(fileobj=source, mode="r|", bufsize=_PIECE_BYTES) as archive:
         for entry in archive:
+            rules.entry(entry.type[0], os.fsencode(entry.name), os.fsencode(entry.linkname))
             yield archive, entry
             archive.members = []  # type: ignore[attr-defined]  # or it keeps them all
     checked.finish()
+    collections.deque(rules.finish(), maxlen=0)
 
 
 def _unpack_bundle(upload: _Upload, root: RootFolder) -> tuple[str, Program]:
     """`rootfs` of a bundle, and what its configuration says is run in it."""
     small = SmallFiles(CONFIG_JSON, MANIFEST_MAX_BYTES)
     checked = upload.checked(RootRules(), small)
-    for archive, entry in _entries(checked):
+    for archive, entry in _entries(checked, RootRules()):
         inside = _inside(entry.name)
         if inside is None:
             continue
@@ -258,7 +265,7 @@ def _unpack_image(
         # Links stay inside: these are the rules of the archive.
         with (parts / layer).open("rb") as file:
             below = _Checked(file, _compression(file), allowance, rules=RootRules())
-            for archive, entry in _entries(below):
+            for archive, entry in _entries(below, RootRules()):
                 root.add(archive, entry)
     shutil.rmtree(parts)
     return digest, found.program

@@ -296,7 +296,7 @@ class EdgeLimits(_Section):
     datagram_sessions: int = Field(default=16_384, ge=1, le=10_000_000)
     """UDP sessions in all, shared equally among the threads."""
     datagram_sessions_per_route: int = Field(default=4_096, ge=1, le=10_000_000)
-    """Of one port; shared equally among the threads as well."""
+    """Of one port, which belongs to one thread: never more than that one's part of all."""
     datagram_sessions_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
     """Of one client address (IPv6: /64) at the ports of one thread."""
     stream_idle_ms: int = Field(default=7_200_000, ge=1_000, le=604_800_000)

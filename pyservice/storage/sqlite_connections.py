@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from pyservice.storage.failures import away, told
 from pyservice.storage.sqlite_statements import OF_HEX
 
 _IDLE_MAX: Final = 16
+_MODE: Final = 0o600
 _LOCKED_S: Final = 0.05
 """How long a statement waits, and everybody with it, for another process that has the file. Who begins to write comes
 again (`Locked`).
@@ -42,6 +44,7 @@ class Locked(Exception):
 
 def connect(path: Path, locked_s: float = _LOCKED_S) -> sqlite3.Connection:
     """A connection that begins and ends transactions when it is told to."""
+    _keep_private(path)
     connection = sqlite3.connect(
         path,
         timeout=locked_s,
@@ -58,6 +61,20 @@ def connect(path: Path, locked_s: float = _LOCKED_S) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_private(path: Path) -> None:
+    """There are secrets of games in it. What SQLite makes beside it has its mode; where none can be made, SQLite says
+    why.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
+        return
+    # Made by an earlier service.
+    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(OSError):
+            if stat.S_IMODE(one.stat().st_mode) != _MODE:
+                one.chmod(_MODE)
 
 
 def _use_log(connection: sqlite3.Connection, until_s: float) -> None:

@@ -147,21 +147,6 @@ def test_a_party_above_the_limit_of_find_is_told_where() -> None:
     assert admit_find(NAMESPACE, REGIONS, _wish(["duel"], party_size=4)).modes == ["duel"]
 
 
-@pytest.mark.parametrize(
-    ("max_players", "party_size", "limit"),
-    [(2, 4, 2), (1, 2, 1), (8, 9, 8), (7, 8, 7), (None, 9, 8)],
-)
-def test_a_party_above_the_max_players_that_it_chose_is_told_where(
-    max_players: int | None, party_size: int, limit: int
-) -> None:
-    error = _refusal(_wish(["squad"], max_players=max_players, party_size=party_size))
-    assert error.code == "BODY_INVALID"
-    assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
-    assert error.errors[0].message.endswith(f"at most {limit}")
-    fits = _wish(["squad"], max_players=max_players, party_size=limit)
-    assert admit_find(NAMESPACE, REGIONS, fits).modes == ["squad"]
-
-
 def test_chosen_max_players_go_up_to_the_modes_largest() -> None:
     assert admit_find(NAMESPACE, REGIONS, _wish(["squad"], max_players=8)).modes == ["squad"]
     error = _refusal(_wish(["squad"], max_players=9))

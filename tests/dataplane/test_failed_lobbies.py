@@ -117,3 +117,9 @@ async def test_a_party_that_wishes_for_a_lobby_too_small_for_it_is_refused_and_n
         assert error.code == "BODY_INVALID"
         assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
     assert engine.servers.wanted_since(0)[2] == []
+    async with asking(place.find("squad")) as finding:
+        [lobby] = (await place.wanted(wait_ms=5_000)).lobbies
+        await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
+        await asyncio.wait_for(finding, PATIENCE_S)
+    fits = await asyncio.wait_for(place.find("squad", max_players=2, party_size=4), PATIENCE_S)
+    assert fits.lobby.lobby_id == lobby.lobby_id, "what it chose is of lobbies that are made for it"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.orders import End
+from pyservice.runtime.process import ProcessRun
 from tests.runtime.node import Place, is_alive, until
 from tests.runtime.test_hanging_starts import laid_out
 
@@ -78,3 +79,14 @@ async def test_where_no_isolation_works_what_runs_goes_on_and_nothing_is_started
     )
     assert not place.of(pending).path.exists()
     assert is_alive(place.pid_of(order))
+
+
+async def test_an_end_that_is_known_is_told_whatever_goes_wrong_then(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(found: ProcessRun) -> str | None:
+        raise RuntimeError(f"{found.folder.path} is where we are")
+
+    monkeypatch.setattr(ProcessRun, "failure", broken)
+    end = await place.ear.end(place.want("exit 3").id)
+    assert (end.reason, end.exit_code) == ("exited", 3)

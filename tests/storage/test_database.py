@@ -26,6 +26,7 @@ from pyservice.storage.database import (
     open_database,
 )
 from pyservice.storage.migrations import migrate
+from pyservice.storage.tables import metadata
 from tests.databases import KINDS, Databases, Server
 from tests.databases import one_server as one_server
 from tests.databases import server as server
@@ -374,3 +375,23 @@ async def test_what_follows_a_change_and_fails_keeps_nothing_else_from_following
         for call in (lambda: called.append("before"), fail, lambda: called.append("after")):
             tx.afterwards(call)
     assert called == ["before", "after"]
+
+
+async def test_nobody_else_reads_it_wherever_its_folder_is(tmp_path: Path) -> None:
+    """Also where an earlier service made it as everything else is made, and was killed."""
+    files = [tmp_path / f"records.db{suffix}" for suffix in ("", "-wal", "-shm")]
+    made = open_database(None, tmp_path)
+    await migrate(made, is_allowed=True)
+    async with made.read() as tx:
+        await tx.all(select(metadata.tables["groups"]))
+        assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o600"] * 3
+        left = {path: path.read_bytes() for path in files}
+    await made.close()
+    for path, content in left.items():
+        path.write_bytes(content)
+        path.chmod(0o644)
+    made = open_database(None, tmp_path)
+    async with made.read() as tx:
+        await tx.all(select(metadata.tables["groups"]))
+        assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o600"] * 3
+    await made.close()

@@ -1,0 +1,204 @@
+"""Who judges a build and who unpacks it read its tar with two programs: what one of them sees the other sees as well,
+and what is unpacked is judged as it is unpacked (decisions 6.5).
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyservice.runtime.archive_rules import FILES, FOLDER, BadArchive, FolderRules
+from pyservice.runtime.archives import Archive, tidy
+from pyservice.runtime.unpacked_sizes import Allowance
+from pyservice.runtime.unpacking import Room, _Folder, unpack
+from tests.control.files import MANIFEST, entry, tar
+from tests.runtime.test_archives import refusal
+
+LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
+BLOCK: Final = 512
+END: Final = bytes(2 * BLOCK)
+Seen = tuple[str, str, str]
+"""Kind, name, what it leads to."""
+
+
+def header(name: bytes, kind: bytes, *, size: int = 0, link: bytes = b"", **more: bytes) -> bytes:
+    """One block, with the checksum that belongs to it. `magic`, `prefix`: as they are, else those of ustar and none."""
+    block = bytearray(BLOCK)
+    block[:100] = name.ljust(100, b"\0")
+    block[100:156] = b"0000644\00000000\00000000\0" + b"%011o\0" % size + bytes(20)
+    block[156:157] = kind
+    block[157:257] = link.ljust(100, b"\0")
+    block[257:265] = more.get("magic", b"ustar\x0000")
+    block[345:500] = more.get("prefix", b"").ljust(155, b"\0")
+    block[148:156] = b"%06o\0 " % (sum(block) + 8 * 32)
+    return bytes(block)
+
+
+def padded(content: bytes, padding: bytes = b"") -> bytes:
+    return content + padding.ljust(-len(content) % BLOCK, b"\0")
+
+
+def pax(**fields: str) -> bytes:
+    """Records of attributes."""
+    content = b""
+    for name, value in fields.items():
+        rest = f" {name}={value}\n".encode()
+        length = len(rest) + 1
+        while len(str(length)) + len(rest) != length:
+            length += 1
+        content += str(length).encode() + rest
+    return content
+
+
+SECRETS: Final = [
+    entry("up", LINK, "../../.."),
+    entry("stolen", HARD, "up/secret"),
+]
+
+
+def hidden() -> bytes:
+    return b"".join(one.tobuf() for one in SECRETS)
+
+
+def in_a_folder() -> bytes:
+    """What stands behind an old folder is skipped as its content by one, and read by the other."""
+    return header(b"x/", b"\0", size=len(hidden())) + hidden()
+
+
+def behind_attributes() -> bytes:
+    """Attributes that begin where they are said to end."""
+    told = pax(comment="x")
+    return header(b"pax", b"x", size=len(told)) + padded(told, pax(path="up", linkpath="../../.."))
+
+
+def behind_a_long_name() -> bytes:
+    """A name that goes on where it is said to end."""
+    long = header(b"././@LongLink", b"K", size=4) + padded(b"a/..", b"/../../..\0")
+    return long + header(b"a/up", LINK, link=b"a")
+
+
+def of_another_header() -> bytes:
+    """A prefix is one of ustar alone, and taken for one in every header."""
+    old = header(b"up", LINK, link=b"..", magic=b"ustar  \0", prefix=b"a/b/c")
+    return entry("a/b/c/d", tarfile.DIRTYPE).tobuf() + old
+
+
+TRICKS: Final = (in_a_folder, behind_attributes, behind_a_long_name, of_another_header)
+
+
+def with_trick(trick: bytes) -> bytes:
+    whole = tar({**MANIFEST, "y": b"y"})
+    return trick + whole
+
+
+@pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.__name__)
+def test_what_two_programs_read_as_two_things_is_refused(trick: object, tmp_path: Path) -> None:
+    assert callable(trick)
+    content = with_trick(trick())
+    assert refusal(content).word in ("invalid", "not-allowed")
+    (tmp_path / "secret").write_text("nobody's")
+    root = tmp_path / "1" / "2" / "root"
+    root.mkdir(parents=True)
+    with pytest.raises(BadArchive):
+        unpack(io.BytesIO(content), root.parent, "archive", "none", len(content), 0)
+    assert not (root / "stolen").exists()
+
+
+def test_what_is_unpacked_is_judged_once_more_as_it_is_read_there(tmp_path: Path) -> None:
+    """Should there be one more trick."""
+    (tmp_path / "secret").write_text("nobody's")
+    root = tmp_path / "1" / "2" / "root"
+    root.mkdir(parents=True)
+    folder = _Folder(root, Room(root, 0))
+    with tarfile.open(fileobj=io.BytesIO(hidden() + END)) as archive:
+        up, stolen = archive
+        folder.add(archive, up)
+        with pytest.raises(BadArchive):
+            folder.add(archive, stolen)
+    assert not (root / "stolen").exists()
+
+
+class Noted(FolderRules):
+    """What the judge sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Seen] = []
+
+    def entry(self, kind: int, name: bytes, link: bytes) -> None:
+        self.seen.append(_seen(kind, os.fsdecode(name), os.fsdecode(link)))
+
+
+def _seen(kind: int, name: str, link: str) -> Seen:
+    is_link = kind in (LINK[0], HARD[0])
+    return "file" if kind in FILES else chr(kind), tidy(name), link if is_link else ""
+
+
+NAMES: Final = st.sampled_from([b"a", b"b/", b"a/b", b"../c", b"", b"/d", b"\xffe", b"x" * 100])
+KINDS: Final = st.sampled_from([b"\0", b"0", b"1", b"2", b"5", b"7"])
+MAGICS: Final = st.sampled_from([b"ustar\x0000", b"ustar  \0", bytes(8), b"ustar\x00  "])
+PLAIN: Final = st.builds(
+    lambda name, kind, size, link, magic, prefix: (
+        header(name, kind, size=size, link=link, magic=magic, prefix=prefix)
+        + hidden()[: size - size % BLOCK]
+    ),
+    NAMES,
+    KINDS,
+    st.sampled_from([0, BLOCK, 2 * BLOCK]),
+    NAMES,
+    MAGICS,
+    st.sampled_from([b"", b"", b"p", b"\0q"]),
+)
+FIELDS: Final = st.dictionaries(
+    st.sampled_from(["path", "linkpath", "size", "comment", "hdrcharset"]),
+    st.sampled_from(["", "a", "b/", "../c", "512", "0", "BINARY", "ä", "a=b"]),
+    max_size=2,
+)
+ATTRIBUTES: Final = st.builds(
+    lambda fields, more: (
+        header(b"pax", b"x", size=len(pax(**fields))) + padded(pax(**fields), pax(**more))
+    ),
+    FIELDS,
+    st.one_of(st.just({}), FIELDS),
+)
+LONGER: Final = st.builds(
+    lambda kind, name, more: header(b"long", kind, size=len(name)) + padded(name, more),
+    st.sampled_from([b"L", b"K"]),
+    st.sampled_from([b"a\0", b"b/\0", b"c", b"\0", b"../d\0"]),
+    st.sampled_from([b"", b"", b"e", b"\0f"]),
+)
+TARS: Final = st.lists(st.one_of(PLAIN, ATTRIBUTES, LONGER), min_size=1, max_size=5)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(TARS)
+def test_what_is_taken_is_read_by_both_as_the_same(parts: list[bytes]) -> None:
+    content = b"".join(parts) + END
+    rules = Noted()
+    judging = Archive("none", Allowance(len(content)), rules=rules)
+    try:
+        collections.deque(judging.feed(content), maxlen=0)
+        collections.deque(judging.finish(), maxlen=0)
+    except BadArchive:
+        return
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r|") as archive:
+            read = [_seen(one.type[0], one.name, one.linkname) for one in archive]
+    except tarfile.TarError:
+        return
+    assert read == rules.seen[: len(read)], parts
+
+
+def test_old_folders_are_folders() -> None:
+    rules = Noted()
+    content = header(b"x/", b"\0", magic=bytes(8)) + END
+    collections.deque(Archive("none", Allowance(0), rules=rules).feed(content), maxlen=0)
+    assert rules.seen == [(chr(FOLDER), "x", "")]
