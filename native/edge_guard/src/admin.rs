@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -39,11 +39,20 @@ pub struct Admin {
     pub listeners: [(&'static str, Option<SocketAddr>); 2],
 }
 
-/// Puts the socket into its place, whoever's was there before.
+/// The socket, which may be in its place or not yet.
+#[derive(Debug)]
+pub struct Socket {
+    /// Takes connections.
+    pub listener: UnixListener,
+    fresh: PathBuf,
+    place: PathBuf,
+}
+
+/// Binds the socket beside its place.
 ///
 /// # Errors
 /// The folder's.
-pub fn bind(folder: &Path) -> io::Result<UnixListener> {
+pub fn bind(folder: &Path) -> io::Result<Socket> {
     let fresh = folder.join("admin.sock.new");
     if let Err(error) = std::fs::remove_file(&fresh)
         && error.kind() != io::ErrorKind::NotFound
@@ -51,9 +60,24 @@ pub fn bind(folder: &Path) -> io::Result<UnixListener> {
         return Err(error);
     }
     let listener = UnixListener::bind(&fresh)?;
-    std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o600))?;
-    std::fs::rename(&fresh, folder.join("admin.sock"))?;
-    Ok(listener)
+    let socket = Socket { listener, fresh, place: folder.join("admin.sock") };
+    std::fs::set_permissions(&socket.fresh, PermissionsExt::from_mode(0o600)).inspect_err(|_| socket.discard())?;
+    Ok(socket)
+}
+
+impl Socket {
+    /// Puts it into its place, whoever's was there before.
+    ///
+    /// # Errors
+    /// The folder's.
+    pub fn put(&self) -> io::Result<()> {
+        std::fs::rename(&self.fresh, &self.place)
+    }
+
+    /// Leaves the place to whoever has it.
+    pub fn discard(&self) {
+        let _ = std::fs::remove_file(&self.fresh);
+    }
 }
 
 impl Admin {

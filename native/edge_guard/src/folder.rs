@@ -35,14 +35,10 @@ impl Lock {
         Ok(Some(lock))
     }
 
-    /// A lock that another process held and gave.
-    ///
-    /// # Errors
-    /// The folder's.
-    pub fn inherit(descriptor: OwnedFd) -> io::Result<Self> {
-        let lock = Self(Arc::new(File::from(descriptor)));
-        lock.sign()?;
-        Ok(lock)
+    /// A lock that another process held and gave; it is not signed yet.
+    #[must_use]
+    pub fn inherit(descriptor: OwnedFd) -> Self {
+        Self(Arc::new(File::from(descriptor)))
     }
 
     /// The lock itself, to give it to another process.
@@ -77,7 +73,7 @@ mod tests {
         assert!(Lock::take(&inner).unwrap().is_none());
         let pid = std::fs::read_to_string(inner.join("LOCK")).unwrap();
         assert_eq!(pid, format!("{}\n", std::process::id()));
-        let given = Lock::inherit(lock.descriptor().try_clone().unwrap().into()).unwrap();
+        let given = Lock::inherit(lock.descriptor().try_clone().unwrap().into());
         drop(lock);
         assert!(Lock::take(&inner).unwrap().is_none(), "who was given the lock holds it");
         drop(given);

@@ -4,6 +4,7 @@
 //! newer                                   older
 //! POST /handover, upgrade ──────────────► rests: reads no datagram, follows no change
 //!        ◄────────────────────────────── the set, and sockets with what they are for
+//! opens what it has to have besides, and may not get; ends if so
 //! ready ────────────────────────────────►
 //!        ◄────────────────────────────── yours (from here on it serves), or kept (nothing has changed)
 //! remove an owner ──────────────────────► cuts what it still carries for it
@@ -175,10 +176,10 @@ pub fn ask(folder: &Path) -> io::Result<UnixStream> {
     Err(io::Error::other(String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Takes everything.
+/// Takes everything, which is the other side's still.
 ///
 /// # Errors
-/// The other side's, or that it keeps it after all.
+/// The other side's.
 pub fn take(stream: &UnixStream) -> io::Result<Taken> {
     let mut taken = Taken::default();
     loop {
@@ -187,16 +188,23 @@ pub fn take(stream: &UnixStream) -> io::Result<Taken> {
             (Frame::Items(items), descriptors) if items.len() == descriptors.len() => {
                 items.into_iter().zip(descriptors).for_each(|(item, descriptor)| taken.put(item, descriptor));
             }
-            (Frame::End, _) => break,
+            (Frame::End, _) => return Ok(taken),
             (other, _) => return Err(io::Error::other(format!("{other:?} is out of place"))),
         }
     }
+}
+
+/// Says that all of it is there, and hears that it is ours.
+///
+/// # Errors
+/// The other side's, or that it keeps it after all.
+pub fn agree(stream: &UnixStream) -> io::Result<()> {
     frame::send(stream, &Frame::Ready, &[])?;
     match frame::receive(stream) {
-        Ok((Frame::Yours, _)) => Ok(taken),
+        Ok((Frame::Yours, _)) => Ok(()),
         Ok((other, _)) => Err(io::Error::other(format!("`yours` was expected and not {other:?}"))),
         // It has died: there is nobody else who could serve.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(taken),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -221,6 +229,11 @@ impl Taken {
 mod tests {
     use super::*;
 
+    fn take_all(stream: &UnixStream) -> io::Result<Taken> {
+        let taken = take(stream)?;
+        agree(stream).map(|()| taken)
+    }
+
     #[test]
     fn what_is_given_arrives_with_what_it_is_for() {
         let (older, newer) = UnixStream::pair().unwrap();
@@ -240,7 +253,7 @@ mod tests {
             give(&older, &gift).unwrap();
             frame::send(&older, &Frame::Yours, &[]).unwrap();
         });
-        let taken = take(&newer).unwrap();
+        let taken = take_all(&newer).unwrap();
         giving.join().unwrap();
         assert_eq!(taken.inherited.streams[&port].local_addr().unwrap().port(), port);
         let sessions = &taken.inherited.sessions[&7];
@@ -263,7 +276,7 @@ mod tests {
     #[test]
     fn who_keeps_it_after_all_is_believed() {
         let (older, newer) = UnixStream::pair().unwrap();
-        let taking = std::thread::spawn(move || take(&newer));
+        let taking = std::thread::spawn(move || take_all(&newer));
         give(&older, &Gift::default()).unwrap();
         frame::send(&older, &Frame::Kept, &[]).unwrap();
         assert!(taking.join().unwrap().is_err());
@@ -272,7 +285,7 @@ mod tests {
     #[test]
     fn who_dies_after_giving_has_given() {
         let (older, newer) = UnixStream::pair().unwrap();
-        let taking = std::thread::spawn(move || take(&newer));
+        let taking = std::thread::spawn(move || take_all(&newer));
         give(&older, &Gift::default()).unwrap();
         drop(older);
         assert!(taking.join().unwrap().is_ok());

@@ -162,7 +162,10 @@ impl Front {
             until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(BUFFER)).half_close(true);
+            // A player who ends its half has left, as other proxies see it, too (`half_close` stays off): that is the
+            // only sign of leaving while an answer is awaited, and with the connection ends what was asked of the back
+            // end. Whoever ends its half after a request and listens on (`nc -N`) hears nothing more.
+            builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(BUFFER)).half_close(false);
             let connection = builder.serve_connection(io, service).with_upgrades();
             tokio::pin!(connection);
             until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;

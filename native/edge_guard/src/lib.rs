@@ -8,7 +8,7 @@
 //! ```text
 //! run
 //! life
-//! parts
+//! begin | parts
 //! admin
 //! control
 //! follow
@@ -31,6 +31,7 @@ mod address;
 mod admin;
 mod asked;
 pub mod authority;
+mod begin;
 pub mod config;
 mod control;
 mod datagram;

@@ -9,7 +9,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
-use crate::admin;
+use crate::begin::{Begin, Opened, instance};
 use crate::control::{Control, Order, outcomes};
 use crate::datagram::Carried;
 use crate::folder::Lock;
@@ -18,7 +18,7 @@ use crate::handover::{self, Frame, Gift, Held, Item, read_frame, write_frame};
 use crate::listener::Door;
 use crate::log;
 use crate::metrics::Failure;
-use crate::parts::{Begin, Parts, hear_signals, instance};
+use crate::parts::Parts;
 use crate::routes::Disk;
 use crate::table::{Outcome, Table};
 
@@ -50,28 +50,23 @@ pub struct Life {
 
 impl Life {
     /// Begins to serve.
-    ///
-    /// # Errors
-    /// What cannot be begun, and why: a listener of hosts, the admin socket, signals.
-    pub fn begin(parts: Parts, begin: Begin, descriptors: u64) -> Result<Self, String> {
-        let Begin { lock, mut taken, predecessor } = begin;
+    pub fn begin(parts: Parts, begin: Begin, descriptors: u64) -> Self {
+        let Begin { lock, set, inherited, predecessor, opened } = begin;
+        let Opened { hosts, admin: socket, orders, told } = opened;
         let folder = &parts.shared.config.folder;
-        let doors = parts.host_doors(&mut taken.hosts)?;
-        let (orders, told) = unbounded_channel();
-        hear_signals(&orders).map_err(|error| format!("cannot hear signals: {error}"))?;
+        let doors = parts.host_doors(hosts);
         let (say, outcomes) = outcomes();
         let has = (doors[0].is_some(), doors[1].is_some());
         let mut table = Table::new(parts.shared.clone(), parts.workers.clone(), parts.datagrams.clone(), has, say);
-        table.inherited = taken.inherited;
+        table.inherited = inherited;
         table.predecessor = predecessor;
-        table.begin(&taken.set);
+        table.begin(&set);
         let source = Source::new(&parts.shared.config.source, &parts.shared.config.edge_id, &instance());
-        let kept = (Disk::new(folder), taken.set);
+        let kept = (Disk::new(folder), set);
         let control = Control::new(table, source, kept, outcomes, parts.counters.clone(), parts.status.clone());
-        let listener = admin::bind(folder).map_err(|error| format!("{}: cannot listen: {error}", folder.display()))?;
         parts.show_room(descriptors, parts.shared.config.limits.datagram_sessions);
-        let admin = tokio::spawn(Arc::new(parts.admin(orders, &doors)).serve(listener));
-        Ok(Self { parts, control, doors, lock, told, admin })
+        let admin = tokio::spawn(Arc::new(parts.admin(orders, &doors)).serve(socket.listener));
+        Self { parts, control, doors, lock, told, admin }
     }
 
     /// Serves until the end, and says with which code.

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::begin::Begin;
 use crate::config::Config;
 use crate::folder::Lock;
 use crate::life::Life;
 use crate::limits::fit_descriptors;
 use crate::log;
-use crate::parts::{Begin, Parts};
+use crate::parts::Parts;
 use crate::tls::Certificates;
 use crate::turns;
 
@@ -79,10 +80,10 @@ async fn live(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<u
     config.limits = limits;
     let parts = Parts::start(config, path, certificates).map_err(|error| format!("cannot start: {error}"))?;
     let begin = match lock {
-        Some(lock) => Begin::alone(lock, &folder),
-        None => Begin::after_another(&folder).map_err(|error| format!("cannot take over: {error}"))?,
+        Some(lock) => Begin::alone(lock, &parts.shared.config)?,
+        None => Begin::after_another(&parts.shared.config)?,
     };
-    let life = Life::begin(parts, begin, descriptors)?;
+    let life = Life::begin(parts, begin, descriptors);
     log::say("serves");
     Ok(life.until_the_end().await)
 }

@@ -208,7 +208,7 @@ impl Turns {
         }
         // First of all, so that what a flooded port may not have takes nothing of what others may begin.
         let displaced = self.who_goes(port)?;
-        if !self.may_begin_one() {
+        if !self.may_begin_one(self.is_crowded(port, displaced)) {
             return Err(Drop::Rate);
         }
         if let Some(displaced) = displaced {
@@ -236,21 +236,32 @@ impl Turns {
         }
     }
 
+    /// Whether a port pushes out its own, or those of one that has little more than itself. A flood always finds
+    /// somebody to push out; a port with few players finds its room at one that has many.
+    fn is_crowded(&self, port: usize, displaced: Option<usize>) -> bool {
+        displaced.is_some_and(|displaced| {
+            let others = self.sessions.of_port(self.sessions.at(displaced).port);
+            2 * self.sessions.of_port(port) >= others
+        })
+    }
+
     fn watch(&self, place: usize) -> io::Result<()> {
         let session = self.sessions.at(place);
         let token = (u64::from(session.use_of_place) << 31 | place as u64) & !PORT;
         self.epoll.add(session.socket.as_raw_fd(), token)
     }
 
-    /// A flood of new addresses is not to take the time of those who play.
-    fn may_begin_one(&mut self) -> bool {
+    /// A flood of new addresses is not to take the time of those who play. Nor is it to take all that may begin: half
+    /// of that is kept for ports that are not crowded.
+    fn may_begin_one(&mut self, is_crowded: bool) -> bool {
         let most = self.bounds.sessions_per_second as u64;
         let refill = (self.now_ms - self.refilled_ms) * most / 1_000;
         if refill > 0 {
             self.may_begin = (self.may_begin + refill).min(most);
             self.refilled_ms = self.now_ms;
         }
-        let may = self.may_begin > 0;
+        let kept = if is_crowded { most / 2 } else { 0 };
+        let may = self.may_begin > kept;
         self.may_begin -= u64::from(may);
         may
     }

@@ -218,6 +218,37 @@ fn ports_that_are_flooded_until_the_thread_is_full_make_room_for_players_of_othe
 }
 
 #[test]
+fn a_flood_faster_than_sessions_may_begin_keeps_nobody_from_other_ports() {
+    let limits = json!({"datagram_sessions_per_route": 50, "datagram_sessions_per_second": 100});
+    let (guard, flooded, quiet) = with_ports(1, limits);
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flood = std::thread::spawn({
+        let (is_over, flooded) = (is_over.clone(), flooded[0]);
+        // Each datagram is another player's, who says nothing more.
+        move || {
+            for source in (0_u32..).take_while(|_| !is_over.load(SeqCst)) {
+                let [_, a, b, c] = source.to_be_bytes();
+                let from = UdpSocket::bind((std::net::Ipv4Addr::new(127, 1 + a, b, c), 0)).unwrap();
+                drop(from.send_to(b"who are you", ("127.0.0.1", flooded)));
+            }
+        }
+    });
+    let refused = || guard.figure("datagrams_dropped_total{reason=\"sessions_rate\"}");
+    for count in 1..=20 {
+        until("the flood has all that it may have", || (refused() > count * 100).then_some(()));
+        // At the first word: one that is dropped is not said again.
+        let newcomer = speak(quiet);
+        newcomer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        newcomer.send(b"let me in").unwrap();
+        newcomer.recv(&mut [0; 16]).expect("it was not let in");
+    }
+    // The flooded port has new players, too, when more may begin again than is kept.
+    guard.wait_for_figure("datagram_sessions_ended_total{reason=\"displaced\"}", |displaced| displaced > 0);
+    is_over.store(true, SeqCst);
+    flood.join().unwrap();
+}
+
+#[test]
 fn new_sessions_are_limited_by_the_second() {
     let guard = Guard::start_with(json!({"workers": 1, "limits": {"datagram_sessions_per_second": 5}}));
     let port = free_port();

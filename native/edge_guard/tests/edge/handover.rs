@@ -177,6 +177,68 @@ fn requests_under_way_are_answered_by_the_older_process() {
     older.assert_it_ends();
 }
 
+/// Starts a newer process that cannot serve; says why.
+#[track_caller]
+fn fail_to_replace(guard: &Guard) -> String {
+    let mut newer = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
+    let ended = newer.arg(guard.config()).arg("--replace").output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    String::from_utf8(ended.stderr).unwrap()
+}
+
+#[test]
+fn a_newer_process_that_cannot_have_what_it_needs_leaves_everything_to_the_older_one() {
+    let mut guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
+    let (stream, datagram) = (free_port(), free_port());
+    let who = udp(|_, from| Some(from.port().to_string().into()));
+    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(who))]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    let mut player = connect(stream);
+    echo(&mut player, "before");
+    let speaker = speak(datagram);
+    let session = ask_datagram(&speaker, "who");
+    let listener = guard.listener("http");
+    let mut failures = 0;
+    let mut assert_it_goes_on = |guard: &Guard, player: &mut TcpStream| {
+        failures += 1;
+        guard.wait_for_figure("failures_total{of=\"handover\"}", |failed| failed == failures);
+        guard.wait_until_ready();
+        assert_eq!(guard.listener("http"), listener);
+        assert_eq!(get(&mut connect(listener.port()), "nobody", "/").status(), 404);
+        assert_eq!(ask_datagram(&speaker, "who"), session, "a UDP session was begun anew");
+        echo(player, "as before");
+        echo(&mut connect(stream), "new");
+        let pid = std::fs::read_to_string(guard.folder().join("LOCK")).unwrap();
+        assert_eq!(pid.trim(), guard.child.id().to_string());
+    };
+
+    // Somebody else has the address that it is to serve hosts at.
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let wanted = held.local_addr().unwrap().to_string();
+    guard.set("http", json!(wanted));
+    let said = fail_to_replace(&guard);
+    assert!(said.contains(&format!("cannot listen on {wanted}: ")), "{said}");
+    assert_it_goes_on(&guard, &mut player);
+    guard.set("http", json!("127.0.0.1:0"));
+    // Where the administrators' socket is made there is something else.
+    let in_the_way = guard.folder().join("admin.sock.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let said = fail_to_replace(&guard);
+    assert!(said.contains("cannot listen"), "{said}");
+    assert_it_goes_on(&guard, &mut player);
+    std::fs::remove_dir(&in_the_way).unwrap();
+
+    drop(held);
+    guard.set("http", json!(wanted));
+    let mut older = replace(&mut guard);
+    assert_eq!(guard.listener("http").to_string(), wanted);
+    assert_eq!(ask_datagram(&speaker, "who"), session);
+    echo(&mut player, "in the older process");
+    drop(player);
+    older.assert_it_ends();
+}
+
 #[test]
 fn a_newer_process_that_dies_halfway_changes_nothing() {
     let guard = Guard::start();

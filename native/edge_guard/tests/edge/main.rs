@@ -5,6 +5,7 @@
 
 mod datagrams;
 mod everywhere;
+mod gone;
 mod guard;
 mod handover;
 mod hosts;

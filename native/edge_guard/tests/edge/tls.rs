@@ -31,7 +31,7 @@ fn certificate(folder: &Path, names: &[&str]) -> Value {
     json!({"server_names": names, "cert": folder.join("server.pem"), "key": folder.join("server.key")})
 }
 
-fn trusting(folder: &Path, protocols: &[&[u8]]) -> Arc<ClientConfig> {
+pub fn trusting(folder: &Path, protocols: &[&[u8]]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.join("ca.pem")).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -44,9 +44,9 @@ fn trusting(folder: &Path, protocols: &[&[u8]]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-type Secure = StreamOwned<ClientConnection, TcpStream>;
+pub type Secure = StreamOwned<ClientConnection, TcpStream>;
 
-fn secure(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<Secure> {
+pub fn secure(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<Secure> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut stream = StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), connect(port));
     while stream.conn.is_handshaking() {
@@ -55,11 +55,11 @@ fn secure(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<
     Ok(stream)
 }
 
-fn secure_route(owner: &str, protocol: &str, port: u16, backend: std::net::SocketAddr) -> Route {
+pub fn secure_route(owner: &str, protocol: &str, port: u16, backend: std::net::SocketAddr) -> Route {
     Route { is_tls: true, ..route(owner, protocol, port, Some(backend)) }
 }
 
-fn started() -> (Guard, TempDir) {
+pub fn started() -> (Guard, TempDir) {
     let keys = tempfile::tempdir().unwrap();
     let certificate = certificate(keys.path(), &["localhost", "127.0.0.1"]);
     (Guard::start_with(json!({"certificates": [certificate]})), keys)

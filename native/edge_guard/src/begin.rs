@@ -1,0 +1,179 @@
+//! What an edge-guard begins with: the routes and sockets of before, and what it has to have of its own.
+//!
+//! Whatever may fail is done before anything is taken from a process that serves: a newer one that cannot serve, as
+//! somebody else has its new address, ends with its reason, and the older one goes on.
+
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::admin;
+use crate::config::{Config, Listen};
+use crate::control::Order;
+use crate::folder::Lock;
+use crate::handover::{self, Taken};
+use crate::inherited::Inherited;
+use crate::listener::bind_stream;
+use crate::log;
+use crate::predecessor::Predecessor;
+use crate::routes::{Disk, Set};
+
+/// What a life begins with.
+pub struct Begin {
+    /// The folder is ours.
+    pub lock: Lock,
+    /// The routes of before.
+    pub set: Set,
+    /// Their sockets, where another process had them.
+    pub inherited: Inherited,
+    /// Who had them before and still carries connections.
+    pub predecessor: Option<Arc<Predecessor>>,
+    /// What was opened for it.
+    pub opened: Opened,
+}
+
+/// What a life has to have, and may not get.
+pub struct Opened {
+    /// Listeners of hosts: plain, TLS.
+    pub hosts: [Option<TcpListener>; 2],
+    /// The administrators' socket.
+    pub admin: admin::Socket,
+    /// Orders to the control thread; those of signals come already.
+    pub orders: UnboundedSender<Order>,
+    /// Where they come out.
+    pub told: UnboundedReceiver<Order>,
+}
+
+impl Opened {
+    fn new(config: &Config, taken: &mut [Option<TcpListener>; 2]) -> Result<Self, String> {
+        let open = |listen: &Option<Listen>, taken: &mut Option<TcpListener>| {
+            let Some(listen) = listen else { return Ok(None) };
+            let socket = match taken.take_if(|socket| is_meant(listen, socket)) {
+                Some(socket) => socket,
+                None => listen_on(listen).map_err(|error| format!("cannot listen on {listen}: {error}"))?,
+            };
+            Ok::<_, String>(Some(socket))
+        };
+        let [http, https] = taken;
+        let hosts = [open(&config.http, http)?, open(&config.https, https)?];
+        let (orders, told) = unbounded_channel();
+        hear_signals(&orders).map_err(|error| format!("cannot hear signals: {error}"))?;
+        // The last: nothing that may fail here leaves its file behind.
+        let admin = admin::bind(&config.folder).map_err(|error| no_door(&config.folder, &error))?;
+        Ok(Self { hosts, admin, orders, told })
+    }
+}
+
+fn no_door(folder: &Path, error: &std::io::Error) -> String {
+    format!("{}: cannot listen: {error}", folder.display())
+}
+
+impl Begin {
+    /// With the routes on disk.
+    ///
+    /// # Errors
+    /// What cannot be opened, and why: a listener of hosts, the admin socket, signals.
+    pub fn alone(lock: Lock, config: &Config) -> Result<Self, String> {
+        let opened = Opened::new(config, &mut [None, None])?;
+        opened.admin.put().map_err(|error| no_door(&config.folder, &error))?;
+        Ok(Self { lock, set: load(&config.folder), inherited: Inherited::default(), predecessor: None, opened })
+    }
+
+    /// With everything of the process that has the folder.
+    ///
+    /// # Errors
+    /// It does not give it, or what cannot be opened: then the other process goes on.
+    pub fn after_another(config: &Config) -> Result<Self, String> {
+        let not_given = |error: std::io::Error| format!("cannot take over: {error}");
+        let stream = handover::ask(&config.folder).map_err(not_given)?;
+        let mut taken = handover::take(&stream).map_err(not_given)?;
+        let lock = taken.lock.take().ok_or("cannot take over: the lock did not come")?;
+        let opened = Opened::new(config, &mut taken.hosts)?;
+        if let Err(error) = handover::agree(&stream) {
+            opened.admin.discard();
+            return Err(not_given(error));
+        }
+        Ok(Self::instead(stream, lock, taken, opened))
+    }
+
+    /// Nobody else serves any more: what goes wrong from here on is said, and no reason to end.
+    fn instead(stream: UnixStream, lock: OwnedFd, taken: Taken, opened: Opened) -> Self {
+        let lock = Lock::inherit(lock);
+        if let Err(error) = lock.sign() {
+            log::say(&format!("the lock is not signed: {error}"));
+        }
+        if let Err(error) = opened.admin.put() {
+            log::say(&format!("the admin socket is not in its place: {error}"));
+        }
+        let predecessor = Predecessor::new(stream)
+            .inspect_err(|error| log::say(&format!("the older process cannot be told anything: {error}")))
+            .ok();
+        Self { lock, set: taken.set, inherited: taken.inherited, predecessor, opened }
+    }
+}
+
+fn load(folder: &Path) -> Set {
+    Disk::new(folder).load().unwrap_or_else(|error| {
+        // Never seen unless somebody wrote into it. All routes come again when the data plane answers.
+        log::say(&format!("routes: {error}; set aside as routes.damaged"));
+        let _ = std::fs::rename(folder.join("routes"), folder.join("routes.damaged"));
+        Set::default()
+    })
+}
+
+/// A name that no other process has.
+pub fn instance() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_or_else(
+        |_| format!("{}-{:?}", std::process::id(), std::time::SystemTime::now()),
+        |uuid| uuid.trim().to_owned(),
+    )
+}
+
+/// Signals become orders.
+fn hear_signals(orders: &UnboundedSender<Order>) -> std::io::Result<()> {
+    let kinds: [(SignalKind, fn() -> Order); 3] = [
+        (SignalKind::terminate(), || Order::Drain),
+        (SignalKind::interrupt(), || Order::Drain),
+        (SignalKind::hangup(), || Order::ReadAgain),
+    ];
+    for (kind, order) in kinds {
+        let mut signals = signal(kind)?;
+        let orders = orders.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                let _ = orders.send(order());
+            }
+        });
+    }
+    Ok(())
+}
+
+fn listen_on(listen: &Listen) -> std::io::Result<TcpListener> {
+    match listen {
+        Listen::Address(address) => bind_stream(*address),
+        Listen::Inherited(number) => {
+            // SAFETY: whoever started us says that this descriptor is ours; nothing else here uses its number, since
+            // descriptors are taken from the lowest free number and this one is taken.
+            let socket = TcpListener::from(unsafe { OwnedFd::from_raw_fd(*number) });
+            socket.set_nonblocking(true)?;
+            socket.local_addr()?;
+            Ok(socket)
+        }
+    }
+}
+
+/// Whether a listener of before is the one that the settings ask for.
+fn is_meant(listen: &Listen, socket: &TcpListener) -> bool {
+    match (listen, socket.local_addr()) {
+        (Listen::Inherited(_), Ok(_)) => true,
+        (Listen::Address(wanted), Ok(is)) => {
+            wanted.ip() == is.ip() && (wanted.port() == 0 || wanted.port() == is.port())
+        }
+        (_, Err(_)) => false,
+    }
+}
