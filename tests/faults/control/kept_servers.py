@@ -15,7 +15,7 @@ from pyservice.rpc import InternalClient
 from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.files import put
-from tests.household import Developer, eventually
+from tests.household import Developer, House, eventually
 from tests.programs import images
 
 STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
@@ -98,7 +98,7 @@ class KeptServers:
         """Of what is there from what the records want; a server may come to be meanwhile."""
         statuses = await self._statuses()
         wanted = {one for one in statuses if statuses[one] not in _ENDED}
-        processes = processes_of_game(self._game_id)
+        processes = processes_of_runs(self._developer.house)
         return {
             "told": wanted ^ {one for one in statuses if statuses[one] == "running"},
             "kept": wanted ^ self._kept(),
@@ -130,17 +130,18 @@ class KeptServers:
         return {one["id"]: one["status"] for one in page["servers"]}
 
 
-def processes_of_game(game_id: str) -> Counter[str]:
+def processes_of_runs(house: House) -> Counter[str]:
     """How many processes of the whole machine are of its servers and lobbies, by their ids. Keepers are none, nor is
     what makes a container.
     """
+    api_url = f"http://{house.said['http']}"
     found = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         # Whoever ends meanwhile has none.
         with contextlib.suppress(OSError):
             pairs = (word.partition("=") for word in path.read_text("utf-8", "replace").split("\0"))
             variables = {name: value for name, _, value in pairs}
-            if variables.get("HOSTING_GAME_ID") == game_id:
+            if variables.get("HOSTING_API_URL") == api_url:
                 of = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]
                 found[of] += 1
     return found

@@ -15,7 +15,7 @@ import pytest
 
 from tests import programs
 from tests.databases import KINDS, Databases
-from tests.faults.control.kept_servers import processes_of_game
+from tests.faults.control.kept_servers import processes_of_runs
 from tests.faults.control.struck import (
     ENDED,
     JOURNAL,
@@ -125,7 +125,7 @@ class Killed:
                 )
                 seen = {one["lobby_id"] for one in listed.body["lobbies"]}
                 once = dict.fromkeys(alive, 1)
-                return processes_of_game(self.game.game_id) == once and seen == alive
+                return processes_of_runs(self.house) == once and seen == alive
             return False
 
         await eventually(is_so)
