@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Final
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def signal_at_end_of_parent(number: int) -> None:

@@ -161,14 +161,10 @@ class _Folder:
 
     def _link(self, entry: tarfile.TarInfo, place: str) -> None:
         linked = self._place(entry.linkname)
-        if os.path.dirname(linked) not in self._folders:
-            raise BadArchive(entry.name, "not-allowed", "is another name of what is behind a link")
-        try:
-            os.link(linked, place, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadArchive(
-                entry.name, "not-found", "is another name of what is not there yet"
-            ) from None
+        # A folder that was not made here is not there, or is a link, and nothing behind links is.
+        if os.path.dirname(linked) not in self._folders or not os.path.lexists(linked):
+            raise BadArchive(entry.name, "not-found", "is another name of what is not there yet")
+        os.link(linked, place, follow_symlinks=False)
 
     def _place(self, name: str) -> str:
         words = [word for word in name.split("/") if word not in ("", ".")]

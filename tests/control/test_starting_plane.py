@@ -14,7 +14,7 @@ import pytest
 
 from tests import programs
 from tests.control.test_servers import back_end
-from tests.faults.control.struck import LOCKS
+from tests.faults.control.test_static_stability import control_pid
 from tests.household import Developer, House, eventually, running
 from tests.programs import images
 
@@ -38,7 +38,7 @@ async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_
     with running(House(tmp_path / "house", runtime=settings)) as house:
         async with back_end(house, "http") as back:
             os.mkfifo(gate)
-            os.kill(int((house.data_dir / LOCKS["control"]).read_text()), signal.SIGKILL)
+            os.kill(control_pid(house), signal.SIGKILL)
 
             async def is_asked() -> bool:
                 return asked.exists()
@@ -63,7 +63,7 @@ async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path
         told = await developer.good("get_group", group_id=house.group_id)
         assert house.said["http"] in told["group"]["external"]["profile"]
         for _ in range(3):
-            os.kill(int((house.data_dir / LOCKS["control"]).read_text()), signal.SIGKILL)
+            os.kill(control_pid(house), signal.SIGKILL)
 
             async def is_back() -> Any:
                 answer = await developer.call("get_group", group_id=house.group_id)

@@ -43,6 +43,14 @@ fn silent_after(answer: &'static str) -> (SocketAddr, Receiver<Seen>) {
     (server, told)
 }
 
+/// A port that leads to such a server.
+fn silent_route(guard: &Guard, answer: &'static str) -> (u16, Receiver<Seen>) {
+    let port = free_port();
+    let (server, told) = silent_after(answer);
+    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    (port, told)
+}
+
 #[track_caller]
 fn expect_gone(told: &Receiver<Seen>, why: &str) {
     let begun = Instant::now();
@@ -73,9 +81,7 @@ const WAYS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
 #[test]
 fn a_server_hears_that_a_player_left_who_waits_for_an_answer() {
     let guard = Guard::start();
-    let port = free_port();
-    let (server, told) = silent_after("");
-    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    let (port, told) = silent_route(&guard, "");
     for request in REQUESTS {
         for leave in WAYS {
             let mut player = connect(port);
@@ -92,9 +98,7 @@ fn a_server_hears_that_a_player_left_who_waits_for_an_answer() {
 #[test]
 fn a_server_hears_that_a_player_left_over_a_connection_that_served_before() {
     let guard = Guard::start_with(json!({"workers": 1}));
-    let port = free_port();
-    let (server, told) = silent_after("");
-    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    let (port, told) = silent_route(&guard, "");
     let mut player = connect(port);
     (0..3).for_each(|_| assert_eq!(get(&mut player, "a", "/quick").status(), 200));
     player.write_all(REQUESTS[0].as_bytes()).unwrap();
@@ -110,9 +114,7 @@ fn a_server_hears_that_a_player_left_a_stream_that_is_silent() {
     const FIRST: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
         9\r\ndata: 1\n\n\r\n";
     let guard = Guard::start();
-    let port = free_port();
-    let (server, told) = silent_after(FIRST);
-    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    let (port, told) = silent_route(&guard, FIRST);
     for leave in WAYS {
         let mut player = connect(port);
         player.write_all(REQUESTS[0].as_bytes()).unwrap();
@@ -128,9 +130,7 @@ fn a_server_hears_that_a_player_left_a_stream_that_is_silent() {
 #[test]
 fn the_place_of_a_player_who_left_is_anothers() {
     let guard = Guard::start_with(json!({"limits": {"connections_per_route": 1}}));
-    let port = free_port();
-    let (server, told) = silent_after("");
-    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    let (port, told) = silent_route(&guard, "");
     for _ in 0..5 {
         let mut player = connect(port);
         player.write_all(REQUESTS[0].as_bytes()).unwrap();
@@ -186,9 +186,7 @@ fn a_server_hears_that_a_player_left_over_tls() {
 #[test]
 fn a_server_hears_that_one_request_of_many_over_http2_was_given_up() {
     let guard = Guard::start();
-    let port = free_port();
-    let (server, told) = silent_after("");
-    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    let (port, told) = silent_route(&guard, "");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
