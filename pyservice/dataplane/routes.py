@@ -88,11 +88,7 @@ class RouteBook:
             self._refused.clear()
             self._question = 0
         self._question = max(self._question, request.question)
-        for outcome in request.outcomes:
-            # A newer question came meanwhile or before. It says this again, and what became of the route since.
-            if request.question < self._question:
-                break
-            await self._take(outcome)
+        await self._take_all(request)
         # Of another epoch a version means nothing; of another instance nobody knows what it has bound.
         after = 0 if is_new or request.epoch != self._epoch else request.version
         self._asking += 1
@@ -187,7 +183,18 @@ class RouteBook:
             if port.range is None and port.backend is not None
         )
 
-    async def _take(self, outcome: pb.Outcome) -> None:
+    async def _take_all(self, request: pb.FollowRequest) -> None:
+        # Together: what is written of them waits for one sync, where each by itself would wait for its own. All are
+        # taken as far as they can be, whatever becomes of one.
+        taking = [self._take(outcome, request.question) for outcome in request.outcomes]
+        for problem in await asyncio.gather(*taking, return_exceptions=True):
+            if problem is not None:
+                raise problem
+
+    async def _take(self, outcome: pb.Outcome, question: int) -> None:
+        if question < self._question:
+            # A newer question came meanwhile or before. It says this again, and what became of the route since.
+            return
         owner = raw_id(outcome.owner_id)
         match outcome.kind:
             case pb.OUTCOME_KIND_LISTENING:

@@ -15,7 +15,15 @@ from pyservice.dataplane.ways_in import WayIn
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
-from tests.dataplane.processes import MODES, Place, asking, connected_place, outcome, refused
+from tests.dataplane.processes import (
+    BUILD_ID,
+    MODES,
+    Place,
+    asking,
+    connected_place,
+    outcome,
+    refused,
+)
 from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +66,26 @@ async def test_a_port_that_somebody_else_has_is_replaced_before_anybody_hears_of
         await place.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     assert found.ports["game"].port == instead["game"].port
+
+
+async def test_what_edge_guard_says_together_waits_for_the_disk_together(engine: Engine) -> None:
+    docker = {"image_id": BUILD_ID, "ports": {f"voice-{n}": {"protocol": "udp"} for n in range(16)}}
+    place = await connected_place(engine, crowd={"docker": docker})
+
+    def syncs() -> int:
+        text = engine.render_metrics({}).decode()
+        return int(text.partition("\nhosting_journal_syncs_total ")[2].split("\n", 1)[0])
+
+    async with asking(place.find("crowd")):
+        await place.wanted(wait_ms=5_000)
+        refused_ones = list((await place.follow()).routes)
+        assert len(refused_ones) == 16
+        before = syncs()
+        answer = await place.follow(*(outcome(route, "REFUSED") for route in refused_ones))
+        others = {route.port for route in answer.routes}
+        assert len(others) == 16
+        assert others.isdisjoint(route.port for route in refused_ones)
+        assert syncs() - before < 8
 
 
 async def test_another_edge_guard_has_bound_nothing_yet(connected: Place) -> None:

@@ -96,12 +96,22 @@ impl Engine {
             let reason = if start_by <= silent_by { EndReason::StartTimeout } else { EndReason::Silent };
             return self.end_lobby(cx, number, reason, None).then_some(true);
         }
-        if !lobby.is_silent && lobby.silent_from().is_some_and(|from| from <= now) {
-            lobby.is_silent = true;
-            self.follow_lobby(number);
-        }
+        self.hide_silent(number);
         self.arm_lobby(number);
         Some(false)
+    }
+
+    /// From now on nobody finds it, if it is silent for longer than its timeout; true when that is new. Takes no
+    /// credit, so it is not put off with what is due besides.
+    pub(super) fn hide_silent(&mut self, number: u32) -> bool {
+        let now = self.time.now();
+        let Some(lobby) = self.lobbies.live_mut(number) else { return false };
+        if lobby.is_silent || lobby.silent_from().is_none_or(|from| from > now) {
+            return false;
+        }
+        lobby.is_silent = true;
+        self.follow_lobby(number);
+        true
     }
 
     /// Drops entries and tombstones whose time has passed, some at a time.

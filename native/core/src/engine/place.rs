@@ -74,6 +74,9 @@ impl Engine {
             let refusal = if self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
                 Refusal::TooManyPlayersFromSource
             } else if let Some(number) = self.pick(c) {
+                if self.hide_silent(number) {
+                    continue;
+                }
                 break number;
             } else {
                 Refusal::NoAvailableLobbies

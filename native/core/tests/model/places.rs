@@ -2,7 +2,7 @@
 
 use hosting_core::{Id, Refusal};
 
-use crate::commands::{AttachArgs, FindArgs, JoinArgs};
+use crate::commands::{AttachArgs, CreationArgs, FindArgs, JoinArgs};
 use crate::decide::{Decision, Seen, Verdict, Wait, refuse};
 use crate::naive::{Lobby, Model, Stage};
 
@@ -41,19 +41,11 @@ impl Model {
     /// Among the public, open lobbies of the current version in the wanted modes whose tags contain the asked ones:
     /// the one with the fewest free places under `max_players` that fits all n; ties: the oldest.
     fn fullest(&self, args: &FindArgs, region: &str, is_ready: bool) -> Option<usize> {
-        let wanted = |lobby: &Lobby| {
-            lobby.is_public
-                && lobby.version == args.version
-                && lobby.region == region
-                && lobby.is_ready == is_ready
-                && !lobby.is_closed
-                && !lobby.is_stopping
-                && !lobby.is_silent(self.now)
-                && args.modes.contains(&lobby.mode)
-                && lobby.has_tags(&args.tags)
-        };
         let mut best: Option<(u32, usize)> = None;
-        for (index, lobby) in self.live_lobbies(args.namespace).filter(|(_, lobby)| wanted(lobby)) {
+        for (index, lobby) in self.findable(args).filter(|(_, lobby)| lobby.region == region) {
+            if lobby.is_ready != is_ready {
+                continue;
+            }
             let players = self.players(index);
             if players + args.party_size > lobby.limits[0] {
                 continue;
@@ -64,6 +56,25 @@ impl Model {
             }
         }
         best.map(|(_, index)| index)
+    }
+
+    fn findable<'a>(&'a self, args: &'a FindArgs) -> impl Iterator<Item = (usize, &'a Lobby)> {
+        self.live_lobbies(args.namespace).filter(|(_, lobby)| {
+            lobby.is_public
+                && lobby.version == args.version
+                && !lobby.is_closed
+                && !lobby.is_stopping
+                && !lobby.is_silent(self.now)
+                && args.modes.contains(&lobby.mode)
+                && lobby.has_tags(&args.tags)
+        })
+    }
+
+    /// Whether nobody can tell which lobby such a find gets, or whether one is made for it, while places that have
+    /// expired still count: what has little credit takes what it sees.
+    pub fn depends_on_counts(&self, args: &FindArgs) -> bool {
+        let is_making = matches!(args.creation, CreationArgs::Possible(_));
+        self.findable(args).filter(|(_, lobby)| args.regions.contains(&lobby.region)).count() > usize::from(!is_making)
     }
 
     pub fn is_over_source_limit(&self, namespace: Id, source: u64, limit: u32, size: u32, own: u32) -> bool {
