@@ -1,86 +1,222 @@
-"""Ports that processes bind, on a machine where other programs have most of them."""
+"""Ports that processes bind, on a machine where other programs have most of them, at whatever address."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import itertools
+import os
+import platform
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from pyservice.port_ranges import PROCESS_PORTS
-from pyservice.runtime import orders, places
+from pyservice.runtime import places, process_ports
 from pyservice.runtime.orders import End, Order, PortOrder
-from tests.foreign_ports import ADDRESS, Foreigner, many_files
+from tests.foreign_ports import ADDRESS, Foreigner
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
 
 FREE: Final = 3
-NUMBERS: Final = PROCESS_PORTS
+NUMBERS: Final = range(first := 10_000 + os.getpid() % 100 * 20, first + 19)
+"""A foreign program is in the way at every address, so they are no other test's: each process has some of its own."""
+ONE: Final = range(NUMBERS.stop, NUMBERS.stop + 1)
+KINDS: Final = {"stream": socket.SOCK_STREAM, "datagram": socket.SOCK_DGRAM}
+HAS_IPV6: Final = Path("/proc/net/if_inet6").exists()
+NEEDS_IPV6: Final = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
+EVERYWHERE: Final = [pytest.param("0.0.0.0"), pytest.param("::", marks=NEEDS_IPV6)]
+LOOPBACKS: Final = [
+    pytest.param("127.0.0.1"),
+    pytest.param(ADDRESS, id="another"),
+    pytest.param("::1", marks=NEEDS_IPV6),
+]
 BIND: Final = """
 import os, socket, time
-kind = socket.SOCK_{kind}
-bound = socket.socket(type=kind)
+bound = socket.socket(socket.{family}, socket.{kind})
 bound.bind(("{address}", int(os.environ["PORT_GAME"])))
 print("bound", flush=True)
 time.sleep(3600)
 """
 
 
-@pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "datagram"])
-def foreigner(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Foreigner]:
-    for module in (orders, places):
-        monkeypatch.setattr(module, "ADDRESS", ADDRESS)
-    with many_files(len(NUMBERS)), closing(Foreigner(request.param, NUMBERS, FREE)) as made:
+@pytest.fixture(params=KINDS.values(), ids=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> socket.SocketKind:
+    assert isinstance(request.param, socket.SocketKind)
+    return request.param
+
+
+@pytest.fixture
+def foreigner(kind: socket.SocketKind) -> Iterator[Foreigner]:
+    with closing(Foreigner(kind, NUMBERS, FREE)) as made:
         yield made
 
 
-def want(place: Place, foreigner: Foreigner) -> Order:
+@pytest.fixture
+async def crowded(place: Place, foreigner: Foreigner) -> Place:
+    """A node that has no other numbers."""
+    place.node = replace(place.node, process_ports=NUMBERS)
+    await place.anew()
+    return place
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def want(place: Place, kind: socket.SocketKind, address: str = "127.0.0.1") -> Order:
     """A game server that needs one port."""
-    is_datagram = foreigner.kind is socket.SOCK_DGRAM
-    program = BIND.format(kind=foreigner.kind.name.removeprefix("SOCK_"), address=ADDRESS)
+    family = family_of(address).name
+    program = BIND.format(family=family, kind=kind.name, address=address)
     script = f"exec '{sys.executable}' -S -c '{program}'"
-    return place.want(script, ports={"game": PortOrder(is_datagram)})
+    return place.want(script, ports={"game": PortOrder(kind is socket.SOCK_DGRAM)})
 
 
 async def bound(place: Place, order: Order) -> int:
     """The port of one that could bind it."""
     [(address, number)] = (await place.ear.told(order.id, "placed")).values()
-    assert address == ADDRESS
+    assert address == "127.0.0.1"
     assert await place.lines(order, 1) == ["bound"]
     return int(number)
 
 
+@pytest.mark.parametrize("everywhere", EVERYWHERE)
 async def test_a_port_that_a_foreign_program_has_is_nobodys_and_another_is_drawn(
-    place: Place, foreigner: Foreigner
+    crowded: Place, foreigner: Foreigner, kind: socket.SocketKind, everywhere: str
 ) -> None:
-    fitting = [want(place, foreigner) for _ in range(FREE)]
-    assert {await bound(place, order) for order in fitting} == foreigner.free
-    late = await place.ear.end(want(place, foreigner).id)
+    fitting = [want(crowded, kind, everywhere) for _ in range(FREE)]
+    assert {await bound(crowded, order) for order in fitting} == foreigner.free
+    late = await crowded.ear.end(want(crowded, kind, everywhere).id)
     assert late == End("no_ports", message="no port of this node is free for it")
     number = foreigner.let_go()
-    assert await bound(place, want(place, foreigner)) == number
-    assert (await place.ear.end(want(place, foreigner).id)).reason == "no_ports"
+    assert await bound(crowded, want(crowded, kind, everywhere)) == number
+    assert (await crowded.ear.end(want(crowded, kind, everywhere).id)).reason == "no_ports"
 
 
 async def test_a_port_of_a_run_that_ended_is_drawn_again_when_it_has_rested(
-    place: Place, foreigner: Foreigner
+    crowded: Place, foreigner: Foreigner, kind: socket.SocketKind
 ) -> None:
     now_s = 1_000.0
-    place.supervisor.places = places.Places(has_users=False, monotonic_s=lambda: now_s)
-    fitting = [want(place, foreigner) for _ in range(FREE)]
-    numbers = [await bound(place, order) for order in fitting]
+    crowded.supervisor.places = places.Places(
+        has_users=False, numbers=NUMBERS, monotonic_s=lambda: now_s
+    )
+    fitting = [want(crowded, kind) for _ in range(FREE)]
+    numbers = [await bound(crowded, order) for order in fitting]
     for order, number in itertools.islice(zip(fitting, numbers, strict=True), 2):
-        place.supervisor.end(order.id, 0)
-        await place.ear.end(order.id)
-        await until(lambda: len(place.supervisor.runs) < FREE)
-        assert (await place.ear.end(want(place, foreigner).id)).reason == "no_ports"
-        await until(lambda: len(place.supervisor.runs) < FREE)
+        crowded.supervisor.end(order.id, 0)
+        await crowded.ear.end(order.id)
+        await until(lambda: len(crowded.supervisor.runs) < FREE)
+        assert (await crowded.ear.end(want(crowded, kind).id)).reason == "no_ports"
+        await until(lambda: len(crowded.supervisor.runs) < FREE)
         now_s += places.REST_S
-        assert await bound(place, want(place, foreigner)) == number
+        assert await bound(crowded, want(crowded, kind)) == number
+
+
+# What a foreign program may have
+
+
+def draw(kind: socket.SocketKind) -> int | None:
+    """Of the one number that there is; None: it is not free."""
+    try:
+        return process_ports.draw(ONE, lambda number: False, is_datagram=kind is socket.SOCK_DGRAM)
+    except process_ports.NoPorts:
+        return None
+
+
+def hold(kind: socket.SocketKind, address: str) -> socket.socket:
+    """As most servers do."""
+    held = socket.socket(family_of(address), kind)
+    if held.family is socket.AF_INET6:
+        held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((address, ONE[0]))
+    if kind is socket.SOCK_STREAM:
+        held.listen()
+    return held
+
+
+@pytest.mark.parametrize("address", [*LOOPBACKS, *EVERYWHERE])
+async def test_a_port_is_taken_at_whichever_address_somebody_listens(
+    kind: socket.SocketKind, address: str
+) -> None:
+    with hold(kind, address):
+        assert draw(kind) is None
+        [other] = set(KINDS.values()) - {kind}
+        assert draw(other) == ONE[0], "TCP and UDP have numbers of their own"
+    assert draw(kind) == ONE[0]
+
+
+@pytest.mark.parametrize("address", LOOPBACKS)
+async def test_connections_that_are_being_forgotten_take_no_port(address: str) -> None:
+    with hold(socket.SOCK_STREAM, address) as listening:
+        with socket.create_connection((address, ONE[0])):
+            # Who closes first is who remembers it.
+            listening.accept()[0].close()
+        assert draw(socket.SOCK_STREAM) is None
+    assert draw(socket.SOCK_STREAM) == ONE[0]
+
+
+WITHOUT_IPV6: Final = """
+import socket, sys
+from pyservice.runtime import process_ports
+from tests.runtime.test_process_ports import KINDS, ONE, deny_ipv6, draw, hold
+deny_ipv6()
+try:
+    socket.socket(socket.AF_INET6)
+except OSError as error:
+    print(error.strerror)
+for kind in KINDS.values():
+    with hold(kind, sys.argv[1]):
+        print(draw(kind))
+    print(draw(kind) == ONE[0])
+"""
+
+
+def deny_ipv6() -> None:
+    """This process has no IPv6 any more, as with systemd's `RestrictAddressFamilies`: its `socket` knows none."""
+    load, equal, give_back = 0x20, 0x15, 0x06
+    where_number, where_family = 0, 16
+    number_of_socket = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+    allow, refuse = 0x7FFF0000, 0x00050000 | errno.EAFNOSUPPORT
+    program = (
+        (load, 0, 0, where_number),
+        (equal, 0, 3, number_of_socket),
+        (load, 0, 0, where_family),
+        (equal, 0, 1, socket.AF_INET6),
+        (give_back, 0, 0, refuse),
+        (give_back, 0, 0, allow),
+    )
+    packed = b"".join(
+        code.to_bytes(2, "little") + bytes((then, other)) + value.to_bytes(4, "little")
+        for code, then, other, value in program
+    )
+
+    class Filter(ctypes.Structure):
+        _fields_ = (("count", ctypes.c_ushort), ("program", ctypes.c_char_p))
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, set_seccomp, by_filter = 38, 22, 2
+    assert libc.prctl(no_new_privileges, 1, 0, 0, 0) == 0
+    given = Filter(len(program), packed)
+    assert libc.prctl(set_seccomp, by_filter, ctypes.byref(given)) == 0
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "aarch64"), reason="system calls have other numbers here"
+)
+async def test_where_there_is_no_ipv6_ports_are_drawn_all_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_IPV6, ADDRESS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refused = os.strerror(errno.EAFNOSUPPORT)
+    assert (done.stderr, done.stdout.splitlines()) == ("", [refused, *("None", "True") * 2])
