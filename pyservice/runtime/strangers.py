@@ -1,5 +1,6 @@
-"""Runs that began and whose folder does not tell any more whose they are: a disk lost it, or another version noted it
-in its own way. Whoever wants one has it as it is; what nobody wants is ended, as nobody else could.
+"""Runs that began and whose folder does not tell any more whose they are: a disk lost it or does not give it, or
+another version noted it in its own way. Whoever wants one has it as it is; what nobody wants is ended, as nobody else
+could.
 """
 
 from __future__ import annotations

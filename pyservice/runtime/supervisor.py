@@ -13,9 +13,10 @@ folders: a supervisor that starts finds every run again, goes on where it was, a
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,6 +35,8 @@ from pyservice.runtime.runs import Run
 from pyservice.runtime.workers import Workers
 
 _TIDY_S: Final = 60.0
+_LOOKS_S: Final = (0.1, 0.3, 0.6)
+"""Pauses before another look at what could not be read: files may have been short for a moment."""
 _TOLD_MAX: Final = 10_000
 _THREADS: Final = 4
 
@@ -73,7 +76,7 @@ class Supervisor:
         self._idle.set()
         self._is_ending = False
         self._strangers: list[ProcessRun] = []
-        """That began, and whose they are nobody can read."""
+        """That began, or may have, and whose they are nobody can read."""
         self._told: dict[str, None] = {}
         """The last that ended, oldest first."""
 
@@ -84,19 +87,20 @@ class Supervisor:
         await self.nursery.open()
         self.builds.recover()
         self._notices.open()
-        for found, placed in await self.in_thread(self._untold):
-            self._begin(Run(self, found, placed=placed))
+        await self._find()
         self.node.groups.remove_others(self.runs)
 
     def want(self, order: Order) -> None:
-        """It ought to run. Again and again is the same as once."""
+        """It ought to run. Again and again is the same as once. Raises OSError for one that may run, and whose folder
+        cannot be read now.
+        """
         if self._is_ending or order.id in self._told:
             return  # who wants it has not heard yet that it knows the end
         run = self.runs.get(order.id)
         if run is None:
             found = ProcessRun(self.folder / order.id)
             if found.folder.exists():
-                self._begin(Run(self, found, order=order, placed=found.placed()))
+                self._begin(Run(self, found, order=order, placed=_readable(found)))
             else:
                 self._begin(Run(self, found, order=order, is_new=True))
         else:
@@ -202,21 +206,42 @@ class Supervisor:
 
     # Inside
 
-    def _untold(self) -> list[tuple[ProcessRun, Placed]]:
-        """Of those that are over and told, which are most, nothing is read but the ports of the last ones."""
-        runs = []
+    async def _find(self) -> None:
+        """What cannot be read is looked at again. Then it is ended: nobody can tell whose it is."""
+        unread = await self.in_thread(self._paths)
+        untold: list[tuple[ProcessRun, Placed]] = []
+        for pause_s in (0.0, *_LOOKS_S):
+            await asyncio.sleep(pause_s)
+            more, unread = await self.in_thread(functools.partial(self._untold, unread))
+            untold += more
+            if not unread:
+                break
+        self._strangers += await self.in_thread(
+            lambda: [found for found in map(ProcessRun, unread) if _may_run(found)]
+        )
+        for found, placed in untold:
+            self._begin(Run(self, found, placed=placed))
+
+    def _paths(self) -> list[Path]:
         with os.scandir(self.folder) as entries:
-            paths = [Path(entry.path) for entry in entries if entry.is_dir()]
+            return [Path(entry.path) for entry in entries if entry.is_dir()]
+
+    def _untold(self, paths: Sequence[Path]) -> tuple[list[tuple[ProcessRun, Placed]], list[Path]]:
+        """And those that could not be read. Of those that are over and told, which are most, nothing is read but the
+        ports of the last ones.
+        """
+        runs, unread = [], []
         for found in map(ProcessRun, paths):
             try:
                 placed = self._placed(found)
             except OSError as error:
                 # Such as a sector that cannot be read. The others are looked at all the same.
                 _log.error("a run cannot be looked at", id=found.id, error=str(error))
+                unread.append(found.folder.path)
                 continue
             if placed is not None:
                 runs.append((found, placed))
-        return runs
+        return runs, unread
 
     def _placed(self, found: ProcessRun) -> Placed | None:
         """What it was laid out with, if its end is still to be told. Raises OSError."""
@@ -268,3 +293,23 @@ class Supervisor:
             await self._ended.tidy()
         except OSError as error:
             _log.warning("not tidied", error=str(error))
+
+
+def _readable(found: ProcessRun) -> Placed | None:
+    """What it was laid out with, for who wants it; None as well where that cannot be read and nothing runs: it is laid
+    out anew, or its end is told. Raises OSError for one that may run.
+    """
+    try:
+        return found.placed()
+    except OSError:
+        if _may_run(found):
+            raise
+        return None
+
+
+def _may_run(found: ProcessRun) -> bool:
+    """It began, and nobody was told that it is over; also where that cannot be read."""
+    try:
+        return found.folder.was_started() and not found.is_told
+    except OSError:
+        return True

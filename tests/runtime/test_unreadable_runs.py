@@ -1,0 +1,118 @@
+"""Runs whose folder the disk does not give when a service starts: what begins to be readable is as it was, and nothing
+goes on that nobody has a record of (decisions 6.6).
+
+What is read is `/proc/self/mem`, whose first page is an input/output error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pyservice.runtime import runs, strangers, supervisor
+from pyservice.runtime.orders import Order
+from tests.logs import logged
+from tests.runtime.node import Place, is_alive, until
+from tests.runtime.test_hanging_starts import laid_out
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_LOOKS_S", (0.01,))
+    monkeypatch.setattr(strangers, "WANTED_S", 0.5)
+
+
+def _become_unreadable(spec: Path) -> bytes:
+    """What it was."""
+    content = spec.read_bytes()
+    spec.unlink()
+    spec.symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="Input/output error"):
+        spec.read_bytes()
+    return content
+
+
+def _become_readable(spec: Path, content: bytes) -> None:
+    spec.unlink()
+    spec.write_bytes(content)
+
+
+async def unreadable(place: Place) -> Order:
+    """It runs, and another service could not read what it is."""
+    order = await place.running()
+    await place.drop()
+    _become_unreadable(place.of(order).path / "spec")
+    await place.start()
+    return order
+
+
+async def test_what_runs_and_cannot_be_read_is_ended_and_the_others_go_on(place: Place) -> None:
+    other = await place.running()
+    order = await unreadable(place)
+    pid = place.pid_of(order)
+    assert not place.supervisor.is_known(order.id), "whoever has its record tells that it is lost"
+    await until(lambda: (place.of(order).path / "told").exists())
+    assert not is_alive(pid)
+    assert place.supervisor.runs.keys() == {other.id}
+    assert is_alive(place.pid_of(other))
+
+
+async def test_what_can_be_read_a_moment_later_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOOKS_S", (0.01,) * 1_000)
+    order = await place.running()
+    await place.drop()
+    spec = place.of(order).path / "spec"
+    content = _become_unreadable(spec)
+    with logged() as log:
+        starting = asyncio.create_task(place.start())
+        await until(lambda: "a run cannot be looked at" in log.getvalue())
+        _become_readable(spec, content)
+        await starting
+    assert place.supervisor.ids("server") == [order.id]
+    assert is_alive(place.pid_of(order))
+
+
+async def test_whoever_wants_one_that_cannot_be_read_is_told_how_it_ended(place: Place) -> None:
+    order = await unreadable(place)
+    with pytest.raises(OSError, match="Input/output error"):
+        place.supervisor.want(order)
+    await until(lambda: (place.of(order).path / "told").exists())
+    place.supervisor.want(order)
+    assert (await place.ear.end(order.id)).reason == "stopped"
+    await until(lambda: not place.supervisor.runs)
+
+
+async def test_whoever_wants_one_that_can_be_read_again_has_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "WANTED_S", 3_600.0)
+    order = await place.running()
+    await place.drop()
+    spec = place.of(order).path / "spec"
+    content = _become_unreadable(spec)
+    await place.start()
+    _become_readable(spec, content)
+    place.supervisor.want(order)
+    run = place.supervisor.runs[order.id]
+    assert run.placed is not None
+    await until(lambda: run.state == "running")
+
+
+async def test_one_that_was_not_started_is_laid_out_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "STARTING_S", 5.0)
+    order = await laid_out(place)
+    await place.drop()
+    _become_unreadable(place.of(order).path / "spec")
+    await place.start()
+    assert not place.supervisor.runs
+    place.supervisor.want(order)
+    await place.ear.told(order.id, "running")
+    assert is_alive(place.pid_of(order))
