@@ -34,6 +34,10 @@ _MESSAGES: Final[Mapping[str, str]] = {
 }
 
 
+class _Left(Exception):
+    """Some could not be looked after, each told by itself: all are compared again soon."""
+
+
 class ServerClient(Protocol):
     """The data plane, as whoever runs servers sees it. Raises Away, ServiceError."""
 
@@ -58,7 +62,9 @@ class ServerRuns:
         self._runs: Runs | None = None
         self._making: set[str] = set()
         self._look = asyncio.Event()
-        self.going = GoingOn("servers", "servers not compared", Away, pauses_s=_RETRIES_S)
+        self.going = GoingOn(
+            "servers", "servers not compared", Away, Unheard, _Left, pauses_s=_RETRIES_S
+        )
 
     @contextlib.contextmanager
     def being_made(self, server_id: str) -> Iterator[None]:
@@ -106,12 +112,24 @@ class ServerRuns:
         async with self._database.read() as tx:
             rows = await servers.live(tx)
         live = {row.server_id for row in rows}
-        for row in rows:
-            await self._keep(row, runs)
+        left = [row.server_id for row in rows if not await self._try(row, runs)]
         for server_id in running - live:
             runs.end(server_id)
         for server_id in leased - live - running:
             await self._client.end_lease(server_id)
+        if left:
+            raise _Left(f"{len(left)} of {len(rows)} are tried again")
+
+    async def _try(self, row: Record, runs: Runs) -> bool:
+        """False: it is tried again. Raises Unheard: of others nobody would hear now, either."""
+        try:
+            await self._keep(row, runs)
+        except Unheard:
+            raise
+        except Exception as error:  # noqa: BLE001 — whatever it is, the others are looked after
+            self.going.met(error, id=row.server_id)
+            return False
+        return True
 
     async def _keep(self, row: Record, runs: Runs) -> None:
         server_id = row.server_id

@@ -1,0 +1,82 @@
+"""Records of servers are compared with what runs, each for itself: one that nothing can be done for now holds up no
+other, and is tried again (decisions 6.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.control.changes import now_ms
+from pyservice.control.server_runs import ServerRuns
+from pyservice.finishing import drop
+from pyservice.storage import servers
+from pyservice.storage.database import open_database
+from tests.control.fed import Source
+from tests.control.test_server_starts import DataPlane, Desk
+from tests.patience import eventually
+from tests.runtime.node import Place, open_place
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    node = tmp_path / "node"
+    node.mkdir()
+    async with open_place(node, tmp_path / "builds") as made:
+        yield made
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    database = open_database(None, tmp_path)
+    try:
+        source = Source(database)
+        await source.prepare()
+        made = Desk(database, await source.namespace())
+        made.runs = ServerRuns(database, DataPlane(), lambda: ("http://127.0.0.1", "127.0.0.1"))
+        yield made
+    finally:
+        await database.close()
+
+
+def unreadable(servers_folder: Path, server_id: str) -> Path:
+    """The spec of one that began; reading it is an input/output error."""
+    folder = servers_folder / server_id
+    folder.mkdir()
+    (folder / "state").write_text("status=starting\n\n")
+    (folder / "spec").symlink_to("/proc/self/mem")
+    return folder / "spec"
+
+
+async def ended(desk: Desk, server_id: str) -> str:
+    """What its record says, as soon as it is over."""
+
+    async def status() -> str | None:
+        record = await desk.record(server_id)
+        return record.status if record.HasField("destroyed_at") else None
+
+    return str(await eventually(status))
+
+
+async def test_one_whose_folder_cannot_be_read_holds_up_no_other(desk: Desk, place: Place) -> None:
+    broken, stopped, lost = [await desk.server() for _ in range(3)]
+    spec = unreadable(place.folder / "servers", broken)
+    await desk.runs.running(lost)
+    async with desk._database.write() as tx:
+        await servers.ask_to_stop(tx, stopped, now_ms(), 0)
+    work = asyncio.create_task(desk.runs.run(place.supervisor))
+    try:
+        assert await ended(desk, stopped) == "destroyed"
+        assert await ended(desk, lost) == "failed"
+        assert not (await desk.record(broken)).HasField("destroyed_at")
+        assert desk.runs.going.unforeseen > 0
+        # It is tried again, soon.
+        spec.unlink()
+        assert (await place.ear.end(broken)).reason == "lost"
+    finally:
+        await drop(work)
