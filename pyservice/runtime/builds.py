@@ -1,8 +1,8 @@
 """Builds on this node: unpacked once, read-only to all that run them (decisions 6.5, 6.6).
 
-A folder of `builds/` is a build that is whole. One that is being unpacked has another name, and what a crash left of
-it goes at the next start. A machine that went down may have lost what was not written yet, so what an earlier boot
-unpacked is unpacked anew.
+A folder of `builds/` is a build that is whole. One that is being unpacked has another name, and so has what goes: a
+crash left it, or it is of an earlier boot. A machine that went down may have lost what was not written yet, so what was
+unpacked before is unpacked anew. Removing takes minutes, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -126,15 +127,15 @@ class Builds:
         return found
 
     def recover(self) -> None:
-        """Makes the folder and removes what is not whole or of an earlier boot. Raises OSError."""
+        """Makes the folder; what is not whole or of an earlier boot goes, with what is unused. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        boot_id = _boot_id()
-        for found in self._folder.iterdir():
-            with contextlib.suppress(OSError):
-                is_whole = found.suffix not in (_UNFINISHED, _GONE)
-                if is_whole and (found / "boot_id").read_text() == boot_id:
-                    continue
-            shutil.rmtree(found, ignore_errors=True)
+        for found in list(self._folder.iterdir()):
+            try:
+                if found.suffix == _UNFINISHED or (found.suffix != _GONE and not _is_whole(found)):
+                    _set_aside(found)
+            except OSError as error:
+                # Something may run it. Whoever wants it looks again.
+                _log.warning("build not looked at", build_id=found.name, error=str(error))
 
     async def unpacked(self, game_id: str, build_id: str) -> Build:
         """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. When the last of them is
@@ -175,7 +176,7 @@ class Builds:
 
     async def _prepare(self, game_id: str, build_id: str, preparation: _Preparation) -> Build:
         folder = self._folder / build_id
-        if not folder.exists():
+        if not _is_whole(folder):
             if not self._line.is_free(game_id):
                 _log.info(
                     "build waits to be unpacked",
@@ -207,8 +208,7 @@ class Builds:
         try:
             await self._pour(source, fresh)
             _read(fresh)
-            (fresh / "boot_id").write_text(_boot_id())
-            fresh.rename(folder)
+            _name_whole(fresh, folder)
         except BaseException:
             await self._in_thread(lambda: shutil.rmtree(fresh, ignore_errors=True))
             raise
@@ -264,30 +264,56 @@ class Builds:
         them what runs or is wanted by then. Raises OSError.
         """
         self._write_noted()
-        for build_id in await asyncio.to_thread(self._removable, is_full):
+        gone, unused = await asyncio.to_thread(self._removable, is_full)
+        for found in gone:
+            await asyncio.to_thread(remove_tree, found)
+        for build_id in unused:
             if build_id in used() or build_id in self._unpacking:
                 continue
             # Whoever wants it from now on unpacks it anew: half of it is never taken for the whole.
             self._known.pop(build_id, None)
-            folder = self._folder / build_id
-            gone = folder.with_suffix(_GONE)
             try:
-                folder.rename(gone)
+                found = _set_aside(self._folder / build_id)
             except OSError as error:
                 _log.warning("build not removed", build_id=build_id, error=str(error))
             else:
-                await asyncio.to_thread(remove_tree, gone)
+                await asyncio.to_thread(remove_tree, found)
 
-    def _removable(self, is_full: bool) -> list[str]:
-        old = []
+    def _removable(self, is_full: bool) -> tuple[list[Path], list[str]]:
+        """What was set aside and is still there, and builds that may have to go."""
+        gone, old = [], []
         for found in self._folder.iterdir():
             if found.suffix == _GONE:
-                remove_tree(found)
+                gone.append(found)
             elif found.suffix != _UNFINISHED:
                 with contextlib.suppress(FileNotFoundError):
                     if is_full or time.time() - found.stat().st_mtime > KEPT_S:
                         old.append(found.name)
-        return old
+        return gone, old
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether it was unpacked, and since the machine started. Raises OSError where that cannot be read."""
+    try:
+        return (folder / "boot_id").read_text() == _boot_id()
+    except FileNotFoundError:
+        return False
+
+
+def _name_whole(fresh: Path, folder: Path) -> None:
+    """What was unpacked has the name of a build. Raises OSError."""
+    (fresh / "boot_id").write_text(_boot_id())
+    if folder.exists():
+        # Of an earlier boot, and it did not go when we started.
+        _set_aside(folder)
+    fresh.rename(folder)
+
+
+def _set_aside(folder: Path) -> Path:
+    """What goes has a name that no build has; where it is now. Raises OSError."""
+    gone = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_GONE}")
+    folder.rename(gone)
+    return gone
 
 
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -94,8 +94,10 @@ def disk_of(folder: Path, inodes: int) -> Iterator[Path]:
     folder.mkdir()
     options = f"size=8m,nr_inodes={inodes},mode=755"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 class Place:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pyservice.runtime.builds import KEPT_S
 from tests.control.files import tar
+from tests.runtime.node import disk_of
 from tests.runtime.store import Store
 from tests.runtime.test_unpacking import BUILD, GAME, opened, whole
 from tests.runtime.unpacked import unpacked_apart
@@ -103,8 +107,95 @@ async def test_what_a_killed_service_left_half_removed_goes_when_the_next_starts
     for name in ("unpacking", "removed"):
         (folder / f"{BUILD}.{name}").mkdir()
         shutil.copy(folder / BUILD / "boot_id", folder / f"{BUILD}.{name}")
-    opened(folder, Store())
+    await opened(folder, Store()).remove_unused(lambda: {BUILD}, is_full=True)
     assert [path.name for path in folder.iterdir()] == [BUILD]
+
+
+def _of_an_earlier_boot(folder: Path, build_id: str = BUILD) -> None:
+    (folder / build_id / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
+
+
+async def test_a_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
+    """Neither the start nor who wants one of the builds."""
+    store = Store(whole())
+    ids = [f"{BUILD[:-2]}{number:02}" for number in range(3)]
+    before = opened(folder, store)
+    for build_id in ids:
+        await before.unpacked(GAME, build_id)
+        _of_an_earlier_boot(folder, build_id)
+    maps = {path.stat().st_ino for path in folder.glob("*/root/data/map")}
+    builds = opened(folder, store)
+    assert {path.stat().st_ino for path in folder.glob("*/root/data/map")} == maps
+    await builds.unpacked(GAME, ids[0])
+    assert store.asked.count(f"{GAME}/{ids[0]}") == 2
+    # Nor does another start meanwhile, which finds what this one left.
+    _of_an_earlier_boot(folder, ids[0])
+    builds = opened(folder, store)
+    await builds.unpacked(GAME, ids[0])
+    await builds.remove_unused(set, is_full=False)
+    assert [path.name for path in folder.iterdir()] == [ids[0]]
+
+
+async def test_what_is_left_of_one_that_does_not_go_is_never_taken_for_whole(folder: Path) -> None:
+    store = Store(whole())
+    builds = opened(folder, store)
+    first = await builds.unpacked(GAME, BUILD)
+    _of_an_earlier_boot(folder)
+    with _busy(first.root / "busy"):
+        builds = opened(folder, store)
+        await builds.remove_unused(set, is_full=False)
+        again = await builds.unpacked(GAME, BUILD)
+        assert (again.root / "data/map").stat().st_size == 3 << 20
+        assert len(list(folder.iterdir())) == 2
+    await builds.remove_unused(set, is_full=False)
+    assert [path.name for path in folder.iterdir()] == [BUILD]
+
+
+@contextlib.contextmanager
+def _busy(folder: Path) -> Iterator[None]:
+    """It cannot be removed, whatever the folders above it are called by then."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a file system")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "test", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        for moved in folder.parents[2].glob("*/root/busy"):
+            subprocess.run(["umount", "--lazy", str(moved)], check=True)
+
+
+async def test_one_of_an_earlier_boot_that_cannot_be_renamed_is_not_run(folder: Path) -> None:
+    store = Store(whole())
+    first = await opened(folder, store).unpacked(GAME, BUILD)
+    elsewhere = first.root.parent.rename(folder.parent / "elsewhere")
+    with disk_of(folder / BUILD, 100) as disk:
+        # What has a disk of its own keeps its name.
+        shutil.copytree(elsewhere, disk, symlinks=True, dirs_exist_ok=True)
+        _of_an_earlier_boot(folder)
+        builds = opened(folder, store)
+        with pytest.raises(OSError, match="busy"):
+            await builds.unpacked(GAME, BUILD)
+    assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+    await builds.remove_unused(set, is_full=False)
+    assert [path.name for path in folder.iterdir()] == [BUILD]
+
+
+async def test_one_that_cannot_be_looked_at_stays_for_those_that_run_it(folder: Path) -> None:
+    store = Store(whole())
+    first = await opened(folder, store).unpacked(GAME, BUILD)
+    boot_id = folder / BUILD / "boot_id"
+    content = boot_id.read_bytes()
+    boot_id.unlink()
+    boot_id.symlink_to("/proc/self/mem")
+    builds = opened(folder, store)
+    assert first.root.is_dir()
+    with pytest.raises(OSError, match="Input/output error"):
+        await builds.unpacked(GAME, BUILD)
+    boot_id.unlink()
+    boot_id.write_bytes(content)
+    assert await builds.unpacked(GAME, BUILD) == first
+    assert len(store.asked) == 1
 
 
 def test_nothing_is_unpacked_for_who_is_gone(tmp_path: Path) -> None:

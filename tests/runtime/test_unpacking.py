@@ -317,6 +317,7 @@ async def test_what_a_killed_service_left_half_unpacked_is_removed_when_it_start
         service.send_signal(signal.SIGKILL)
     assert [path.name for path in folder.iterdir()] == [f"{BUILD}.unpacking"]
     builds = opened(folder, Store(whole()))
+    await builds.remove_unused(set, is_full=False)
     assert list(folder.iterdir()) == []
     assert (await builds.unpacked(GAME, BUILD)).command[0] == "./run"
 
