@@ -28,6 +28,9 @@ _NAME_MAX: Final = 15
 _ENDED: Final = ("Z", "X")
 _LOOK_S: Final = 0.02
 _START_S: Final = 10.0
+_END_S: Final = 5.0
+_HURRIED_END_S: Final = 0.5
+"""Who has not ended so long after a signal is deaf; so long where somebody is in a hurry."""
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
@@ -95,13 +98,25 @@ class EdgeGuard:
         """Certificates, limits and times are taken from the settings of now, as soon as `keep` comes to it."""
         self._reload_due.set()
 
-    async def end(self) -> None:
-        """Ends it, and whoever it took over from. At once: connections are cut."""
+    async def end(self, hurry: asyncio.Event) -> bool:
+        """Ends it, and whoever it took over from. At once: connections are cut. False: it was deaf, and is killed."""
         # The first drains, the second hurries.
         pid = self._signal(signal.SIGTERM, signal.SIGTERM)
-        while pid and self._holder() == pid:
-            self._reap()
+        if not pid or await self._has_ended(pid, hurry):
+            return True
+        _log.error("edge-guard is deaf; killing it", pid=pid)
+        self._signal(signal.SIGKILL)
+        await self._has_ended(pid, hurry)
+        return False
+
+    async def _has_ended(self, pid: int, hurry: asyncio.Event) -> bool:
+        """Whether it does in time."""
+        left_s = _END_S
+        while self._holder() == pid and left_s > 0:
+            left_s = min(left_s, _HURRIED_END_S if hurry.is_set() else _END_S) - _LOOK_S
             await asyncio.sleep(_LOOK_S)
+            self._reap()
+        return self._holder() != pid
 
     async def _ensure(self) -> None:
         """Raises OSError, EdgeGuardFailed."""

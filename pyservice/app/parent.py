@@ -100,8 +100,9 @@ class _Household:
         self._signals.stop.set()
         await self._end(keeping)
         await guarding
-        if settings.runtime.end_with_service or not self._edge_guard.has_routes:
-            await self._edge_guard.end()
+        has_use = self._edge_guard.has_routes and not settings.runtime.end_with_service
+        if not has_use and not await self._edge_guard.end(self._signals.hurry):
+            self._status = 1
         await telling
         return self._status
 

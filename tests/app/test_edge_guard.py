@@ -21,7 +21,7 @@ from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
 from tests import programs
 from tests.app.household import Household, is_gone
-from tests.patience import until
+from tests.patience import PATIENCE_S, FreeTime, until
 from tests.service import UNLIMITED
 
 
@@ -99,6 +99,44 @@ def test_one_that_leads_nobody_ends_with_the_service(held: Held) -> None:
     pid = held.edge_pid()
     assert held.stop() == 0
     assert is_gone(pid)
+
+
+def deafened(held: Held) -> int:
+    """It does nothing any more; its process id."""
+    until(lambda: held.events("edge-guard started"))
+    pid = held.edge_pid()
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_a_deaf_one_that_leads_nobody_is_killed_at_the_end(held: Held) -> None:
+    held.start()
+    pid = deafened(held)
+    assert held.stop() == 1
+    assert is_gone(pid)
+    [told] = held.events("edge-guard is deaf; killing it")
+    assert (told["level"], told["pid"]) == ("error", pid)
+
+
+def test_a_deaf_one_is_killed_with_the_service_where_game_servers_end_with_it(held: Held) -> None:
+    held.settings["runtime"] = {**programs.SETTINGS, "end_with_service": "true"}
+    with_server(held)
+    pid = deafened(held)
+    assert held.stop() == 1
+    assert is_gone(pid)
+
+
+def test_a_deaf_one_is_not_waited_for_in_a_hurry(held: Held) -> None:
+    held.start()
+    pid = deafened(held)
+    began = FreeTime()
+    held.signal(signal.SIGTERM)
+    until(lambda: held.events("stopping"))
+    held.signal(signal.SIGTERM)
+    assert held.process is not None
+    assert held.process.wait(PATIENCE_S) == 1
+    assert is_gone(pid)
+    assert began.passed_s < 5
 
 
 def test_one_that_leads_players_goes_on_and_is_found_again(held: Held) -> None:
@@ -205,7 +243,7 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert guard.pid == 0, "it is ours, and not of whom the file tells"
-        await guard.end()
+        await guard.end(asyncio.Event())
         assert bystander.poll() is None
         # As at a handover: the lock is that of the open file, whoever has it.
         holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
@@ -213,7 +251,7 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
         path.write_text(f"{holder.pid}\n")
         assert guard.pid == holder.pid
         reaper = asyncio.create_task(asyncio.to_thread(holder.wait))
-        await guard.end()
+        await guard.end(asyncio.Event())
         assert await reaper == -signal.SIGTERM
         assert guard.pid == 0
     finally:
