@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -33,7 +34,7 @@ from pyservice.runtime.manifests import (
     server_json,
 )
 from pyservice.runtime.removal import remove_tree
-from pyservice.runtime.unpacking import NO_SPACE_STATUS
+from pyservice.runtime.unpacking import FAULT_STATUS, NO_SPACE_STATUS
 from pyservice.runtime.unpacking_line import UnpackingLine
 
 KEPT_S: Final = 24 * 3600.0
@@ -140,7 +141,7 @@ class Builds:
     async def unpacked(self, game_id: str, build_id: str) -> Build:
         """The build, unpacked now if it is not yet; whoever asks meanwhile waits for the same. When the last of them is
         cancelled it leaves the line; what is begun goes on, as the next one will want it. Raises BuildUnusable, NoRoom,
-        and whatever `fetch` raises.
+        OSError for what this node cannot do now, and whatever `fetch` raises.
         """
         known = self.known(build_id)
         if known is not None:
@@ -204,13 +205,15 @@ class Builds:
     async def _unpack(self, game_id: str, build_id: str, folder: Path) -> None:
         source = await self._fetch(game_id, build_id)
         fresh = folder.with_suffix(_UNFINISHED)
-        await self._in_thread(lambda: _make_new(fresh))
         try:
+            await self._in_thread(lambda: _make_new(fresh))
             await self._pour(source, fresh)
             _read(fresh)
             _name_whole(fresh, folder)
-        except BaseException:
+        except BaseException as error:
             await self._in_thread(lambda: shutil.rmtree(fresh, ignore_errors=True))
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoRoom(str(error)) from None
             raise
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
@@ -239,7 +242,7 @@ class Builds:
         try:
             # Whoever refuses the archive stops reading it.
             with contextlib.suppress(BrokenPipeError):
-                async for block in source.content:
+                async for block in _uploaded(source):
                     await self._in_thread(functools.partial(process.stdin.write, block))
             digest, problem = await self._in_thread(process.communicate)
         except BaseException:
@@ -248,6 +251,8 @@ class Builds:
             raise
         if process.returncode == NO_SPACE_STATUS:
             raise NoRoom(problem.decode(errors="replace").strip())
+        if process.returncode == FAULT_STATUS:
+            raise OSError(problem.decode(errors="replace").strip())
         if process.returncode != 0:
             raise BuildUnusable(
                 _last_line(problem) or f"unpacking it ended with {process.returncode}"
@@ -314,6 +319,17 @@ def _set_aside(folder: Path) -> Path:
     gone = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}{_GONE}")
     folder.rename(gone)
     return gone
+
+
+async def _uploaded(source: Source) -> AsyncIterator[bytes]:
+    """What was uploaded. Raises BuildUnusable where it is gone."""
+    try:
+        async for block in source.content:
+            yield block
+    except FileNotFoundError as error:
+        _log.error("an object of a build is missing", error=str(error))
+        sentence = "the file that was uploaded is missing in the service's storage"
+        raise BuildUnusable(f"{sentence}: upload it as a new build") from None
 
 
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:

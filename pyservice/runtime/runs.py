@@ -202,7 +202,9 @@ class Run:
             build = await self._stop.before(
                 PREPARING_S,
                 self._again(
-                    lambda: self._home.builds.unpacked(order.game_id, order.build_id), NoRoom
+                    lambda: self._home.builds.unpacked(order.game_id, order.build_id),
+                    NoRoom,
+                    OSError,
                 ),
             )
         except BuildUnusable as error:

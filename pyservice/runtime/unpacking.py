@@ -5,8 +5,9 @@ it reads may be hostile. It ends with who asks: the next one begins anew in a fo
 In the folder comes to be `root`, and of an image or a bundle `program.json`: what is run in it. Every byte goes through
 the rules of `archive_rules` before anything of it is written, nothing is written through a link that leads out, and
 files lose whatever bits they had that give rights. Ends with 0 and the SHA-256 of what it read, with 1 and a sentence,
-or with 28 (ENOSPC) when the disk came down to its reserve. What the system says is told without a path: a developer
-reads it, and where builds are is ours to know.
+with 28 (ENOSPC) when the disk came down to its reserve, or with 75 (EX_TEMPFAIL) for a fault of this machine that no
+archive brings about. What the system says is told without a path: a developer reads it, and where builds are is ours to
+know.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ from pyservice.runtime.manifests import MAX_BYTES as MANIFEST_MAX_BYTES
 from pyservice.runtime.unpacked_sizes import DISK_BLOCK_BYTES, Allowance
 
 NO_SPACE_STATUS: Final = errno.ENOSPC
+FAULT_STATUS: Final = os.EX_TEMPFAIL
 NICE: Final = 10
+_FAULTS: Final = (
+    *(errno.EIO, errno.EROFS, errno.ESTALE),
+    *(errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN),
+)
 _ROOTFS: Final = "rootfs"
 _PIECE_BYTES: Final = 1 << 20
 _LOOK_EVERY_BYTES: Final = 16 << 20
@@ -324,8 +330,14 @@ def main() -> int:
         return 1
     except OSError as error:
         print(error.strerror or "it cannot be unpacked here", file=sys.stderr)
-        return NO_SPACE_STATUS if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
+        return _status(error)
     return 0
+
+
+def _status(error: OSError) -> int:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NO_SPACE_STATUS
+    return FAULT_STATUS if error.errno in _FAULTS else 1
 
 
 if __name__ == "__main__":

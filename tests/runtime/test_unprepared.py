@@ -1,0 +1,155 @@
+"""Builds that this node cannot prepare now, for want of room or for a fault of its own: they are tried again until
+their run may wait no longer, and a run whose build never comes says so (decisions 6.6, docs/operator.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyservice.runtime import runs
+from pyservice.runtime.builds import Builds, BuildUnusable, NoRoom, Source
+from pyservice.runtime.orders import End, Order
+from pyservice.storage.local_objects import Folder
+from pyservice.storage.objects import Objects
+from pyservice.storage.signatures import UrlSigner
+from tests.control.files import tar
+from tests.runtime.node import Place, build_of, disk_of, open_place, until
+from tests.runtime.store import Store
+from tests.runtime.test_unpacking import BUILD, GAME, MANIFEST, opened
+
+pytestmark = pytest.mark.anyio
+
+LATE: Final = End("build_unusable", message="the build did not come in time")
+INODES: Final = 20
+"""Of a disk that is short of them when none is left."""
+
+
+@contextlib.contextmanager
+def full_but_for(disk: Path, inodes: int) -> Iterator[None]:
+    """A disk that takes so many files or folders more."""
+    filling = [disk / f"{number}" for number in range(os.statvfs(disk).f_favail - inodes)]
+    for path in filling:
+        path.touch()
+    assert os.statvfs(disk).f_favail == inodes
+    yield
+    for path in filling:
+        path.unlink()
+
+
+@pytest.mark.parametrize("inodes", [0, 1, 2, 3])
+async def test_a_disk_without_room_is_waited_for_whatever_it_does_not_take(
+    tmp_path: Path, inodes: int
+) -> None:
+    """The build's folder, its root, what is in it, and what says that it is whole."""
+    with disk_of(tmp_path / "disk", INODES) as disk:
+        builds = opened(disk / "builds", Store(tar({"server.json": MANIFEST})))
+        with full_but_for(disk, inodes):
+            with pytest.raises(NoRoom):
+                await builds.unpacked(GAME, BUILD)
+            assert list((disk / "builds").iterdir()) == []
+        assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+
+
+async def test_a_fault_of_the_machine_is_none_of_the_build(tmp_path: Path) -> None:
+    """Met by the process that unpacks."""
+    archive = tar({"server.json": MANIFEST})
+    with disk_of(tmp_path / "disk", INODES) as disk:
+
+        async def blocks() -> AsyncIterator[bytes]:
+            yield archive[:512]
+            _mount_again(disk, "ro")
+            yield archive[512:]
+
+        async def fetch(game_id: str, build_id: str) -> Source:
+            return Source("archive", "none", None, blocks(), len(archive))
+
+        builds = Builds(disk / "builds", fetch, 0)
+        builds.recover()
+        with pytest.raises(OSError, match="Read-only file system"):
+            await builds.unpacked(GAME, BUILD)
+        _mount_again(disk, "rw")
+        builds = opened(disk / "builds", Store(archive))
+        assert (await builds.unpacked(GAME, BUILD)).root.is_dir()
+
+
+def _mount_again(disk: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """With builds on a disk of their own."""
+    node = tmp_path / "node"
+    node.mkdir()
+    with disk_of(tmp_path / "disk", INODES) as disk:
+        async with open_place(node, disk / "builds") as made:
+            made.store.archives[BUILD] = build_of("sleep", "3600")
+            yield made
+
+
+async def waiting(place: Place) -> Order:
+    """It was tried, more than once."""
+    order = place.want(build_id=BUILD, args=())
+    await until(lambda: len(place.store.asked) > 1)
+    assert place.supervisor.runs[order.id].state == "preparing"
+    return order
+
+
+async def test_a_run_waits_for_room_and_begins(place: Place) -> None:
+    with full_but_for(place._builds.parent, 0):
+        order = await waiting(place)
+    await place.ear.told(order.id, "running")
+    assert place.ear.of(order.id) == ["placed", "running"]
+
+
+async def test_a_run_waits_for_what_its_node_cannot_do_now_and_begins(place: Place) -> None:
+    builds = place._builds
+    builds.rename(builds.parent / "elsewhere")
+    # No folder can be made in it, and it is nobody's full disk.
+    builds.symlink_to("nothing")
+    order = await waiting(place)
+    builds.unlink()
+    (builds.parent / "elsewhere").rename(builds)
+    await place.ear.told(order.id, "running")
+    assert place.ear.of(order.id) == ["placed", "running"]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_a_run_whose_build_never_comes_is_over_and_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    monkeypatch.setattr(runs, "PREPARING_S", 0.5)
+    with full_but_for(place._builds.parent, 0) if is_full else contextlib.nullcontext():
+        if not is_full:
+            (place._builds / f"{BUILD}.unpacking").symlink_to("/proc")
+        order = place.want(build_id=BUILD, args=())
+        assert await place.ear.end(order.id) == LATE
+    await until(lambda: order.id not in place.supervisor.runs)
+    assert place.supervisor.room.free == place.capacity
+
+
+async def test_a_build_whose_file_is_gone_says_what_is_missing(tmp_path: Path) -> None:
+    signer = UrlSigner(secrets.token_bytes(32))
+    blobs = Folder(tmp_path / "objects", signer, "http://cdn.invalid", 0)
+    objects = Objects(blobs, signer, "http://cdn.invalid")
+
+    async def fetch(game_id: str, build_id: str) -> Source:
+        return Source("archive", "none", None, objects.read(f"builds/{build_id}/image"), 10_240)
+
+    try:
+        builds = Builds(tmp_path / "builds", fetch, 0)
+        builds.recover()
+        with pytest.raises(BuildUnusable, match="the file that was uploaded is missing") as caught:
+            await builds.unpacked(GAME, BUILD)
+        assert str(tmp_path) not in str(caught.value)
+        assert list((tmp_path / "builds").iterdir()) == []
+    finally:
+        blobs.close()
