@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Protocol
+
+import orjson
 
 from pyservice.calls import Caller
 from pyservice.control import access
-from pyservice.control.build_tags import read_filter
+from pyservice.control.build_tags import read_change, read_filter
 from pyservice.control.changes import Change, Changes, now_ms
+from pyservice.control.configuration import findings_in_arguments, findings_in_environment
 from pyservice.control.feeder import Away
 from pyservice.control.names import refuse
 from pyservice.control.server_runs import ServerRuns
@@ -22,8 +25,8 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
-from pyservice.reserved import is_environment_name
 from pyservice.runtime.orders import KILL_TIMEOUT_MS, Resources
+from pyservice.schema.problems import tell
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Database, Record, Transaction
 
@@ -222,7 +225,9 @@ class Servers:
             [
                 *self._build_problems(build),
                 *_port_problems(request, self._host_ports),
-                *_environment_problems(request),
+                *_tag_problems(request),
+                # Last: it may end with how many more there are.
+                *_runtime_problems(request),
             ]
         )
         return environment
@@ -361,12 +366,24 @@ def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
     }
 
 
-def _environment_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
-    """As those of lobbies (decisions 4): what we set is nobody else's."""
-    for name in sorted(request.runtime.environment):
-        if is_environment_name(name):
-            path = ["runtime", "environment", name]
-            yield field_problem(path, "not-allowed", "is set by the service")
+def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
+    """By the rule of lobbies (decisions 4)."""
+    path, runtime = ("runtime",), request.runtime
+    return tell(
+        [
+            *findings_in_arguments(runtime.arguments, (*path, "arguments")),
+            *findings_in_environment(runtime.environment, (*path, "environment")),
+        ]
+    )
+
+
+def _tag_problems(request: pb.CreateServerRequest) -> Sequence[FieldProblem]:
+    """By the rule of the filter that finds them."""
+    try:
+        read_change(orjson.dumps(dict(request.tags.entries)))
+    except ServiceError as error:
+        return error.errors
+    return ()
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:

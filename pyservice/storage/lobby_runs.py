@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import bindparam, insert, select
 
@@ -14,6 +15,9 @@ from pyservice.storage.tables import lobby_runs
 _FIND = select(lobby_runs).where(lobby_runs.c.lobby_id.in_(bindparam("ids", expanding=True)))
 
 _FORGET = portions.portion(lobby_runs.c.end_ms)
+
+_UNSTORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+"""NUL, which PostgreSQL refuses, and halves of characters, which are no UTF-8."""
 
 
 class Run(NamedTuple):
@@ -27,10 +31,18 @@ class Run(NamedTuple):
     exit_code: int | None
 
 
+def storable(message: str) -> str:
+    """U+FFFD for what a database refuses: whatever a process, a program's name or the system brought into the message,
+    the end is written.
+    """
+    return _UNSTORABLE.sub("\ufffd", message)
+
+
 async def note(tx: Transaction, lobby_id: str, run: Run) -> None:
     """It is over; of several the first counts."""
     if await tx.first(_FIND, {"ids": [lobby_id]}) is None:
-        await tx.run(insert(lobby_runs), {"lobby_id": lobby_id, **run._asdict()})
+        row = {"lobby_id": lobby_id, **run._asdict(), "message": storable(run.message)}
+        await tx.run(insert(lobby_runs), row)
 
 
 async def find_many(tx: Transaction, lobby_ids: Sequence[str]) -> dict[str, Record]:

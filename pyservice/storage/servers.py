@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import and_, bindparam, delete, exists, func, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.lobby_runs import storable
 from pyservice.storage.tables import namespaces, server_host_ports, server_tags, servers
 
 _ADD = insert(servers)
@@ -149,7 +150,7 @@ async def note_over(
         "destroy_ms": now_ms,
         "exit_code": exit_code,
         "failure": code,
-        "failure_message": message,
+        "failure_message": None if message is None else storable(message),
         "start_ms": func.coalesce(servers.c.start_ms, started_ms),
     }
     await tx.run(update(servers).where(condition).values(values))

@@ -17,10 +17,11 @@ from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
-from pyservice.runtime.orders import Resources
+from pyservice.runtime.orders import End, Resources
 from pyservice.storage import lobby_runs
 from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
+from tests.databases import KINDS, Databases
 from tests.dataplane.processes import BUILD_ID
 from tests.dataplane.processes import Place as DataPlane
 from tests.patience import eventually
@@ -47,6 +48,16 @@ class Direct:
 
     async def report(self, report: pb.LobbyReport) -> None:
         await self._runners.report(pb.ReportRequest(reports=[report]))
+
+
+class Hearing:
+    """A data plane that wants nothing and hears everything."""
+
+    async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        raise AssertionError(request)
+
+    async def report(self, report: pb.LobbyReport) -> None:
+        return
 
 
 class Both:
@@ -157,3 +168,19 @@ async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Bo
         await until(lambda: not both.is_live(late))
     assert both.is_live(begun), "it has begun with a size"
     assert both.node.supervisor.is_known(begun)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_end_is_written_whatever_its_message(
+    kind: str, databases: Databases, tmp_path: Path
+) -> None:
+    database = open_database(databases.url(kind), tmp_path)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        await migrate(database, is_allowed=True)
+        runs = LobbyRuns(database, Hearing(), SIZES.get, str, pb.Capacity)
+        lobby_id = format_uuid(bytes(16))
+        await runs.over(lobby_id, End("exec_failed", message="No program a\0b."), TIER)
+        async with database.read() as tx:
+            run = (await lobby_runs.find_many(tx, [lobby_id]))[lobby_id]
+        assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")

@@ -1,4 +1,6 @@
-"""When a server started is told, also of one that was over before anybody wrote that it runs (decisions 6.1)."""
+"""When a server started is told, also of one that was over before anybody wrote that it runs; an end is written
+whatever its message is (decisions 6.1).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,9 @@ STARTED_MS: Final = 1_700_000_000_123
 class DataPlane:
     """It hears that a lease is over."""
 
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
     async def place_server(self, request: runtime_pb2.PlaceServerRequest) -> None:
         raise AssertionError(request)
 
@@ -35,14 +40,15 @@ class DataPlane:
         return []
 
     async def end_lease(self, server_id: str) -> None:
-        return
+        self.ended.append(server_id)
 
 
 class Desk:
     """Records of servers of one namespace."""
 
     def __init__(self, database: Database, namespace_id: str) -> None:
-        self.runs = ServerRuns(database, DataPlane(), lambda: None)
+        self.data = DataPlane()
+        self.runs = ServerRuns(database, self.data, lambda: None)
         self._database = database
         self._namespace_id = namespace_id
 
@@ -105,3 +111,12 @@ async def test_one_that_never_ran_has_no_start(desk: Desk) -> None:
     record = await desk.record(server_id)
     assert record.status == "failed"
     assert not record.HasField("started_at")
+
+
+async def test_an_end_is_written_whatever_its_message_and_the_lease_is_over(desk: Desk) -> None:
+    server_id = await desk.server()
+    await desk.runs.over(server_id, End("exec_failed", message="No program a\0b in \udcff."))
+    record = await desk.record(server_id)
+    assert record.status == "failed"
+    assert record.failure.message == "No program a\ufffdb in \ufffd."
+    assert desk.data.ended == [server_id]

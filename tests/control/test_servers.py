@@ -303,6 +303,24 @@ async def test_what_cannot_be_is_refused_with_all_that_is_wrong(back: Servers) -
     assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
 
 
+async def test_texts_that_no_process_takes_or_no_filter_finds_are_all_refused_at_once(
+    back: Servers,
+) -> None:
+    environment = {"PATH": "a\0", "N\0": "x", "PORT=1": "x", "PORT": "1", "MAP": "sea"}
+    refused = await back.try_create(
+        runtime={"arguments": ["plain", "a\0b"], "environment": environment},
+        tags={"a\0": "x", "b": "x\0", "c": "two\nlines", "d\x7f": "x", "mode": "duel"},
+    )
+    assert refused.code == "VALIDATION_FAILED"
+    assert set(refused.errors) == {
+        ("runtime", "arguments", "1", "invalid"),
+        *(("runtime", "environment", name, "invalid") for name in ("PATH", "N\0", "PORT=1")),
+        ("runtime", "environment", "PORT", "not-allowed"),
+        *(("tags", name, "invalid") for name in ("a\0", "b", "c", "d\x7f")),
+    }
+    assert (await back.good("list_servers", include_destroyed=True))["servers"] == []
+
+
 async def test_servers_and_builds_of_others_are_not_there(back: Servers) -> None:
     """Of another environment of the game, and of another game of the same developer."""
     made = await back.create()

@@ -7,6 +7,10 @@ What a mode resolves to (region over mode over matchmaker level) is in `dataplan
 from pyservice.control.configuration.context import Completeness, Context
 from pyservice.control.configuration.feed import to_feed
 from pyservice.control.configuration.problems import image_ids, problems_of, site_ids
+from pyservice.control.configuration.runtime import (
+    findings_in_arguments,
+    findings_in_environment,
+)
 from pyservice.control.configuration.storage import decode, encode, json_of, version_answer
 
 __all__ = [
@@ -14,6 +18,8 @@ __all__ = [
     "Context",
     "decode",
     "encode",
+    "findings_in_arguments",
+    "findings_in_environment",
     "image_ids",
     "json_of",
     "problems_of",

@@ -1,10 +1,10 @@
 """What is wrong with the runtime of a game mode (decisions 4, "Ports"): build, arguments, environment,
-ports.
+ports. Arguments and environment of a dynamic server have the same rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pyservice.control.configuration.context import Context
@@ -41,8 +41,8 @@ def findings_in_docker(docker: pb.VersionDocker, path: Path, context: Context) -
             yield Finding((*path, "image_id"), "incomplete", "is a build that is not complete")
     if docker.HasField("network_mode"):
         yield from _one_of(docker.network_mode, NETWORK_MODES, (*path, "network_mode"))
-    yield from _args(docker, (*path, "args"))
-    yield from _env(docker, (*path, "env"))
+    yield from findings_in_arguments(docker.args.entries, (*path, "args"))
+    yield from findings_in_environment(docker.env.entries, (*path, "env"))
     path = (*path, "ports")
     ports = docker.ports.entries
     if len(ports) > PORTS_MAX:
@@ -55,16 +55,16 @@ def findings_in_docker(docker: pb.VersionDocker, path: Path, context: Context) -
         yield from _port(ports[name], (*path, name), docker.network_mode, context)
 
 
-def _args(docker: pb.VersionDocker, path: Path) -> Iterator[Finding]:
-    args = docker.args.entries
+def findings_in_arguments(args: Sequence[str], path: Path) -> Iterator[Finding]:
+    """Everything that is wrong with the arguments of a process."""
     if len(args) > ARGS_MAX:
         yield Finding(path, "too-many", f"must have at most {ARGS_MAX} entries")
     for index, arg in enumerate(args[:ARGS_MAX]):
         yield from _text(arg, (*path, str(index)), ARG_MAX_BYTES)
 
 
-def _env(docker: pb.VersionDocker, path: Path) -> Iterator[Finding]:
-    env = docker.env.entries
+def findings_in_environment(env: Mapping[str, str], path: Path) -> Iterator[Finding]:
+    """Everything that is wrong with variables of a process that are not ours."""
     if len(env) > ENV_MAX:
         yield Finding(path, "too-many", f"must have at most {ENV_MAX} entries")
     for name in sorted(env)[:ENV_MAX]:
