@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.contained import PROGRAM_JSON, Contained
@@ -218,7 +218,10 @@ class Builds:
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         """Of our own: what takes minutes here holds up nobody who needs one of the common threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._begin(work)
+
+    def _begin(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def note_run(self, build_id: str) -> None:
         """Something begins to run it, or did until now. Written before the next look for what nothing runs."""
@@ -239,15 +242,22 @@ class Builds:
         words += [] if source.image_tag is None else [source.image_tag]
         process = await self._in_thread(lambda: _start(words))
         assert process.stdin is not None
+        doing: asyncio.Future[Any] | None = None
         try:
             # Whoever refuses the archive stops reading it.
             with contextlib.suppress(BrokenPipeError):
                 async for block in _uploaded(source):
-                    await self._in_thread(functools.partial(process.stdin.write, block))
-            digest, problem = await self._in_thread(process.communicate)
+                    doing = self._begin(functools.partial(process.stdin.write, block))
+                    await asyncio.shield(doing)
+            doing = self._begin(process.communicate)
+            digest, problem = await asyncio.shield(doing)
         except BaseException:
             process.kill()
-            await self._in_thread(process.communicate)
+            if doing is not None:
+                # A thread may be at it yet, and two of them would close each other's pipes.
+                await asyncio.gather(doing, return_exceptions=True)
+            if process.returncode is None:
+                await self._in_thread(process.communicate)
             raise
         if process.returncode == NO_SPACE_STATUS:
             raise NoRoom(problem.decode(errors="replace").strip())

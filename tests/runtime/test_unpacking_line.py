@@ -5,6 +5,8 @@ with them (decisions 6.5). Whoever waits can be stopped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +16,9 @@ import pytest
 
 from pyservice.runtime import builds as builds_module
 from pyservice.runtime.builds import AT_ONCE, Build, Builds, BuildUnusable, Source
-from tests.control.files import tar
+from tests.control.files import packed, tar
 from tests.runtime.node import Place, until
+from tests.runtime.store import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -156,6 +159,37 @@ async def test_what_does_not_come_in_time_gives_up_its_place(
     monkeypatch.undo()
     line.store.let(build_id(1))
     assert (await line.ask("game", 1)).root.is_dir()
+
+
+async def test_what_goes_on_unpacking_when_its_time_is_over_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was given by then: a thread waits for the end of what unpacks it."""
+    large = {"server.json": b'{"command": ["./run"]}', "zeros": bytes(256 << 20)}
+    store, folder = Store(packed(tar(large), "zstd"), "zstd"), tmp_path / "builds"
+    builds = Builds(folder, store, 0)
+    builds.recover()
+    monkeypatch.setattr(builds_module, "UNPACKING_S", 0.3)
+    with pytest.raises(BuildUnusable, match="not unpacked within"):
+        await builds.unpacked("game", build_id(0))
+    monkeypatch.undo()
+    assert list(folder.iterdir()) == []
+    assert _unpackers(folder) == []
+    store.source = (tar(), "none", None)
+    assert (await builds.unpacked("game", build_id(0))).root.is_dir()
+
+
+def _unpackers(folder: Path) -> list[str]:
+    """Processes that unpack something there, and those that nobody waited for."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            stat = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(stat[1]) == os.getpid() and stat[0] == "Z":
+                found.append(process.name)
+            if str(folder) in (process / "cmdline").read_text():
+                found.append(process.name)
+    return found
 
 
 async def test_builds_are_unpacked_without_the_threads_that_others_use(line: Line) -> None:
