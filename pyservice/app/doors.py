@@ -115,6 +115,7 @@ def _door(settings: Settings) -> DoorSettings:
     rpc_connections_max = connections_max // _RPC_PART
     return DoorSettings(
         trusted_proxies=settings.trusted_proxies,
+        front_proxies=settings.edge.proxies,
         proxy_protocol=settings.proxy_protocol,
         cors_origins=settings.cors_origins,
         body_limit_bytes=http.body_bytes,

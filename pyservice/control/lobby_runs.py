@@ -101,7 +101,7 @@ class LobbyRuns:
         self._sequence = 0
         self._room_changed = asyncio.Event()
         self._left: dict[str, pb.WantedLobby] = {}
-        """Those that could not be taken."""
+        """Those that could not be taken, or are told later."""
         self._telling: dict[str, asyncio.Task[None]] = {}
         """Ends of lobbies that were never begun here."""
         self.going = GoingOn("lobbies", "lobbies not followed", Away, Unheard, pauses_s=_RETRIES_S)
@@ -153,11 +153,15 @@ class LobbyRuns:
         return pb.WantedRequest(
             run=self._run,
             after_sequence=self._sequence,
+            unspecified=[lobby_id for lobby_id, lobby in self._left.items() if lobby.is_later],
             wait_ms=wait_ms,
             capacity=self._capacity(),
         )
 
     def _try(self, lobby: pb.WantedLobby, runs: Runs) -> None:
+        if lobby.is_later:
+            self._left[lobby.lobby_id] = lobby
+            return
         try:
             self._take(lobby, runs)
         except Exception as error:  # noqa: BLE001 — whatever it is, the others are taken

@@ -207,6 +207,15 @@ class RouteBook:
                 await self._replace(owner, outcome)
             case pb.OUTCOME_KIND_REFUSED:
                 self._refused.setdefault(owner, {})[outcome.port_name] = outcome
+            case pb.OUTCOME_KIND_UNSERVED:
+                # Another number would meet the same. Edge-guard goes on trying.
+                self._served.get(owner, {}).pop((outcome.port_name, outcome.port), None)
+                _log.warning(
+                    "port not served",
+                    owner_id=outcome.owner_id,
+                    port=outcome.port,
+                    reason=outcome.reason,
+                )
             case pb.OUTCOME_KIND_REMOVED:
                 self._served.pop(owner, None)
                 self._refused.pop(owner, None)

@@ -29,6 +29,9 @@ from pyservice.schema.validation import validate
 CONNECTED_S: Final = 3.0
 """For so long after its last question whoever starts processes is taken to be there."""
 
+SPECS_BYTES: Final = 8 * 1024 * 1024
+"""Of all specs in one answer, but for the last one: after a restart thousands may be wanted at once."""
+
 # Looked at this often also when the journal stands still: a lobby that starts is wanted before it is durable.
 _LOOK_S: Final = 0.25
 _OVER: Final = frozenset(
@@ -190,18 +193,19 @@ class Runners:
                 sequence, is_complete, lobbies, gone = self._servers.wanted_since(after)
                 left_s = end_s - _now_s()
                 # Who knows nothing yet is told at once that there is nothing.
-                if lobbies or gone or after == 0 or left_s <= 0:
+                if lobbies or gone or after == 0 or request.unspecified or left_s <= 0:
                     break
                 await self._source.progressed(min(left_s, _LOOK_S))
         finally:
             self._asking -= 1
             self._asked_s = _now_s()
-        told = (self._wanted(lobby, is_stopping) for lobby, is_stopping in lobbies)
+        known = {lobby_id for lobby_id, _ in lobbies}
+        asked = (lobby_id for lobby_id in map(raw_id, request.unspecified) if lobby_id not in known)
         return pb.WantedResponse(
             run=self._run,
             sequence=sequence,
             is_complete=is_complete,
-            lobbies=[one for one in told if one is not None],
+            lobbies=self._told([*lobbies, *((lobby_id, False) for lobby_id in asked)]),
             gone=map(format_uuid, gone),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
@@ -300,17 +304,28 @@ class Runners:
         empty = (one for group in groups for one in group.empty)
         return any(one.was_used for one in empty if one.lobby == lobby.id)
 
-    def _wanted(self, lobby_id: bytes, is_stopping: bool) -> pb.WantedLobby | None:
-        lobby = self._source.lobby(lobby_id)
-        if lobby is None:
-            return None  # it ended since, and is among those that are gone next time
-        return pb.WantedLobby(
-            lobby_id=format_uuid(lobby_id),
-            namespace_id=format_uuid(lobby.namespace),
-            version_id=format_uuid(lobby.version),
-            is_stopping=is_stopping,
-            spec=None if is_stopping or lobby.is_ready else self._spec(lobby),
-        )
+    def _told(self, lobbies: Iterable[tuple[bytes, bool]]) -> list[pb.WantedLobby]:
+        told, specs_bytes = [], 0
+        for lobby_id, is_stopping in lobbies:
+            lobby = self._source.lobby(lobby_id)
+            if lobby is None:
+                continue  # it ended since, and is among those that are gone next time
+            is_starting = not (is_stopping or lobby.is_ready)
+            is_later = is_starting and specs_bytes >= SPECS_BYTES
+            spec = self._spec(lobby) if is_starting and not is_later else None
+            if spec is not None:
+                specs_bytes += spec.ByteSize()
+            told.append(
+                pb.WantedLobby(
+                    lobby_id=format_uuid(lobby_id),
+                    namespace_id=format_uuid(lobby.namespace),
+                    version_id=format_uuid(lobby.version),
+                    is_stopping=is_stopping,
+                    spec=spec,
+                    is_later=is_later,
+                )
+            )
+        return told
 
     def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
         """All that a start needs; None when it is not to be started any more."""

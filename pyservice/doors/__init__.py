@@ -35,6 +35,8 @@ class DoorSettings:
 
     trusted_proxies: tuple[str | Network, ...] = ()
     """Networks whose `X-Forwarded-For` and `x-coords` are believed."""
+    front_proxies: tuple[str | Network, ...] = ()
+    """Networks whose `X-Forwarded-For` edge-guard believes: a connection of theirs stands for many clients."""
     proxy_protocol: bool = False
     """HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
     cors_origins: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from pyservice.doors.addresses import TrustedProxies
 from pyservice.doors.bodies import SMALL_BYTES, BodyBudget, BodyLoan
 from pyservice.doors.limits import Limits
 from pyservice.edge import crowds, relayed
+from pyservice.edge.clients import Clients
 from pyservice.edge.cors import Cors
 from pyservice.edge.endpoint import Endpoint, Exchange, UnknownCaller
 from pyservice.edge.exchanges import Answer, Headers, Request, problem
@@ -70,6 +71,8 @@ class Edge:
         # Nobody takes them then, so none is kept.
         self._rays = rays or Rays("edge", queued_max=0, is_behind_door=door.is_behind_door)
         self.proxies = TrustedProxies(door.trusted_proxies)
+        self.front_proxies = TrustedProxies(door.front_proxies)
+        self._clients = Clients(self.proxies, is_behind_door=door.is_behind_door)
         self._metrics = metrics.http
         self._unrouted = metrics.http.meter(UNROUTED)
         self._cors = Cors(door.cors_origins)
@@ -137,8 +140,8 @@ class Edge:
     def loan(self, request: Request) -> BodyLoan:
         """What the body of this request takes of the budget, its client's share."""
         source = request.source
-        if self.proxies:
-            source = addresses.pack(self._client(request)[0])
+        if self.proxies or request.is_fronted:
+            source = addresses.pack(self._clients.of(request)[0])
         return self.bodies.loan(source)
 
     def open(self, request: Request) -> Answer | Open:
@@ -208,7 +211,7 @@ class Edge:
         if request.failure is not None:
             raise request.failure
         assert self._passing is not None, "who passes on was given a way"
-        client, _ = self._client(request)
+        client, _ = self._clients.of(request)
         sender = Sender(client, trace, headers, self._count, endpoint.meter)
         return PassedExchange(self._passing, endpoint, request, sender)
 
@@ -245,8 +248,8 @@ class Edge:
         """The facts of a request. What is believed of its headers depends on who sent them."""
         fields = request.headers
         client, address, coords, is_hold_over = request.peer, request.source, None, False
-        if self._believes_headers:
-            client, coords = self._client(request)
+        if self._believes_headers or request.is_fronted:
+            client, coords = self._clients.of(request)
             address = addresses.pack(client)
             is_hold_over = self.door.is_behind_door and fields.get(relayed.HELD) == relayed.OVER
         return Call(
@@ -262,16 +265,6 @@ class Edge:
             client,
             is_hold_over,
         )
-
-    def _client(self, request: Request) -> tuple[addresses.Address, tuple[float, float] | None]:
-        """Address and coordinates of the client, as far as who sent the request is believed."""
-        fields = request.headers
-        if self.door.is_behind_door:
-            return relayed.client_of(fields) or request.peer, None
-        if not self.proxies or not self.proxies.trusts(request.peer):
-            return request.peer, None
-        client = self.proxies.client(request.peer, _text(fields, b"x-forwarded-for"))
-        return client, addresses.coordinates(_text(fields, b"x-coords") or "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI, for servers that are not `HttpProtocol`."""

@@ -67,6 +67,9 @@ class Connection(HttpToolsProtocol):
         self._peer: addresses.Address = addresses.LOCAL
         self._source = addresses.pack(self._peer)
         self._awaits_proxy_header = False
+        self._is_edge_guard = False
+        self._is_fronted = False
+        """Behind edge-guard is another proxy, and each request is another client's."""
         self._proxy_bytes = b""
         self._is_write_paused = False
         self._reading: Reading | None = None
@@ -79,14 +82,16 @@ class Connection(HttpToolsProtocol):
         self.transport = transport
         peer = transport.get_extra_info("peername")
         # Whoever comes to the public door by a socket that only we can open is edge-guard.
-        is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_behind_door
+        self._is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_behind_door
         if isinstance(peer, tuple):
             self._set_peer(addresses.parse(peer[0]))
-        is_trusted = is_edge_guard or self.app.proxies.trusts(self._peer)
+        is_trusted = self._is_edge_guard or self.app.proxies.trusts(self._peer)
         if not self._places.enter(self, None if is_trusted else self._source):
             transport.abort()
             return
-        self._awaits_proxy_header = is_edge_guard or (self.app.door.proxy_protocol and is_trusted)
+        self._awaits_proxy_header = self._is_edge_guard or (
+            self.app.door.proxy_protocol and is_trusted
+        )
         self._expect_within(self._receive_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -119,7 +124,8 @@ class Connection(HttpToolsProtocol):
         rest, self._proxy_bytes = self._proxy_bytes[header.length_bytes :], b""
         self._set_peer(header.source)
         self._awaits_proxy_header = False
-        is_trusted = self.app.proxies.trusts(self._peer)
+        self._is_fronted = self._is_edge_guard and self.app.front_proxies.trusts(self._peer)
+        is_trusted = self._is_fronted or self.app.proxies.trusts(self._peer)
         if not is_trusted and not self._places.introduce(self, self._source):
             self.transport.abort()
             return b""

@@ -36,7 +36,8 @@ class Request:
 
     `failure` is what the server found wrong before the whole request was there: it is answered in
     its place in the order of checks, and the connection is not used again. `source` is `peer`,
-    packed; `found` is the edge's.
+    packed; `found` is the edge's. `is_fronted`: `peer` is a proxy in front of edge-guard, which says in
+    `x-forwarded-for` whose the request is.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Request:
         "failure",
         "found",
         "headers",
+        "is_fronted",
         "keep_alive",
         "method",
         "path",
@@ -69,6 +71,7 @@ class Request:
         self.failure: ServiceError | None = None
         self.found: Any = None
         self.keep_alive = True
+        self.is_fronted = False
 
     @property
     def is_routable(self) -> bool:

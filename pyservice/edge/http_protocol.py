@@ -173,6 +173,7 @@ class HttpProtocol(AnsweringConnection):
             return
         target = target_of(self._url)
         request = Request(self.parser.get_method(), target, fields, self._peer, self._source)
+        request.is_fronted = self._is_fronted
         self._request = request
         self._stage = Stage.BODY
         self._deadline = None

@@ -33,6 +33,8 @@ NAMES: Final = (
     *(API, FILES, CDN, f"*.{CDN}"),
     *(f"local.{JOB}", f"*.lobby.local.{JOB}", f"*.server.local.{JOB}"),
 )
+PROXY: Final = "127.0.0.99"
+"""In front of edge-guard, which believes it."""
 LINKS: Final = 3
 """Device links that one address may make."""
 DEVELOPER: Final = "127.0.0.1"
@@ -97,6 +99,7 @@ class Domain(House):
             verification_allowed_networks=["127.0.0.0/8"],
             edge={
                 "is_fronted": True,
+                "proxies": [PROXY],
                 "http": "127.0.0.1:0",
                 "https": "127.0.0.1:0",
                 "certificates": [

@@ -21,6 +21,7 @@ from tests.app.domain import (
     FILES,
     JOB,
     LINKS,
+    PROXY,
     WEB,
     Domain,
     Game,
@@ -163,6 +164,24 @@ async def test_the_api_counts_each_client_by_its_own_address(domain: Domain) -> 
         lied = {"x-forwarded-for": "198.51.100.1"}
         answer = await again.request("POST", "/cloud/devices/links", b"{}", headers=lied)
         assert answer.status_code == 429, "another address is not had by saying so"
+
+
+async def test_who_comes_through_a_proxy_in_front_is_counted_by_its_own_address(
+    domain: Domain,
+) -> None:
+    # All of them over one connection, as such proxies keep it.
+    async with at_api(domain, PROXY) as proxy:
+
+        async def asked(client: str) -> int:
+            said = {"x-forwarded-for": client}
+            path = "/cloud/devices/links"
+            return (await proxy.request("POST", path, b"{}", headers=said)).status_code
+
+        codes = [await asked("203.0.113.5") for _ in range(LINKS + 1)]
+        assert codes == [200] * LINKS + [429]
+        assert await asked("203.0.113.6") == 200
+        assert await asked("203.0.113.5, 203.0.113.7") == 200
+        assert await asked("203.0.113.7, 203.0.113.5") == 429, "who is left of another is hearsay"
 
 
 async def test_players_are_counted_by_their_own_address(domain: Domain, game: Game) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -84,8 +85,9 @@ class Both:
 
     def in_the_way_of(self, lobby_id: str) -> Path:
         """A folder that nobody foresaw: nothing can be wanted there."""
-        path = self.node.folder / "servers" / lobby_id / "spec"
-        path.mkdir(parents=True)
+        path = self.node.folder / "servers" / lobby_id
+        for name in ("spec", "state"):
+            (path / name).mkdir(parents=True)
         return path
 
     async def run(self, lobby_id: str) -> Record | None:
@@ -134,7 +136,7 @@ async def test_a_lobby_that_cannot_be_taken_keeps_no_other_and_is_tried_again(bo
         await both.node.ear.told(later, "running")
         assert runs.going.unforeseen > 0
         assert not both.node.supervisor.is_known(bad)
-        in_the_way.rmdir()
+        shutil.rmtree(in_the_way)
         await both.node.ear.told(bad, "running")
 
 
@@ -146,7 +148,7 @@ async def test_one_that_could_not_be_taken_and_has_ended_is_not_tried_again(both
         await both.data.engine.servers.exited(raw_id(bad), None)
         good = await both.lobby()
         await both.node.ear.told(good, "running")
-        in_the_way.rmdir()
+        shutil.rmtree(in_the_way)
         last = await both.lobby()
         await both.node.ear.told(last, "running")
         assert not both.node.supervisor.is_known(bad)

@@ -145,7 +145,7 @@ def outcome(route: routes_pb2.Route, kind: str) -> routes_pb2.Outcome:
         port_name=route.port_name,
         port=route.port,
         kind=f"OUTCOME_KIND_{kind}",
-        reason="in use" if kind == "REFUSED" else "",
+        reason={"REFUSED": "in use", "UNSERVED": "too many open files"}.get(kind, ""),
         backend_port=route.backend_port if kind == "LISTENING" else 0,
     )
 

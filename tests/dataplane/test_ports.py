@@ -68,6 +68,21 @@ async def test_a_port_that_somebody_else_has_is_replaced_before_anybody_hears_of
     assert found.ports["game"].port == instead["game"].port
 
 
+async def test_what_no_other_number_would_mend_takes_none(connected: Place) -> None:
+    place = connected
+    async with asking(place.find()) as finding:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        routes = list((await place.follow()).routes)
+        answer = await place.follow(*(outcome(route, "UNSERVED") for route in routes))
+        assert not answer.routes
+        # It is tried again until it is served.
+        await place.follow(*(outcome(route, "LISTENING") for route in routes))
+        await place.ready(wanted.lobby_id)
+        found = await asyncio.wait_for(finding, PATIENCE_S)
+    told = {name: port.port for name, port in found.ports.items()}
+    assert told == {route.port_name: route.port for route in routes}
+
+
 async def test_what_edge_guard_says_together_waits_for_the_disk_together(engine: Engine) -> None:
     docker = {"image_id": BUILD_ID, "ports": {f"voice-{n}": {"protocol": "udp"} for n in range(16)}}
     place = await connected_place(engine, crowd={"docker": docker})

@@ -394,3 +394,24 @@ fn keys_stay_in_use_while_anything_names_them() {
     w.pass(86_400_000 + 10_000);
     assert_eq!(w.engine.keys_in_use(), [2]);
 }
+
+#[test]
+fn find_gives_no_place_in_a_silent_lobby_however_little_the_journal_takes() {
+    let mut w = World::new();
+    let silent = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);
+    w.pass_unnoticed(20_000);
+    let other = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);
+    w.pass_unnoticed(10_001);
+    // Enough for one place and for nothing besides.
+    let found = (0..).find_map(|total| {
+        w.credit = Credit { total, reserve: 0, largest: u64::MAX };
+        Some(w.find()).filter(|found| *found != Err(StorageFull))
+    });
+    assert_eq!(found, Some(Ok(other)));
+    w.credit = Credit::UNLIMITED;
+    assert_eq!(w.players(silent), [0; 4]);
+    w.heartbeat(silent, None).unwrap();
+    assert!(w.join(other).is_ok());
+    w.pass_unnoticed(20_000);
+    assert_eq!(w.find(), Ok(silent), "it spoke, the other is silent");
+}

@@ -152,27 +152,6 @@ fn a_late_ready_is_refused_even_if_no_timer_ran() {
 }
 
 #[test]
-fn find_gives_no_place_in_a_silent_lobby_however_little_the_journal_takes() {
-    let mut w = World::new();
-    let silent = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);
-    w.pass_unnoticed(20_000);
-    let other = w.lobby(|c| c.heartbeat_timeout_ms = 30_000);
-    w.pass_unnoticed(10_001);
-    // Enough for one place and for nothing besides.
-    let found = (0..).find_map(|total| {
-        w.credit = Credit { total, reserve: 0, largest: u64::MAX };
-        Some(w.find()).filter(|found| *found != Err(StorageFull))
-    });
-    assert_eq!(found, Some(Ok(other)));
-    w.credit = Credit::UNLIMITED;
-    assert_eq!(w.players(silent), [0; 4]);
-    w.heartbeat(silent, None).unwrap();
-    assert!(w.join(other).is_ok());
-    w.pass_unnoticed(20_000);
-    assert_eq!(w.find(), Ok(silent), "it spoke, the other is silent");
-}
-
-#[test]
 fn a_silent_lobby_is_hidden_back_at_once_when_it_speaks_and_ended_after_three_times() {
     let mut w = World::new();
     let lobby = w.lobby(|c| c.heartbeat_timeout_ms = 1_000);

@@ -139,7 +139,7 @@ impl Control {
         for (key, port, problem) in &answer.unreadable {
             log::say(&format!("a route of {} cannot be read: {problem}", key.owner));
             self.counters.failures.of(Failure::Route).one();
-            self.source.tell(Outcome::Refused(key.clone(), *port, problem.clone()));
+            self.source.tell(Outcome::Unserved(key.clone(), *port, problem.clone()));
         }
         let before = (self.set.epoch, self.set.version, self.set.newest_epoch);
         let change = self.set.take(&answer);

@@ -138,10 +138,11 @@ impl Source {
 }
 
 fn to_wire(outcome: &Outcome) -> wire::Outcome {
-    use wire::OutcomeKind::{Listening, Refused, Removed};
+    use wire::OutcomeKind::{Listening, Refused, Removed, Unserved};
     let (owner, port_name, port, kind, reason) = match outcome {
         Outcome::Listening(key, port, _) => (&key.owner, &*key.port_name, u32::from(*port), Listening, ""),
         Outcome::Refused(key, port, reason) => (&key.owner, &*key.port_name, *port, Refused, &**reason),
+        Outcome::Unserved(key, port, reason) => (&key.owner, &*key.port_name, *port, Unserved, &**reason),
         Outcome::Removed(owner) => (owner, "", 0, Removed, ""),
     };
     let backend_port = match outcome {

@@ -34,8 +34,9 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// How much of a body is read at once.
 const BUFFER: usize = 64 * 1024;
 
-/// Requests of one HTTP/2 connection at once.
-const STREAMS: u32 = 128;
+/// Requests of one HTTP/2 connection at once, and how much of each answer is held for a client that does not read.
+const STREAMS: u32 = 100;
+const STREAM_BUFFER: usize = 16 * 1024;
 
 /// What is done with connections that speak HTTP.
 #[derive(Debug)]
@@ -156,7 +157,7 @@ impl Front {
             builder
                 .max_concurrent_streams(STREAMS)
                 .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
-                .max_send_buf_size(64 * 1024);
+                .max_send_buf_size(STREAM_BUFFER);
             let connection = builder.serve_connection(io, service);
             tokio::pin!(connection);
             until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;

@@ -101,6 +101,8 @@ labels! {
         Late = "backend_late",
         /// The player sends the body of a request too slowly.
         Slow = "client_late",
+        /// One more at once of an HTTP/2 connection than the limits of connections let.
+        Crowded = "too_many_at_once",
         /// Something that a request must not have.
         Request = "request_invalid",
     }

@@ -1,8 +1,9 @@
 //! Routes and the sockets that serve them: binds what is new, leads elsewhere what moved, closes what went, and says
 //! what became of each.
 //!
-//! A port that cannot be bound is told as refused and tried again each second. An end is told when the socket is closed
-//! and nothing of it goes on any more.
+//! What cannot be served is tried again each second. A port that another program has is told as refused: it may be given
+//! another number. For every other reason it is told as not served, because another number would meet the same. An end
+//! is told when the socket is closed and nothing of it goes on any more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, UdpSocket};
@@ -26,8 +27,10 @@ use crate::worker::{Shared, Workers};
 pub enum Outcome {
     /// Whoever comes is served, and led to this back end from now on.
     Listening(Key, u16, Option<SocketAddr>),
-    /// It cannot be served.
+    /// Another program has its port.
     Refused(Key, u32, String),
+    /// It cannot be served now, whatever its number.
+    Unserved(Key, u32, String),
     /// An owner's routes are gone, and everything that went on over them.
     Removed(String),
 }
@@ -60,7 +63,28 @@ enum By {
     Door(Door),
     Datagrams(Arc<UdpSocket>),
     Host,
-    Nothing(String),
+    Nothing(Hindrance),
+}
+
+/// Why a route is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hindrance {
+    reason: String,
+    /// Whether another number would help.
+    is_of_port: bool,
+}
+
+impl Hindrance {
+    /// Of the route, or of us.
+    fn of_route(reason: impl Into<String>) -> Hindrance {
+        Hindrance { reason: reason.into(), is_of_port: false }
+    }
+
+    /// Met when its port was opened.
+    fn of_port(address: SocketAddr, error: &std::io::Error) -> Hindrance {
+        let is_of_port = error.kind() == std::io::ErrorKind::AddrInUse;
+        Hindrance { reason: format!("{address}: {error}"), is_of_port }
+    }
 }
 
 /// How many routes there are of each kind.
@@ -130,7 +154,11 @@ impl Table {
             .collect();
         for route in refused {
             let key = route.key.clone();
-            if let Ok(served) = self.serve(route) {
+            let served = self.serve_or_not(route);
+            let told = self.served.get(&key).map(|before| &before.by);
+            // What hinders it was told, unless it is something else now.
+            let is_known = matches!((told, &served.by), (Some(By::Nothing(a)), By::Nothing(b)) if a == b);
+            if !is_known {
                 self.tell_of(&served);
                 self.served.insert(key, served);
             }
@@ -202,40 +230,42 @@ impl Table {
             return self.tell_of(&self.served[&key]);
         }
         let key = route.key.clone();
-        let served = self.serve(route.clone()).unwrap_or_else(|reason| {
-            let live = Live::new(route.is_tls, None, false);
-            Served { route, live, by: By::Nothing(reason) }
-        });
+        let served = self.serve_or_not(route);
         self.tell_of(&served);
         self.served.insert(key, served);
     }
 
-    fn serve(&mut self, route: Route) -> Result<Served, String> {
-        if route.is_tls && self.shared.certificates.is_empty() {
-            return Err("there is no certificate".to_owned());
-        }
+    fn serve_or_not(&mut self, route: Route) -> Served {
         let live = Live::new(route.is_tls, route.backend.map(Into::into), false);
-        let by = if route.port == 0 { self.serve_host(&route, &live)? } else { self.serve_port(&route, &live)? };
-        Ok(Served { route, live, by })
+        let by = self.serve(&route, &live).unwrap_or_else(By::Nothing);
+        Served { route, live, by }
     }
 
-    fn serve_host(&self, route: &Route, live: &Arc<Live>) -> Result<By, String> {
+    fn serve(&mut self, route: &Route, live: &Arc<Live>) -> Result<By, Hindrance> {
+        if route.is_tls && self.shared.certificates.is_empty() {
+            return Err(Hindrance::of_route("there is no certificate"));
+        }
+        if route.port == 0 { self.serve_host(route, live) } else { self.serve_port(route, live) }
+    }
+
+    fn serve_host(&self, route: &Route, live: &Arc<Live>) -> Result<By, Hindrance> {
         let is_tls = route.protocol == Protocol::Https;
         let has_listener = if is_tls { self.host_listeners.1 } else { self.host_listeners.0 };
         if !has_listener {
-            return Err(format!("there is no listener for {}", if is_tls { "https" } else { "http" }));
+            let name = if is_tls { "https" } else { "http" };
+            return Err(Hindrance::of_route(format!("there is no listener for {name}")));
         }
         let mut hosts = self.shared.hosts.write().unwrap_or_else(PoisonError::into_inner);
         if hosts.has(is_tls, &route.host) {
-            return Err("another route has this host".to_owned());
+            return Err(Hindrance::of_route("another route has this host"));
         }
         hosts.put(is_tls, &route.host, live);
         Ok(By::Host)
     }
 
-    fn serve_port(&mut self, route: &Route, live: &Arc<Live>) -> Result<By, String> {
+    fn serve_port(&mut self, route: &Route, live: &Arc<Live>) -> Result<By, Hindrance> {
         let address = SocketAddr::new(self.shared.config.bind, route.port);
-        let refused = |error: std::io::Error| format!("{address}: {error}");
+        let refused = |error: std::io::Error| Hindrance::of_port(address, &error);
         if route.protocol == Protocol::Udp {
             let inherited = self.inherited.datagrams.remove(&route.port);
             let socket = match inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address)) {
@@ -282,7 +312,10 @@ impl Table {
         let outcomes = self.outcomes.clone();
         let tell = move |outcome| drop(outcomes.send(outcome));
         match &served.by {
-            By::Nothing(reason) => tell(Outcome::Refused(key.clone(), u32::from(*port), reason.clone())),
+            By::Nothing(hindrance) => {
+                let kind = if hindrance.is_of_port { Outcome::Refused } else { Outcome::Unserved };
+                tell(kind(key.clone(), u32::from(*port), hindrance.reason.clone()));
+            }
             // What `live` says holds for each connection and request that comes after it was said.
             By::Door(_) | By::Host => tell(listening),
             // The port's thread leads elsewhere only when it comes to what it was told, and reads datagrams before that.

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use super::Front;
 use crate::address::Place;
 use crate::asked::{Progress, Sender};
+use crate::limits::Permit;
 
 /// A body, and what has to happen at its end.
 pub struct Answer {
@@ -28,6 +29,10 @@ pub struct Exchange {
     front: Arc<Front>,
     /// The connection that the answer comes through, free when it has come.
     connection: Option<Through>,
+    /// Whether others of the same connection were under way when it began.
+    pub is_beside_others: bool,
+    /// Its right to a back end of its own beside theirs.
+    pub permit: Option<Permit>,
 }
 
 /// A connection to a back end while it is used.
@@ -47,8 +52,8 @@ pub struct Through {
 impl Exchange {
     /// A request was read.
     pub fn begin(front: &Arc<Front>) -> Self {
-        front.tracker.begin_exchange();
-        Self { front: front.clone(), connection: None }
+        let is_beside_others = front.tracker.begin_exchange();
+        Self { front: front.clone(), connection: None, is_beside_others, permit: None }
     }
 
     /// The answer comes through this connection.

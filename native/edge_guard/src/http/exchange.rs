@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::{OnUpgrade, Parts, Upgraded};
@@ -45,11 +45,21 @@ async fn pass_on(
     exchange: &mut Exchange,
 ) -> Result<Response<Incoming>, Problem> {
     let live = whose(front, &request)?;
+    if exchange.is_beside_others && request.version() == Version::HTTP_2 {
+        // It takes what a connection of HTTP/1.1 would take: counted alike, whoever asks in whichever way has the same.
+        let client = front.worker.shared.client(front.peer);
+        let permit = front.worker.shared.limits.admit(client, Some(&live.connections));
+        exchange.permit = Some(permit.map_err(|_| Problem::Crowded)?);
+    }
     let backend = live.backend().ok_or(Problem::NoBackend)?;
     let is_upgrade = heads::is_upgrade(&request);
     let trusted = front.is_proxied.then_some(&front.worker.shared.config.proxies[..]);
     heads::to_back_end(&mut request, &front.told, is_upgrade, trusted).ok_or(Problem::Request)?;
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
+    if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
+        // With a method that rarely has one a body of unknown length would not be sent otherwise.
+        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
     let request = request.map(Asked::new);
     let progress = request.body().progress();
     let (mut response, sender) = ask(front, &live, &backend, request).await?;
@@ -267,6 +277,9 @@ fn tell(problem: Problem, exchange: Exchange) -> Response<Answer> {
         Problem::Unreachable => (502, "SERVER_UNREACHABLE", "The server does not take the connection, or broke it."),
         Problem::Late => (504, "SERVER_LATE", "The server does not answer in time."),
         Problem::Slow => (408, "REQUEST_TIMEOUT", "The body of the request comes too slowly."),
+        Problem::Crowded => {
+            (503, "OVERLOADED", "Too many requests of this client or for this server are under way; try again.")
+        }
         Problem::Request => (400, "REQUEST_INVALID", "The request needs a host and a method that can be passed on."),
     };
     let text = format!(

@@ -52,10 +52,11 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// A whole head is there.
-    pub fn begin_exchange(&self) {
-        self.exchanges.fetch_add(1, Relaxed);
+    /// A whole head is there. Whether other answers of the connection are under way.
+    pub fn begin_exchange(&self) -> bool {
+        let others = self.exchanges.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
+        others > 0
     }
 
     /// An answer is over.

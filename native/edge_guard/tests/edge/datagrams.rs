@@ -213,7 +213,8 @@ fn ports_that_are_flooded_until_the_thread_is_full_make_room_for_players_of_othe
     }
     assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
     assert_eq!(guard.figure("datagram_sessions"), 300);
-    assert!(guard.descriptors() <= descriptors + 300, "{} from {descriptors}", guard.descriptors());
+    // The connection that the figure came over may be there still.
+    until("no more are open", || (guard.descriptors() <= descriptors + 300).then_some(()));
     assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}"), 0);
 }
 

@@ -37,15 +37,15 @@ fn each_host_is_led_to_its_own_server_whatever_its_case() {
 }
 
 #[test]
-fn a_host_without_a_listener_and_a_host_that_is_taken_are_refused() {
+fn a_host_without_a_listener_and_a_host_that_is_taken_are_not_served() {
     let guard = Guard::start_with(json!({"http": "127.0.0.1:0"}));
     let backend = mirror();
     let secure = Route { protocol: "https".to_owned(), ..by_host("s", "s.example", backend) };
     guard.source.put(&[by_host("a", "a.example", backend), secure]);
-    assert!(guard.source.wait_for("s", OutcomeKind::Refused).reason.contains("no listener"));
+    assert!(guard.source.wait_for("s", OutcomeKind::Unserved).reason.contains("no listener"));
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.put(&[by_host("b", "a.example", backend)]);
-    assert!(guard.source.wait_for("b", OutcomeKind::Refused).reason.contains("another route"));
+    assert!(guard.source.wait_for("b", OutcomeKind::Unserved).reason.contains("another route"));
     guard.source.remove(&["a"]);
     guard.source.wait_for("b", OutcomeKind::Listening);
 }

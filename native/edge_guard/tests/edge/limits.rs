@@ -124,7 +124,7 @@ pub fn limit_descriptors(pid: u32, now: Option<u64>) -> u64 {
 }
 
 #[test]
-fn descriptors_that_run_out_delay_new_players_and_nothing_else() {
+fn descriptors_that_run_out_delay_new_players_and_ports_and_nothing_else() {
     let guard = Guard::start();
     let port = free_port();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
@@ -140,8 +140,18 @@ fn descriptors_that_run_out_delay_new_players_and_nothing_else() {
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_millis(150), "4 tries in {waited:?}: a loop that does not pause");
     echo(&mut inside, "meanwhile");
+    // Another number would not help, so none is asked for.
+    let others = [route("b", "tcp", free_port(), Some(tcp_echo())), route("c", "udp", free_port(), Some(udp_echo()))];
+    guard.source.put(&others);
+    for owner in ["b", "c"] {
+        let told = guard.source.wait_for(owner, crate::wire::OutcomeKind::Unserved);
+        assert!(told.reason.contains("open files"), "{}", told.reason);
+    }
     limit_descriptors(guard.child.id(), None);
     echo(&mut late, "at last");
+    for owner in ["b", "c"] {
+        guard.source.wait_for(owner, crate::wire::OutcomeKind::Listening);
+    }
 }
 
 #[test]

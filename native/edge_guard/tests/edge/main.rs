@@ -10,6 +10,7 @@ mod guard;
 mod handover;
 mod hosts;
 mod http;
+mod http2;
 mod limits;
 mod patience;
 mod plain_http;

@@ -297,11 +297,11 @@ fn a_route_that_leads_elsewhere_keeps_streams_that_go_on() {
 }
 
 #[test]
-fn a_route_that_cannot_be_read_is_refused_with_the_reason_and_hurts_no_other() {
+fn a_route_that_cannot_be_read_is_not_served_with_the_reason_and_hurts_no_other() {
     let guard = Guard::start();
     let port = free_port();
     guard.source.put(&[route("bad", "quic", 26_000, None), route("good", "tcp", port, Some(tcp_echo()))]);
-    let told = guard.source.wait_for("bad", OutcomeKind::Refused);
+    let told = guard.source.wait_for("bad", OutcomeKind::Unserved);
     assert!(told.reason.contains("quic"), "{}", told.reason);
     guard.source.wait_for("good", OutcomeKind::Listening);
     echo(&mut connect(port), "fine");

@@ -5,9 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use http::Request;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -15,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::guard::{Guard, free_port, route};
+use crate::http2::ask_by_http2;
 use crate::patience::until;
 use crate::plain_http::{get, mirror, upgrade, websocket};
 use crate::servers::{connect, echo, tcp, tcp_echo};
@@ -139,87 +138,6 @@ fn http2_over_tls_asks_many_things_at_once_of_a_server_that_knows_http1() {
 }
 
 #[test]
-fn http2_is_understood_without_tls_too() {
-    let guard = Guard::start();
-    let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        ask_by_http2(TokioIo::new(stream), "http").await;
-    });
-}
-
-#[test]
-fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_are_not() {
-    let guard = Guard::start();
-    let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        for (length, expected) in [(20_000, Some(200)), (40_000, Some(431)), (20_000, Some(200))] {
-            let request = Request::get(format!("http://localhost:{port}/"))
-                .header("x-large", "x".repeat(length))
-                .body(String::new())
-                .unwrap();
-            let status = sender.send_request(request).await.ok().map(|answer| answer.status().as_u16());
-            assert_eq!(status, expected, "for {length} bytes");
-        }
-    });
-}
-
-#[test]
-fn an_http2_connection_that_asks_nothing_is_cut_off() {
-    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
-    let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
-    let mut silent = connect(port);
-    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-    // Settings of the other side, and then the end.
-    silent.read_to_end(&mut Vec::new()).unwrap();
-    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
-}
-
-async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static, scheme: &str) {
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
-    tokio::spawn(connection);
-    let mut asked = Vec::new();
-    for n in 0..40 {
-        let mut sender = sender.clone();
-        let request = Request::post(format!("{scheme}://localhost/{n}"))
-            .header("cookie", "a=1")
-            .header("cookie", "b=2")
-            .body(format!("body {n}"))
-            .unwrap();
-        asked.push(tokio::spawn(async move { sender.send_request(request).await.unwrap() }));
-    }
-    for (n, answer) in asked.into_iter().enumerate() {
-        let text = text_of(answer.await.unwrap().into_body()).await;
-        for expected in [
-            format!("POST /{n} HTTP/1.1\n"),
-            format!("x-forwarded-proto={scheme}\n"),
-            "host=localhost\n".to_owned(),
-            "cookie=a=1; b=2\n".to_owned(),
-            format!("body {n}"),
-        ] {
-            assert!(text.contains(&expected), "no {expected} in\n{text}");
-        }
-    }
-}
-
-async fn text_of(mut body: hyper::body::Incoming) -> String {
-    use hyper::body::Body;
-    let mut all = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await {
-        all.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
-    }
-    String::from_utf8(all).unwrap()
-}
-
-#[test]
 fn the_certificate_is_the_one_of_the_name_that_is_asked_for() {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let certificates =
@@ -260,10 +178,10 @@ fn certificates_are_read_again_on_sighup_and_broken_ones_change_nothing() {
 }
 
 #[test]
-fn a_route_with_tls_is_refused_while_there_is_no_certificate() {
+fn a_route_with_tls_is_not_served_while_there_is_no_certificate() {
     let guard = Guard::start();
     guard.source.put(&[secure_route("a", "tcp_tls", free_port(), tcp_echo())]);
-    assert!(guard.source.wait_for("a", OutcomeKind::Refused).reason.contains("no certificate"));
+    assert!(guard.source.wait_for("a", OutcomeKind::Unserved).reason.contains("no certificate"));
 }
 
 #[test]

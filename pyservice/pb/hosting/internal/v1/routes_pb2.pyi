@@ -14,10 +14,12 @@ class OutcomeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_KIND_LISTENING: _ClassVar[OutcomeKind]
     OUTCOME_KIND_REFUSED: _ClassVar[OutcomeKind]
     OUTCOME_KIND_REMOVED: _ClassVar[OutcomeKind]
+    OUTCOME_KIND_UNSERVED: _ClassVar[OutcomeKind]
 OUTCOME_KIND_UNSPECIFIED: OutcomeKind
 OUTCOME_KIND_LISTENING: OutcomeKind
 OUTCOME_KIND_REFUSED: OutcomeKind
 OUTCOME_KIND_REMOVED: OutcomeKind
+OUTCOME_KIND_UNSERVED: OutcomeKind
 
 class FollowRequest(_message.Message):
     __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question")

@@ -8,16 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WantedRequest(_message.Message):
-    __slots__ = ("run", "after_sequence", "wait_ms", "capacity")
+    __slots__ = ("run", "after_sequence", "wait_ms", "capacity", "unspecified")
     RUN_FIELD_NUMBER: _ClassVar[int]
     AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    UNSPECIFIED_FIELD_NUMBER: _ClassVar[int]
     run: str
     after_sequence: int
     wait_ms: int
     capacity: Capacity
-    def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ...) -> None: ...
+    unspecified: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., unspecified: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("kinds", "cpu_millicores", "memory_mb", "free_cpu_millicores", "free_memory_mb", "isolation", "unenforced")
@@ -56,18 +58,20 @@ class WantedResponse(_message.Message):
     def __init__(self, run: _Optional[str] = ..., sequence: _Optional[int] = ..., is_complete: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[WantedLobby, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ...) -> None: ...
 
 class WantedLobby(_message.Message):
-    __slots__ = ("lobby_id", "namespace_id", "version_id", "is_stopping", "spec")
+    __slots__ = ("lobby_id", "namespace_id", "version_id", "is_stopping", "spec", "is_later")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    IS_LATER_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     namespace_id: str
     version_id: str
     is_stopping: bool
     spec: LobbySpec
-    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., spec: _Optional[_Union[LobbySpec, _Mapping]] = ...) -> None: ...
+    is_later: bool
+    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., spec: _Optional[_Union[LobbySpec, _Mapping]] = ..., is_later: _Optional[bool] = ...) -> None: ...
 
 class LobbySpec(_message.Message):
     __slots__ = ("game_id", "namespace_name", "game_mode", "region", "max_players", "max_players_direct", "max_players_party", "tags", "lobby_config", "lobby_token", "build_id", "args", "env", "network_mode", "tier", "ports")

@@ -1,0 +1,184 @@
+//! HTTP/2: many requests at once on one connection, each of them to a server that knows HTTP/1.1 alone.
+
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::pin::Pin;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::Request;
+use http_body::{Body, Frame};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::guard::{Guard, free_port, route};
+use crate::patience::{LONG, until};
+use crate::plain_http::{ask, mirror, server};
+use crate::servers::connect;
+
+#[test]
+fn http2_is_understood_without_tls_too() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        ask_by_http2(TokioIo::new(stream), "http").await;
+    });
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_are_not() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        for (length, expected) in [(20_000, Some(200)), (40_000, Some(431)), (20_000, Some(200))] {
+            let request = Request::get(format!("http://localhost:{port}/"))
+                .header("x-large", "x".repeat(length))
+                .body(String::new())
+                .unwrap();
+            let status = sender.send_request(request).await.ok().map(|answer| answer.status().as_u16());
+            assert_eq!(status, expected, "for {length} bytes");
+        }
+    });
+}
+
+#[test]
+fn an_http2_connection_that_asks_nothing_is_cut_off() {
+    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let mut silent = connect(port);
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    // Settings of the other side, and then the end.
+    silent.read_to_end(&mut Vec::new()).unwrap();
+    guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 0);
+}
+
+pub async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static, scheme: &str) {
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let mut asked = Vec::new();
+    for n in 0..40 {
+        let mut sender = sender.clone();
+        let request = Request::post(format!("{scheme}://localhost/{n}"))
+            .header("cookie", "a=1")
+            .header("cookie", "b=2")
+            .body(format!("body {n}"))
+            .unwrap();
+        asked.push(tokio::spawn(async move { sender.send_request(request).await.unwrap() }));
+    }
+    for (n, answer) in asked.into_iter().enumerate() {
+        let text = text_of(answer.await.unwrap().into_body()).await;
+        for expected in [
+            format!("POST /{n} HTTP/1.1\n"),
+            format!("x-forwarded-proto={scheme}\n"),
+            "host=localhost\n".to_owned(),
+            "cookie=a=1; b=2\n".to_owned(),
+            format!("body {n}"),
+        ] {
+            assert!(text.contains(&expected), "no {expected} in\n{text}");
+        }
+    }
+}
+
+async fn text_of(mut body: hyper::body::Incoming) -> String {
+    let mut all = Vec::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        all.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
+    }
+    String::from_utf8(all).unwrap()
+}
+
+/// A connection without TLS.
+async fn begin<B>(port: u16) -> http2::SendRequest<B>
+where
+    B: Body<Data = Bytes, Error = std::io::Error> + Send + Unpin + 'static,
+{
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A body that comes in pieces of which nobody says how many.
+struct Pieces(Vec<&'static [u8]>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        std::task::Poll::Ready(self.0.pop().map(|piece| Ok(Frame::data(Bytes::from_static(piece)))))
+    }
+}
+
+#[test]
+fn requests_at_once_are_counted_as_the_connections_that_they_would_be() {
+    let guard = Guard::start_with(json!({"limits": {"connections_per_address": 3}}));
+    let port = free_port();
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = Arc::new(Mutex::new(may_go_on));
+    let late = server(move |_, _| {
+        may_go_on.lock().unwrap().recv_timeout(LONG).unwrap();
+        "at last".to_owned()
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(late)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let sender = runtime.block_on(begin::<Pieces>(port));
+    let ask = || {
+        let mut sender = sender.clone();
+        let request = Request::get("http://localhost/").body(Pieces(Vec::new())).unwrap();
+        runtime.spawn(async move {
+            let answer = sender.send_request(request).await.unwrap();
+            (answer.status().as_u16(), text_of(answer.into_body()).await)
+        })
+    };
+    let mut asked: Vec<_> = (0..10).map(|_| ask()).collect();
+    until("those that are too many are answered", || {
+        (asked.iter().filter(|answer| answer.is_finished()).count() == 7).then_some(())
+    });
+    let (refused, waiting): (Vec<_>, Vec<_>) = asked.drain(..).partition(|answer| answer.is_finished());
+    for answer in refused {
+        let (status, text) = runtime.block_on(answer).unwrap();
+        assert_eq!(status, 503);
+        assert!(text.contains("OVERLOADED"), "{text}");
+    }
+    assert_eq!(guard.figure("http_problems_total{reason=\"too_many_at_once\"}"), 7);
+    (0..4).for_each(|_| go_on.send(()).unwrap());
+    for answer in waiting {
+        assert_eq!(runtime.block_on(answer).unwrap(), (200, "at last".to_owned()));
+    }
+    assert_eq!(runtime.block_on(ask()).unwrap().0, 200, "there is room again");
+}
+
+#[test]
+fn a_body_of_which_nobody_says_how_long_it_is_goes_with_every_method() {
+    let guard = Guard::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for method in ["GET", "DELETE", "POST"] {
+        let mut player = connect(port);
+        let request = format!("{method} / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+        assert!(ask(&mut player, &(request + "3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")).text().ends_with("\nonetwo"));
+        runtime.block_on(async {
+            let request = Request::builder().method(method).uri("http://localhost/");
+            let request = request.body(Pieces(vec![b"two", b"one"])).unwrap();
+            let answer = begin(port).await.send_request(request).await.unwrap();
+            assert!(text_of(answer.into_body()).await.ends_with("\nonetwo"), "{method}");
+        });
+    }
+}

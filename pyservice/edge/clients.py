@@ -1,0 +1,34 @@
+"""Whose a request is: what is believed of its headers depends on who sent it (decisions 1.10).
+
+Pure: knows requests and networks, no connection.
+"""
+
+from __future__ import annotations
+
+from pyservice.doors import addresses
+from pyservice.doors.addresses import Address, TrustedProxies
+from pyservice.edge import relayed
+from pyservice.edge.exchanges import Request
+
+
+class Clients:
+    """The clients of one door's requests."""
+
+    def __init__(self, proxies: TrustedProxies, *, is_behind_door: bool) -> None:
+        self._proxies = proxies
+        self._is_behind_door = is_behind_door
+
+    def of(self, request: Request) -> tuple[Address, tuple[float, float] | None]:
+        """Address and coordinates of the client, as far as who sent the request is believed."""
+        fields, peer = request.headers, request.peer
+        if self._is_behind_door:
+            return relayed.client_of(fields) or peer, None
+        said = fields.get(b"x-forwarded-for", b"").decode("latin-1")
+        if request.is_fronted:
+            # One address: edge-guard replaces what came.
+            client = addresses.parse(said) or peer
+        else:
+            client = self._proxies.client(peer, said or None)
+        if not self._proxies.trusts(peer):
+            return client, None
+        return client, addresses.coordinates(fields.get(b"x-coords", b"").decode("latin-1"))
