@@ -137,7 +137,8 @@ class Folder:
         return self.path / "scratch"
 
     def exists(self) -> bool:
-        return os.path.exists(self.path)
+        """Raises OSError where that cannot be told: one that may be there is not laid out over."""
+        return self.path.exists()
 
     def places(self) -> list[Step]:
         """What makes the folder."""

@@ -16,7 +16,7 @@ from typing import Final
 from pyservice.port_ranges import PROCESS_PORTS
 from pyservice.runtime import process_ports
 from pyservice.runtime.environment import ProcessPort
-from pyservice.runtime.orders import ADDRESS, Order, Placed, PortOrder
+from pyservice.runtime.orders import Order, Placed, PortOrder
 from pyservice.runtime.process import ProcessRun
 
 REST_S: Final = 60.0
@@ -142,7 +142,6 @@ class Places:
                 number in self._numbers or number in others or number in self._rests_until_s
             ),
             is_datagram=wanted.is_datagram,
-            address=ADDRESS,
         )
         return ProcessPort(number)
 

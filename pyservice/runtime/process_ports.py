@@ -16,16 +16,8 @@ class NoPorts(Exception):
     """None is left."""
 
 
-def draw(
-    numbers: range,
-    is_taken: Callable[[int], bool],
-    *,
-    is_datagram: bool,
-    address: str = "127.0.0.1",
-) -> int:
-    """One of these that nobody of ours has and that is free on this machine: at `address` as at all others. Raises
-    NoPorts.
-    """
+def draw(numbers: range, is_taken: Callable[[int], bool], *, is_datagram: bool) -> int:
+    """One of these that nobody of ours has and that is free at all addresses of this machine. Raises NoPorts."""
     for _ in range(_GUESSES):
         number = random.choice(numbers)
         if not is_taken(number) and _is_free(number, is_datagram=is_datagram):

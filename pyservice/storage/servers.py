@@ -27,7 +27,8 @@ _LIVE = (
     select(servers, namespaces.c.game_id)
     .join(namespaces, namespaces.c.namespace_id == servers.c.namespace_id)
     .where(servers.c.destroy_ms.is_(None))
-    .order_by(servers.c.server_id)
+    # As their index has them, so that those that are over are not read.
+    .order_by(servers.c.namespace_id, servers.c.server_id)
 )
 _OF_BUILD = (
     select(servers.c.server_id)
