@@ -1,196 +1,157 @@
-//! Who is in the game, and who waits for the hosting service's word. Pure: time is an argument.
+//! Who is in the game, who waits for the hosting service's word, and what each is told. Time is an argument.
 //!
-//! ```text
-//!            hello              accepted            bye, silence
-//!   (nobody) ─────► waiting ──────────────► seated ─────────────► (nobody; its slot is given back)
-//!                      │ refused, undecided
-//!                      ▼
-//!            remembered for a while, as are those who left: the same hello is answered without another call
-//! ```
-//!
-//! A seat is found by its pass, not by an address, so it follows its client elsewhere: whoever shows the pass from
-//! another address is told a cookie there, and whoever shows that cookie hears there. Until then nothing more is sent
-//! to the new address, so nobody can have the game's datagrams sent to a stranger.
+//! A seat is found by its pass, not by an address. Whoever shows a pass from elsewhere is sent a cookie there, and the
+//! seat moves when the cookie comes back: else anybody in the game could have its datagrams sent to a stranger.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Pass, Refusal};
-use crate::system;
+use crate::protocol::{FULL, Pass, Place, Player, SILENT, Said, TOKEN_USED, Told, UNDECIDED};
+use crate::service::Order;
+use crate::{say, world};
 
-/// Hellos that wait for a decision at one time; more are not answered, and come again.
-pub const WAITING_MAX: usize = 64;
-/// Refusals that are remembered.
-const REFUSALS_MAX: usize = 64;
+/// A player about whom the service has decided nothing by then is refused.
+const CONFIRM: Duration = Duration::from_secs(10);
+/// More hellos are not answered, and come again.
+const WAITING_MAX: usize = 64;
 
-/// All of them.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct Seats {
-    seats: Vec<Option<Seat>>,
-    waiting: Vec<Waiting>,
-    refusals: VecDeque<(String, Refusal)>,
+    /// What is to be sent, and what the service is to be told: the loop of the server takes both from here.
+    pub told: Vec<(SocketAddr, Told)>,
+    pub orders: Vec<Order>,
+    places: u16,
     silence: Duration,
+    tick: u32,
+    stars: Vec<Place>,
+    seats: HashMap<u16, Seat>,
+    waiting: HashMap<String, (SocketAddr, Instant)>,
+    /// A cookie is a keyed hash of the address, so that nothing is kept for it.
+    cookies: RandomState,
 }
 
-/// One player who is in.
-#[derive(Debug)]
-pub struct Seat {
-    /// What the service knows the player by.
-    pub token: String,
-    /// Where it hears.
-    pub address: SocketAddr,
-    /// The newest input.
-    pub seq: u32,
-    /// Whether it has shown its pass, so that its address is its own.
-    pub is_proven: bool,
-    secret: u64,
-    heard: Instant,
-}
-
-#[derive(Debug)]
-struct Waiting {
+struct Seat {
     token: String,
+    pass: Pass,
     address: SocketAddr,
-}
-
-/// What to do about a hello.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Hello {
-    /// Ask the service.
-    Ask,
-    /// The service is being asked, or too many are.
-    Wait,
-    /// It is in already and did not hear so.
-    Welcome(Pass),
-    /// It stays outside.
-    Refuse(Refusal),
-}
-
-/// What to do about an input.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Input {
-    /// It counts.
-    Steer,
-    /// A newer one came before.
-    Stale,
-    /// It comes from an address that has not shown that it hears us.
-    Elsewhere,
-    /// No such player.
-    Unknown,
+    /// It has shown the secret that was sent to its address. Until then nothing long is sent there.
+    is_proven: bool,
+    heard: Instant,
+    seq: u32,
+    direction: u8,
+    player: Player,
 }
 
 impl Seats {
-    /// So many places. Whoever says nothing for so long is gone.
-    pub fn new(places: usize, silence: Duration) -> Self {
-        let seats = std::iter::repeat_with(|| None).take(places).collect();
-        Self { seats, waiting: Vec::new(), refusals: VecDeque::new(), silence }
+    /// Whoever says nothing for `silence` is gone.
+    pub fn new(places: u16, silence: Duration) -> Self {
+        Self { places, silence, stars: (0..world::STARS).map(|_| rand::random()).collect(), ..Self::default() }
     }
 
-    /// Whether nobody is in.
-    pub fn is_empty(&self) -> bool {
-        self.seats.iter().all(Option::is_none)
+    /// Nobody plays or waits.
+    pub fn is_idle(&self) -> bool {
+        self.seats.is_empty() && self.waiting.is_empty()
     }
 
-    /// Those who are in.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &Seat)> {
-        self.seats.iter().enumerate().filter_map(|(id, seat)| Some((id as u16, seat.as_ref()?)))
-    }
-
-    /// Somebody wants to come in.
-    pub fn hello(&mut self, token: &str, address: SocketAddr) -> Hello {
-        if let Some((id, seat)) = self.iter().find(|(_, seat)| seat.token == token) {
-            let is_same = seat.address == address;
-            let pass = Pass { id, secret: seat.secret };
-            return if is_same { Hello::Welcome(pass) } else { Hello::Refuse(Refusal::TokenUsed) };
-        }
-        if let Some(waiting) = self.waiting.iter().find(|one| one.token == token) {
-            return if waiting.address == address { Hello::Wait } else { Hello::Refuse(Refusal::TokenUsed) };
-        }
-        if let Some((_, why)) = self.refusals.iter().find(|(refused, _)| refused == token) {
-            return Hello::Refuse(*why);
-        }
-        if self.waiting.len() >= WAITING_MAX {
-            return Hello::Wait;
-        }
-        self.waiting.push(Waiting { token: token.to_owned(), address });
-        Hello::Ask
-    }
-
-    /// The service could not be asked: as if the hello had not come.
-    pub fn forget(&mut self, token: &str) {
-        self.waiting.retain(|one| one.token != token);
-    }
-
-    /// The service has decided. Where the answer goes, and the pass of a player who is in now.
-    pub fn decided(
-        &mut self,
-        token: &str,
-        decision: Result<(), Refusal>,
-        now: Instant,
-    ) -> Option<(SocketAddr, Result<Pass, Refusal>)> {
-        let waiting = self.waiting.iter().position(|one| one.token == token)?;
-        let Waiting { token, address } = self.waiting.swap_remove(waiting);
-        let free = self.seats.iter().position(Option::is_none).ok_or(Refusal::Full);
-        let id = match decision.and(free) {
-            Ok(id) => id,
-            Err(why) => {
-                self.remember(token, why);
-                return Some((address, Err(why)));
+    /// A datagram has come.
+    pub fn take(&mut self, said: Said, from: SocketAddr, now: Instant) {
+        match said {
+            Said::Hello { token } => self.hello(token, from, now),
+            Said::Ping(payload) => self.told.push((from, Told::Pong(payload))),
+            Said::Bye(pass) => self.let_go("said goodbye", |seat| seat.pass == pass),
+            Said::Input { pass, cookie, seq, direction } => {
+                let expected = self.cookies.hash_one(from) as u32;
+                let Some(seat) = self.seats.get_mut(&pass.id).filter(|seat| seat.pass == pass) else { return };
+                if seat.address != from && cookie != expected {
+                    return self.told.push((from, Told::Path(expected)));
+                }
+                (seat.address, seat.is_proven, seat.heard) = (from, true, now);
+                if seq > seat.seq {
+                    (seat.seq, seat.direction) = (seq, direction);
+                }
             }
+        }
+    }
+
+    fn hello(&mut self, token: String, from: SocketAddr, now: Instant) {
+        let answer = match (self.seats.values().find(|seat| seat.token == token), self.waiting.get(&token)) {
+            // It did not hear the welcome.
+            (Some(seat), _) if seat.address == from => self.welcome(seat.pass),
+            (None, Some((address, _))) if *address == from => return,
+            (None, None) if self.waiting.len() >= WAITING_MAX => return,
+            (None, None) => {
+                self.orders.push(Order::Ask(token.clone()));
+                self.waiting.insert(token, (from, now));
+                return;
+            }
+            _ => Told::Refused(TOKEN_USED),
         };
-        let secret = u64::from_ne_bytes(system::secret());
-        self.seats[id] = Some(Seat { token, address, seq: 0, is_proven: false, secret, heard: now });
-        Some((address, Ok(Pass { id: id as u16, secret })))
+        self.told.push((from, answer));
     }
 
-    /// Somebody shows a pass, from an address that has shown the cookie for it or not.
-    pub fn input(&mut self, pass: Pass, address: SocketAddr, has_cookie: bool, seq: u32, now: Instant) -> Input {
-        let Some(seat) = self.find(pass) else { return Input::Unknown };
-        if seat.address != address {
-            if !has_cookie {
-                return Input::Elsewhere;
+    /// The service has decided, unless nobody waits for it any more.
+    pub fn decided(&mut self, token: String, decision: Result<(), u8>, now: Instant) {
+        let Some((address, _)) = self.waiting.remove(&token) else { return };
+        let free = (0..self.places).find(|id| !self.seats.contains_key(id));
+        let answer = match (decision, free) {
+            (Ok(()), Some(id)) => {
+                let pass = Pass { id, secret: rand::random() };
+                let player = Player { id, place: rand::random(), score: 0 };
+                let seat = Seat { token, pass, address, is_proven: false, heard: now, seq: 0, direction: 0, player };
+                self.seats.insert(id, seat);
+                say(&format!("player {id} is in; {} here", self.seats.len()));
+                self.welcome(pass)
             }
-            seat.address = address;
+            (Ok(()), None) => {
+                self.orders.push(Order::Leave(token));
+                Told::Refused(FULL)
+            }
+            (Err(why), _) => Told::Refused(why),
+        };
+        self.told.push((address, answer));
+    }
+
+    /// The world takes a step; those who are silent or wait for too long are told so.
+    pub fn step(&mut self, now: Instant) {
+        self.tick = self.tick.wrapping_add(1);
+        for seat in self.seats.values_mut() {
+            seat.player.place = world::moved(seat.player.place, seat.direction);
         }
-        seat.heard = now;
-        seat.is_proven = true;
-        if seq <= seat.seq {
-            return Input::Stale;
+        world::gather(&mut self.stars, self.seats.values_mut().map(|seat| &mut seat.player).collect());
+        let (tick, here, silence) = (self.tick, self.seats.len() as u16, self.silence);
+        for Seat { address, seq, player, .. } in self.seats.values().filter(|seat| seat.is_proven) {
+            let everybody = self.seats.values().map(|seat| seat.player).collect();
+            let (players, stars) = world::nearest(player, everybody, self.stars.clone());
+            self.told.push((*address, Told::State { tick, seq: *seq, here, players, stars }));
         }
-        seat.seq = seq;
-        Input::Steer
+        let is_over = |since: Instant, time| now.saturating_duration_since(since) >= time;
+        let silent = self.seats.values().filter(|seat| is_over(seat.heard, silence));
+        self.told.extend(silent.map(|seat| (seat.address, Told::Ended(SILENT))));
+        self.let_go("was silent for too long", |seat| is_over(seat.heard, silence));
+        for (token, (address, _)) in self.waiting.extract_if(|_, (_, since)| is_over(*since, CONFIRM)) {
+            // The service may have marked the slot.
+            self.orders.push(Order::Leave(token));
+            self.told.push((address, Told::Refused(UNDECIDED)));
+        }
     }
 
-    /// A player leaves.
-    pub fn bye(&mut self, pass: Pass) -> Option<Seat> {
-        self.find(pass)?;
-        self.stand_up(pass.id.into())
+    /// Everybody is told why.
+    pub fn end(&mut self, why: u8) {
+        self.told.extend(self.seats.values().map(|seat| (seat.address, Told::Ended(why))));
     }
 
-    /// A player who has been silent for too long: it is out now. Ask until there is none.
-    pub fn silent(&mut self, now: Instant) -> Option<(u16, Seat)> {
-        let silence = self.silence;
-        let is_silent = |seat: &Seat| now.saturating_duration_since(seat.heard) >= silence;
-        let id = self.seats.iter().position(|seat| seat.as_ref().is_some_and(is_silent))?;
-        Some((id as u16, self.stand_up(id)?))
+    fn let_go(&mut self, why: &str, is_meant: impl Fn(&Seat) -> bool) {
+        let gone: Vec<_> = self.seats.extract_if(|_, seat| is_meant(seat)).collect();
+        for (id, Seat { token, player, .. }) in gone {
+            say(&format!("player {id} {why}, with {} stars; {} here", player.score, self.seats.len()));
+            self.orders.push(Order::Leave(token));
+        }
     }
 
-    /// The token was good once.
-    fn stand_up(&mut self, id: usize) -> Option<Seat> {
-        let seat = self.seats[id].take()?;
-        self.remember(seat.token.clone(), Refusal::TokenUsed);
-        Some(seat)
-    }
-
-    fn remember(&mut self, token: String, why: Refusal) {
-        self.refusals.truncate(REFUSALS_MAX - 1);
-        self.refusals.push_front((token, why));
-    }
-
-    fn find(&mut self, pass: Pass) -> Option<&mut Seat> {
-        let seat = self.seats.get_mut(usize::from(pass.id))?.as_mut()?;
-        (seat.secret == pass.secret).then_some(seat)
+    fn welcome(&self, pass: Pass) -> Told {
+        Told::Welcome { pass, tick: self.tick, tick_ms: (1000 / world::TICKS_PER_SECOND) as u8 }
     }
 }
 
@@ -204,95 +165,95 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    fn seats(places: usize) -> (Seats, Instant) {
-        (Seats::new(places, SILENCE), Instant::now())
+    fn hello(token: &str) -> Said {
+        Said::Hello { token: token.to_owned() }
     }
 
-    fn come_in(seats: &mut Seats, token: &str, now: Instant) -> Pass {
-        assert_eq!(seats.hello(token, address(1)), Hello::Ask);
-        seats.decided(token, Ok(()), now).unwrap().1.unwrap()
-    }
-
-    #[test]
-    fn whoever_did_not_hear_the_welcome_hears_it_again_and_the_service_is_asked_once() {
-        let (mut seats, now) = seats(2);
-        assert_eq!(seats.hello("one", address(1)), Hello::Ask);
-        assert_eq!(seats.hello("one", address(1)), Hello::Wait);
-        let (to, pass) = seats.decided("one", Ok(()), now).unwrap();
+    /// One who came from address 1.
+    fn seated() -> (Seats, Pass, Instant) {
+        let (mut seats, now) = (Seats::new(1, SILENCE), Instant::now());
+        seats.take(hello("one"), address(1), now);
+        seats.take(hello("one"), address(1), now);
+        assert_eq!(std::mem::take(&mut seats.orders), [Order::Ask("one".to_owned())]);
+        seats.decided("one".to_owned(), Ok(()), now);
+        let [(to, Told::Welcome { pass, .. })] = seats.told[..] else { panic!("{:?}", seats.told) };
         assert_eq!(to, address(1));
-        assert_eq!(seats.hello("one", address(1)), Hello::Welcome(pass.unwrap()));
-        assert_eq!(seats.decided("one", Ok(()), now), None);
+        seats.told.clear();
+        (seats, pass, now)
+    }
+
+    fn input(pass: Pass, cookie: u32, seq: u32) -> Said {
+        Said::Input { pass, cookie, seq, direction: 3 }
     }
 
     #[test]
-    fn a_token_has_one_session_while_it_waits_and_while_it_plays() {
-        let (mut seats, now) = seats(2);
-        seats.hello("one", address(1));
-        assert_eq!(seats.hello("one", address(2)), Hello::Refuse(Refusal::TokenUsed));
-        seats.decided("one", Ok(()), now);
-        assert_eq!(seats.hello("one", address(2)), Hello::Refuse(Refusal::TokenUsed));
+    fn a_token_has_one_session_and_who_did_not_hear_the_welcome_hears_it_again() {
+        let (mut seats, pass, now) = seated();
+        seats.take(hello("one"), address(2), now);
+        seats.take(hello("one"), address(1), now);
+        assert_eq!(seats.told[0], (address(2), Told::Refused(TOKEN_USED)));
+        assert_eq!(seats.told[1], (address(1), seats.welcome(pass)));
+        assert!(seats.orders.is_empty());
     }
 
     #[test]
-    fn a_refusal_is_told_again_without_asking() {
-        let (mut seats, now) = seats(2);
-        seats.hello("one", address(1));
-        let refused = seats.decided("one", Err(Refusal::TokenExpired), now);
-        assert_eq!(refused, Some((address(1), Err(Refusal::TokenExpired))));
-        assert_eq!(seats.hello("one", address(3)), Hello::Refuse(Refusal::TokenExpired));
-        assert!(seats.is_empty());
-    }
-
-    #[test]
-    fn inputs_count_in_their_order_and_only_with_the_secret() {
-        let (mut seats, now) = seats(2);
-        let pass = come_in(&mut seats, "one", now);
-        assert_eq!(seats.input(pass, address(1), false, 5, now), Input::Steer);
-        assert_eq!(seats.input(pass, address(1), false, 5, now), Input::Stale);
-        assert_eq!(seats.input(pass, address(1), false, 4, now), Input::Stale);
-        let forged = Pass { secret: pass.secret ^ 1, ..pass };
-        assert_eq!(seats.input(forged, address(1), false, 6, now), Input::Unknown);
-        assert_eq!(seats.input(Pass { id: 900, ..pass }, address(1), false, 6, now), Input::Unknown);
-        assert!(seats.bye(forged).is_none());
-        assert_eq!(seats.bye(pass).unwrap().token, "one");
-        assert_eq!(seats.hello("one", address(1)), Hello::Refuse(Refusal::TokenUsed));
-        assert_eq!(seats.input(pass, address(1), false, 6, now), Input::Unknown);
+    fn states_begin_when_the_secret_was_shown_and_inputs_count_in_their_order() {
+        let (mut seats, pass, now) = seated();
+        seats.step(now);
+        seats.take(input(Pass { secret: pass.secret ^ 1, ..pass }, 0, 5), address(1), now);
+        seats.step(now);
+        assert_eq!(seats.told, []);
+        seats.take(input(pass, 0, 5), address(1), now);
+        seats.take(input(pass, 0, 4), address(1), now);
+        seats.step(now);
+        assert!(matches!(seats.told[..], [(to, Told::State { seq: 5, here: 1, .. })] if to == address(1)));
     }
 
     #[test]
     fn a_seat_follows_its_client_once_the_new_address_has_shown_that_it_hears() {
-        let (mut seats, now) = seats(2);
-        let pass = come_in(&mut seats, "one", now);
-        assert_eq!(seats.input(pass, address(2), false, 1, now), Input::Elsewhere);
-        assert_eq!(seats.iter().next().unwrap().1.address, address(1));
-        assert_eq!(seats.input(pass, address(2), true, 1, now), Input::Steer);
-        assert_eq!(seats.iter().next().unwrap().1.address, address(2));
+        let (mut seats, pass, now) = seated();
+        seats.take(input(pass, 0, 1), address(2), now);
+        seats.step(now);
+        let [(to, Told::Path(cookie))] = seats.told[..] else { panic!("{:?}", seats.told) };
+        assert_eq!(to, address(2));
+        seats.take(input(pass, cookie, 2), address(3), now);
+        seats.take(input(pass, cookie, 2), address(2), now);
+        seats.step(now);
+        assert!(matches!(seats.told[2..], [(to, Told::State { seq: 2, .. })] if to == address(2)), "{:?}", seats.told);
     }
 
     #[test]
-    fn silence_ends_a_seat_and_stale_inputs_are_signs_of_life() {
-        let (mut seats, now) = seats(2);
-        let (one, two) = (come_in(&mut seats, "one", now), come_in(&mut seats, "two", now));
-        let later = now + SILENCE / 2;
-        seats.input(one, address(1), false, 0, later);
-        assert!(seats.silent(later).is_none());
-        let (gone, seat) = seats.silent(now + SILENCE).unwrap();
-        assert_eq!((gone, seat.token.as_str()), (two.id, "two"));
-        assert!(seats.silent(now + SILENCE).is_none());
-        assert!(seats.silent(later + SILENCE).is_some());
+    fn silence_and_a_bye_free_the_seat() {
+        let (mut seats, pass, now) = seated();
+        seats.take(Said::Bye(Pass { secret: pass.secret ^ 1, ..pass }), address(1), now);
+        assert!(!seats.is_idle());
+        seats.take(Said::Bye(pass), address(1), now);
+        assert!(seats.is_idle() && seats.orders == [Order::Leave("one".to_owned())]);
+        let (mut seats, _, now) = seated();
+        seats.step(now + SILENCE);
+        assert!(seats.is_idle() && seats.orders == [Order::Leave("one".to_owned())]);
+        assert_eq!(seats.told, [(address(1), Told::Ended(SILENT))]);
     }
 
     #[test]
-    fn a_full_game_refuses_and_a_crowd_that_waits_is_bounded() {
-        let (mut seats, now) = seats(1);
-        come_in(&mut seats, "one", now);
-        seats.hello("two", address(2));
-        assert_eq!(seats.decided("two", Ok(()), now).unwrap().1, Err(Refusal::Full));
-        for number in 0..WAITING_MAX {
-            assert_eq!(seats.hello(&format!("t{number}"), address(2)), Hello::Ask);
-        }
-        assert_eq!(seats.hello("late", address(2)), Hello::Wait);
-        seats.forget("t0");
-        assert_eq!(seats.hello("late", address(2)), Hello::Ask);
+    fn who_waits_for_too_long_is_refused_and_released_and_a_late_word_lets_nobody_in() {
+        let (mut seats, now) = (Seats::new(1, SILENCE), Instant::now());
+        (0..=WAITING_MAX).for_each(|number| seats.take(hello(&number.to_string()), address(1), now));
+        assert_eq!(std::mem::take(&mut seats.orders).len(), WAITING_MAX);
+        seats.decided("0".to_owned(), Err(4), now);
+        seats.step(now + CONFIRM);
+        assert!(seats.told[0].1 == Told::Refused(4) && seats.told[1].1 == Told::Refused(UNDECIDED));
+        assert_eq!(seats.orders.len(), WAITING_MAX - 1);
+        seats.decided("1".to_owned(), Ok(()), now);
+        assert!(seats.is_idle());
+    }
+
+    #[test]
+    fn a_full_game_refuses_and_releases() {
+        let (mut seats, _, now) = seated();
+        seats.take(hello("two"), address(2), now);
+        seats.decided("two".to_owned(), Ok(()), now);
+        assert_eq!(seats.told, [(address(2), Told::Refused(FULL))]);
+        assert_eq!(seats.orders[1], Order::Leave("two".to_owned()));
     }
 }

@@ -1,88 +1,222 @@
-//! Bots in one process: flags in, a report out. Exit status 0 when all of them played to the end; Ctrl-C is an end too.
+//! Bots in one process: each finds a lobby, flies to the nearest star, and notes what it saw of the network.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use hosting_example_udp::bot::{Notes, Plan, play};
-use hosting_example_udp::http::Address;
-use hosting_example_udp::report::Report;
-use hosting_example_udp::settings::{Flags, number};
-use hosting_example_udp::system::{Waker, say};
+use hosting_example_udp::api::{Api, idempotency_key, plain_url};
+use hosting_example_udp::protocol::{DATAGRAM_MAX, Pass, Place, Said, Told, read, write};
+use hosting_example_udp::settings::{Settings, number, text};
+use hosting_example_udp::{say, world};
+use serde_json::{Value, json};
 
 const USAGE: &str = "usage: udp-bot --api http://127.0.0.1:8080 --token-file FILE --mode MODE\n\
-    [--port game] [--count 1] [--seconds 10] [--json]\n\
+    [--count 1] [--seconds 10] [--json]\n\
     --seconds 0: until Ctrl-C.";
-const STACK: usize = 128 << 10;
+/// A find that starts a lobby is answered when the lobby is ready.
+const FIND: Duration = Duration::from_secs(60);
+/// A server that has not let us in by then does not: it has 10 s for its decision itself.
+const HELLOS: Duration = Duration::from_secs(15);
+const HELLO: Duration = Duration::from_millis(250);
+const INPUT: Duration = Duration::from_millis(50);
+const PING: Duration = Duration::from_millis(200);
 
-fn main() -> ExitCode {
-    let mut words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let given = words.len();
-    words.retain(|word| word != "--json");
-    let is_json = words.len() < given;
-    let (plan, count) = match read(&words) {
-        Ok(read) => read,
-        Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("{problem}"));
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let report = match play_all(plan, count) {
-        Ok(notes) => Report::of(notes),
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(2);
-        }
-    };
-    say(&if is_json { report.json() } else { report.text() });
-    if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+struct Plan {
+    api: Api,
+    mode: String,
+    /// How long to play; None: until asked to stop.
+    time: Option<Duration>,
+    stop: Arc<AtomicBool>,
 }
 
-fn read(words: &[String]) -> Result<(Plan, usize), Vec<String>> {
-    let mut problems = Vec::new();
-    let known = ["api", "token-file", "mode", "port", "count", "seconds"];
-    let mut flags = Flags::read(words, &known, &mut problems);
-    let api = flags.parsed("api", "", |url| Address::of_url(url).map_err(|_| "like http://127.0.0.1:8080".to_owned()));
-    let public_token = flags.parsed("token-file", "", token);
-    let mode = flags.parsed("mode", "", name);
-    let port_name = flags.parsed("port", "game", name);
-    let count = flags.parsed("count", "1", |text| number(text, 1..=10_000_usize));
-    let seconds = flags.parsed("seconds", "10", |text| number(text, 0..=86_400_u64));
-    match (api, public_token, mode, port_name, count, seconds) {
-        (Some(api), Some(public_token), Some(mode), Some(port_name), Some(count), Some(seconds))
-            if problems.is_empty() =>
-        {
-            let time = (seconds > 0).then(|| Duration::from_secs(seconds));
-            Ok((Plan { api, public_token, mode, port_name, time }, count))
+/// What one bot saw.
+#[derive(Default)]
+struct Notes {
+    failure: Option<String>,
+    lobby_id: Option<String>,
+    states: u64,
+    /// Those that never came though later ones did.
+    missed: u64,
+    /// The longest time without one.
+    gap: Duration,
+    round_trips: Vec<Duration>,
+    score: u16,
+    here: u16,
+    /// How often it was asked to prove its address.
+    moves: u64,
+}
+
+fn main() -> ExitCode {
+    let mut settings = Settings::read();
+    let url = settings.get("--api", "", plain_url);
+    // In a file, so that no list of processes shows it.
+    let token = settings.get("--token-file", "", |path| std::fs::read_to_string(path).map_err(|why| why.to_string()));
+    let mode = settings.get("--mode", "", text);
+    let count = settings.get("--count", "1", number(1..=10_000));
+    let seconds = settings.get("--seconds", "10", number(0..=86_400));
+    let is_json = settings.get("--json", "no", text) == "yes";
+    let Some(stop) = settings.finish(USAGE) else { return ExitCode::from(2) };
+    let time = (seconds > 0).then(|| Duration::from_secs(seconds));
+    let plan = Plan { api: Api::new(&url, token.trim()), mode, time, stop };
+    let all: Vec<Notes> = thread::scope(|scope| {
+        let bots: Vec<_> = (0..count).map(|_| scope.spawn(|| play(&plan))).collect();
+        bots.into_iter().filter_map(|bot| bot.join().ok()).collect()
+    });
+    let report = report(&all);
+    match report.as_object() {
+        Some(fields) if !is_json => fields.iter().for_each(|(name, value)| say(&format!("{name:<17} {value}"))),
+        _ => say(&report.to_string()),
+    }
+    if report["played"] == count { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn play(plan: &Plan) -> Notes {
+    let mut notes = Notes::default();
+    notes.failure = find(plan).and_then(|found| play_at(plan, &found, &mut notes)).err();
+    notes
+}
+
+/// A place in any lobby of the game mode; asked for again, under one key, while the service does not decide.
+fn find(plan: &Plan) -> Result<Value, String> {
+    let (until, key, body) = (Instant::now() + FIND, idempotency_key(), json!({"game_modes": [plan.mode]}));
+    let mut tries = 0;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let answer = plan.api.call("lobbies/find", &body, Some(&key), left);
+        let pause = answer.pause(tries);
+        match answer.status {
+            200 => return Ok(answer.body),
+            _ if answer.is_decided() => return Err(format!("find: {}", answer.code())),
+            status if Instant::now() + pause >= until => return Err(format!("find: STATUS_{status}")),
+            _ => thread::sleep(pause),
         }
-        _ => Err(problems),
+        tries += 1;
     }
 }
 
-fn name(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("a name".to_owned()) } else { Ok(text.to_owned()) }
+fn play_at(plan: &Plan, found: &Value, notes: &mut Notes) -> Result<(), String> {
+    let port = &found["ports"]["game"];
+    let place = (port["hostname"].as_str(), port["port"].as_u64(), found["player"]["token"].as_str());
+    let (Some(host), Some(port), Some(token)) = place else { return Err("find: NO_PLACE".to_owned()) };
+    let socket = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect((host, port as u16))?;
+        Ok(socket)
+    });
+    let socket = socket.map_err(|error| format!("failed: {error}"))?;
+    let pass = enter(plan, &socket, token)?;
+    notes.lobby_id = found["lobby"]["lobby_id"].as_str().map(str::to_owned);
+    fly(plan, &socket, pass, notes)?;
+    // One may be lost.
+    (0..2).for_each(|_| tell(&socket, &Said::Bye(pass)));
+    Ok(())
 }
 
-/// The token is in a file, so that no list of processes shows it.
-fn token(path: &str) -> Result<String, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("a file with a public token: {error}"))?;
-    let token = text.trim();
-    let is_plain = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_plain { Ok(token.to_owned()) } else { Err("a file with a public token and nothing else".to_owned()) }
+/// Says hello until it is answered.
+fn enter(plan: &Plan, socket: &UdpSocket, token: &str) -> Result<Pass, String> {
+    let until = Instant::now() + HELLOS;
+    while Instant::now() < until && !plan.stop.load(Ordering::Relaxed) {
+        tell(socket, &Said::Hello { token: token.to_owned() });
+        match hear(socket, Instant::now() + HELLO) {
+            Some(Told::Welcome { pass, .. }) => return Ok(pass),
+            Some(Told::Refused(why)) => return Err(format!("refused: {why}")),
+            _ => {}
+        }
+    }
+    Err("no answer".to_owned())
 }
 
-/// Each has a thread of its own: they wait nearly always.
-fn play_all(plan: Plan, count: usize) -> io::Result<Vec<Notes>> {
-    Waker::new()?.end_on_signals()?;
-    let plan = Arc::new(plan);
-    let start = |_| {
-        let plan = plan.clone();
-        Builder::new().stack_size(STACK).spawn(move || play(&plan))
-    };
-    let bots: Vec<JoinHandle<Notes>> = (0..count).map(start).collect::<Result<_, _>>()?;
-    let lost = |_| io::Error::other("a bot has failed");
-    bots.into_iter().map(|bot| bot.join().map_err(lost)).collect()
+/// Until the time is over, somebody asks us to stop, or the server ends it.
+fn fly(plan: &Plan, socket: &UdpSocket, pass: Pass, notes: &mut Notes) -> Result<(), String> {
+    let began = Instant::now();
+    // Those who see no star spread out.
+    let (mut cookie, mut seq, mut direction) = (0, 0, 1 + (pass.id % 8) as u8);
+    let (mut next_input, mut next_ping, mut newest) = (began, began, (0, began));
+    while !plan.stop.load(Ordering::Relaxed) && plan.time.is_none_or(|time| began.elapsed() < time) {
+        let now = Instant::now();
+        if now >= next_input {
+            (seq, next_input) = (seq + 1, now + INPUT);
+            tell(socket, &Said::Input { pass, cookie, seq, direction });
+        }
+        if now >= next_ping {
+            next_ping = now + PING;
+            tell(socket, &Said::Ping((began.elapsed().as_nanos() as u64).to_be_bytes().to_vec()));
+        }
+        match hear(socket, next_input.min(next_ping)) {
+            Some(Told::Ended(why)) => return Err(format!("ended: {why}")),
+            Some(Told::Path(shown)) => (cookie, notes.moves) = (shown, notes.moves + 1),
+            Some(Told::Pong(sent)) => {
+                let sent = sent.try_into().map(|sent| Duration::from_nanos(u64::from_be_bytes(sent)));
+                notes.round_trips.extend(sent.ok().and_then(|sent| began.elapsed().checked_sub(sent)));
+            }
+            Some(Told::State { tick, here, players, stars, .. }) if !players.is_empty() => {
+                (notes.states, notes.here) = (notes.states + 1, notes.here.max(here));
+                if tick <= newest.0 {
+                    // It was overtaken: one less is missed.
+                    notes.missed = notes.missed.saturating_sub(1);
+                } else {
+                    notes.missed += if newest.0 > 0 { u64::from(tick - newest.0 - 1) } else { 0 };
+                    notes.gap = notes.gap.max(newest.1.elapsed());
+                    newest = (tick, Instant::now());
+                    notes.score = players[0].score;
+                    direction = stars.first().map_or(direction, |star| direction_to(players[0].place, *star));
+                }
+            }
+            _ => {}
+        }
+    }
+    notes.gap = notes.gap.max(newest.1.elapsed());
+    Ok(())
+}
+
+/// 0 when the places are as good as the same.
+fn direction_to(from: Place, to: Place) -> u8 {
+    let (east, south) = world::way(from, to);
+    let part = |way: i32, other: i32| if way.abs() > (other.abs() / 2).max(200) { way.signum() } else { 0 };
+    let wanted = (part(east, south), part(south, east));
+    world::STEPS.iter().position(|(x, y)| (x.signum().into(), y.signum().into()) == wanted).unwrap_or(0) as u8
+}
+
+fn tell(socket: &UdpSocket, said: &Said) {
+    let _ = socket.send(&write(said));
+}
+
+/// What comes before then, if it is a message.
+fn hear(socket: &UdpSocket, until: Instant) -> Option<Told> {
+    let mut datagram = [0; DATAGRAM_MAX + 1];
+    // Zero would be no timeout at all.
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    socket.set_read_timeout(Some(left)).ok()?;
+    let length = socket.recv(&mut datagram).ok()?;
+    read(&datagram[..length])
+}
+
+fn report(all: &[Notes]) -> Value {
+    let sum = |count: fn(&Notes) -> u64| all.iter().map(count).sum::<u64>();
+    let milliseconds = |time: &Duration| time.as_micros() as f64 / 1e3;
+    let (mut failures, mut lobbies) = (BTreeMap::<_, u64>::new(), BTreeMap::<_, u64>::new());
+    all.iter().filter_map(|one| one.failure.as_ref()).for_each(|why| *failures.entry(why).or_default() += 1);
+    all.iter().filter_map(|one| one.lobby_id.as_ref()).for_each(|id| *lobbies.entry(id).or_default() += 1);
+    let mut round_trips: Vec<_> = all.iter().flat_map(|one| &one.round_trips).collect();
+    round_trips.sort_unstable();
+    let quantile = |part: f64| round_trips.get((round_trips.len() as f64 * part) as usize).copied().map(milliseconds);
+    json!({
+        "bots": all.len(),
+        "joined": sum(|one| one.lobby_id.is_some().into()),
+        "played": sum(|one| one.failure.is_none().into()),
+        "failures": failures,
+        "lobbies": lobbies,
+        "players_here_max": all.iter().map(|one| one.here).max(),
+        "score": sum(|one| one.score.into()),
+        "states": sum(|one| one.states),
+        "states_missed": sum(|one| one.missed),
+        "gap_ms_max": all.iter().map(|one| &one.gap).max().map(milliseconds),
+        "pongs": round_trips.len(),
+        "rtt_ms_p50": quantile(0.50),
+        "rtt_ms_p99": quantile(0.99),
+        "moves": sum(|one| one.moves),
+    })
 }

@@ -1,57 +1,106 @@
-//! The server as a process: environment and flags in, exit status out.
+//! The server: environment and flags in, the loop of the game, exit status out.
 
-use std::io;
 use std::net::UdpSocket;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
 
-use hosting_example_udp::calls::Desk;
-use hosting_example_udp::game::{Game, Over};
-use hosting_example_udp::http::Service;
-use hosting_example_udp::protocol::Ending;
-use hosting_example_udp::settings::{Settings, USAGE};
-use hosting_example_udp::system::{Waker, say};
+use hosting_example_udp::api::{Api, plain_url};
+use hosting_example_udp::protocol::{DATAGRAM_MAX, LOBBY_ENDED, SERVER_STOPS, read, write};
+use hosting_example_udp::settings::{Settings, number, text};
+use hosting_example_udp::{say, seats::Seats, service, service::News, world::TICKS_PER_SECOND};
+
+const USAGE: &str = "usage: udp-server [--address 127.0.0.1] [--silence-ms 10000]\n\
+    The rest is in the environment: HOSTING_API_URL, HOSTING_LOBBY_ID, HOSTING_LOBBY_TOKEN, PORT_GAME or PORT,\n\
+    HOSTING_MAX_PLAYERS, HOSTING_MAX_PLAYERS_DIRECT, HOSTING_MAX_PLAYERS_PARTY (32 when not given).";
+const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_SECOND);
+/// While nobody is in, signals and news are looked for so often.
+const REST: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let settings = match Settings::read(&words, |name| std::env::var(name).ok()) {
-        Ok(settings) => settings,
-        Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("{problem}"));
-            eprintln!("{USAGE}");
+    let mut settings = Settings::read();
+    let url = settings.get("HOSTING_API_URL", "", plain_url);
+    let lobby_id = settings.get("HOSTING_LOBBY_ID", "", text);
+    let token = settings.get("HOSTING_LOBBY_TOKEN", "", text);
+    let port = if std::env::var_os("PORT_GAME").is_some() { "PORT_GAME" } else { "PORT" };
+    let port = settings.get(port, "", number(1..=u16::MAX.into())) as u16;
+    let find = settings.get("HOSTING_MAX_PLAYERS", "32", number(1..=256));
+    // Who joins directly or with a party may come in above the limit of find.
+    let above = ["HOSTING_MAX_PLAYERS_DIRECT", "HOSTING_MAX_PLAYERS_PARTY"];
+    let [direct, party] = above.map(|name| settings.get(name, &find.to_string(), number(1..=256)));
+    let address = settings.get("--address", "127.0.0.1", text);
+    let silence = Duration::from_millis(settings.get("--silence-ms", "10000", number(100..=3_600_000)));
+    let Some(stop) = settings.finish(USAGE) else { return ExitCode::FAILURE };
+    let socket = match UdpSocket::bind((address.as_str(), port)) {
+        Ok(socket) => socket,
+        Err(error) => {
+            eprintln!("cannot bind {address} {port}: {error}");
             return ExitCode::FAILURE;
         }
     };
-    match serve(settings) {
-        Ok(Over::Asked) => ended("asked to stop", ExitCode::SUCCESS),
-        Ok(Over::LobbyEnded) => ended("the hosting service has ended this lobby", ExitCode::SUCCESS),
-        Ok(Over::NotOurs(code)) => {
-            eprintln!("the hosting service does not take the lobby token: {code}");
-            ExitCode::FAILURE
+    say(&format!("listening on {address}:{port}, lobby {lobby_id}"));
+    match play(&socket, Seats::new(find.max(direct).max(party) as u16, silence), Api::new(&url, &token), &stop) {
+        Ok(why) => {
+            say(&format!("ended: {why}"));
+            ExitCode::SUCCESS
         }
-        Ok(Over::Failed) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error}");
+        Err(why) => {
+            eprintln!("{why}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn serve(settings: Settings) -> io::Result<Over> {
-    let waker = Waker::new()?;
-    waker.end_on_signals()?;
-    let place = (settings.address, settings.port);
-    let socket = UdpSocket::bind(place)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot bind {} {}: {error}", place.0, place.1)))?;
-    say(&format!("listening on {}, lobby {}", socket.local_addr()?, settings.lobby_id));
-    let service = Service::new(settings.api, &settings.lobby_token);
-    let desk = Desk::open(service, waker.clone())?;
-    let mut game = Game::new(socket, waker, desk, settings.places, settings.silence)?;
-    let over = game.play()?;
-    game.end(if over == Over::Asked { Ending::ServerStops } else { Ending::LobbyEnded });
-    Ok(over)
+/// Until it is over: why.
+fn play(socket: &UdpSocket, mut seats: Seats, api: Api, stop: &AtomicBool) -> Result<&'static str, String> {
+    let (orders, news, calls) = service::start(api);
+    let mut next_step = Instant::now();
+    let over = loop {
+        let now = Instant::now();
+        match news.try_recv() {
+            _ if stop.load(Ordering::Relaxed) => break Ok("asked to stop"),
+            Ok(News::Decided(token, decision)) => seats.decided(token, decision, now),
+            Ok(News::Over(why)) => break why,
+            Err(TryRecvError::Disconnected) => break Err("nobody calls the service any more".to_owned()),
+            Err(TryRecvError::Empty) => {}
+        }
+        if now >= next_step {
+            seats.step(now);
+            // A world that is late does not catch up.
+            next_step = (next_step + TICK).max(now);
+        }
+        tell(socket, &mut seats);
+        // If nobody takes them, the next news say so.
+        seats.orders.drain(..).for_each(|order| drop(orders.send(order)));
+        let wait = if seats.is_idle() { REST } else { next_step.saturating_duration_since(now) };
+        listen(socket, &mut seats, wait);
+    };
+    // The end of the orders lets the service know, while the players are told; a datagram may be lost.
+    drop(orders);
+    for _ in 0..3 {
+        seats.end(if stop.load(Ordering::Relaxed) { SERVER_STOPS } else { LOBBY_ENDED });
+        tell(socket, &mut seats);
+        std::thread::sleep(TICK);
+    }
+    calls.join().map_err(|_| "the thread of calls has failed")?;
+    over
 }
 
-fn ended(why: &str, code: ExitCode) -> ExitCode {
-    say(&format!("ended: {why}"));
-    code
+/// For one datagram, no longer than that.
+fn listen(socket: &UdpSocket, seats: &mut Seats, time: Duration) {
+    // Zero would be no timeout at all, and with a byte more than there may be a longer datagram is seen as one.
+    let (time, mut datagram) = (time.max(Duration::from_millis(1)), [0; DATAGRAM_MAX + 1]);
+    let heard = socket.set_read_timeout(Some(time)).and_then(|()| socket.recv_from(&mut datagram));
+    // Else the time is over, a signal came, or an earlier datagram found nobody.
+    if let Ok((length, from)) = heard
+        && let Some(said) = read(&datagram[..length])
+    {
+        seats.take(said, from, Instant::now());
+    }
+}
+
+/// What cannot be sent now is lost, as any datagram may be.
+fn tell(socket: &UdpSocket, seats: &mut Seats) {
+    seats.told.drain(..).for_each(|(to, told)| drop(socket.send_to(&write(&told), to)));
 }

@@ -1,0 +1,114 @@
+//! The HTTP API of the hosting service: one call, its answer, and how long to wait before it is made again.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::{Agent, http::Uri};
+
+pub struct Api {
+    agent: Agent,
+    url: String,
+    bearer: String,
+}
+
+#[derive(Default)]
+pub struct Answer {
+    /// 0 when none came: the call may have been made.
+    pub status: u16,
+    pub body: Value,
+    retry_after: Duration,
+}
+
+impl Api {
+    pub fn new(url: &str, token: &str) -> Self {
+        // A game server is small, and so are the answers that it gets.
+        let config = Agent::config_builder().input_buffer_size(16 << 10).output_buffer_size(16 << 10);
+        let config = config.http_status_as_error(false).max_redirects(0).proxy(None).build();
+        Self { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), bearer: format!("Bearer {token}") }
+    }
+
+    /// One call, of no more than `time`.
+    pub fn call(&self, path: &str, body: &Value, key: Option<&str>, time: Duration) -> Answer {
+        let url = format!("{}/matchmaker/{path}", self.url);
+        let request = if path == "lobbies/closed" { self.agent.put(url) } else { self.agent.post(url) };
+        let request = request.header("authorization", &self.bearer).header("content-type", "application/json");
+        let request = if let Some(key) = key { request.header("idempotency-key", key) } else { request };
+        let answer =
+            request.config().timeout_global(Some(time)).build().send(body.to_string()).and_then(|mut answer| {
+                let seconds = answer.headers().get("retry-after").and_then(|text| text.to_str().ok()?.parse().ok());
+                let (status, retry_after) = (answer.status().as_u16(), Duration::from_secs(seconds.unwrap_or(0)));
+                let body = serde_json::from_slice(&answer.body_mut().read_to_vec()?).unwrap_or_default();
+                Ok(Answer { status, body, retry_after })
+            });
+        answer.unwrap_or_default()
+    }
+}
+
+impl Answer {
+    /// No answer, 408, 429 and 5xx decide nothing: the same call is made again.
+    pub fn is_decided(&self) -> bool {
+        !matches!(self.status, 0 | 408 | 429 | 500..)
+    }
+
+    /// Of the error.
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or("UNKNOWN")
+    }
+
+    /// How long to wait after so many tries: up to 2 s, with jitter so that not all who wait come back at the same
+    /// instant, and never shorter than the service asks for.
+    pub fn pause(&self, tries: u32) -> Duration {
+        let longest = Duration::from_millis(100 << tries.min(5)).min(Duration::from_secs(2));
+        longest.mul_f64(rand::random_range(0.5..1.0)).max(self.retry_after.min(Duration::from_secs(30)))
+    }
+}
+
+/// The URL, if it is one that is spoken here.
+pub fn plain_url(url: &str) -> Result<String, String> {
+    let https = "is https, which this program does not speak: give it the plain http address of the service, \
+                 on the same machine or network";
+    match url.split_once("://") {
+        Some(("http", _)) if url.parse::<Uri>().is_ok() => Ok(url.to_owned()),
+        Some(("https", _)) => Err(https.to_owned()),
+        _ => Err("must be like http://127.0.0.1:8080".to_owned()),
+    }
+}
+
+/// For one thing that must be done once, however often it is asked for.
+pub fn idempotency_key() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_two_seconds_and_are_never_shorter_than_the_service_asks_for() {
+        let mut answer = Answer::default();
+        let pauses: Vec<_> = (0..40).map(|tries| answer.pause(tries).as_millis()).collect();
+        assert!((50..=100).contains(&pauses[0]) && (100..=200).contains(&pauses[1]), "{pauses:?}");
+        assert!(pauses[5..].iter().all(|pause| (1000..=2000).contains(pause)), "{pauses:?}");
+        answer.retry_after = Duration::from_secs(7);
+        assert_eq!(answer.pause(0), Duration::from_secs(7));
+        answer.retry_after = Duration::from_secs(7_000);
+        assert_eq!(answer.pause(0), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn no_answer_and_a_service_in_trouble_decide_nothing() {
+        let is_decided = |status| Answer { status, ..Answer::default() }.is_decided();
+        assert!([0, 408, 429, 500, 503].iter().all(|status| !is_decided(*status)));
+        assert!([200, 400, 401, 404, 409, 410].iter().all(|status| is_decided(*status)));
+    }
+
+    #[test]
+    fn a_url_is_plain_http() {
+        assert!(
+            ["http://127.0.0.1:8080", "http://[::1]:81/", "http://a.example/v1"]
+                .iter()
+                .all(|url| plain_url(url).is_ok())
+        );
+        assert!(["", "api", "ftp://a", "http://", "http://a b", "https://a"].iter().all(|url| plain_url(url).is_err()));
+    }
+}
