@@ -5,9 +5,18 @@ the call has returned. What is in it is the caller's matter.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_out_of_room(error: OSError) -> bool:
+    """Whether the disk, or what its user may have of it, had no room."""
+    return error.errno in _NO_ROOM
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o600) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -21,12 +20,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyservice import held_signals
-from pyservice.durable import write_file
+from pyservice.durable import is_out_of_room, write_file
 from pyservice.parentage import signal_at_end_of_parent
 
 LOCK_FILE: Final = "LOCK"
 _HURRY_MS: Final = 2_000
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_MS: Final = 1_000
 _LOOK_MS: Final = 20
 _DOUBT_MS: Final = 2_000
@@ -252,7 +250,7 @@ async def tell_ready(
         try:
             write_ready_file(path, content)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if not is_out_of_room(error):
                 raise
             no_room(error, _RETRY_MS)
             await signals.wait_stop(_RETRY_MS)

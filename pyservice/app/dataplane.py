@@ -7,7 +7,6 @@ What a part does is its own matter; how a process meets its signals and its lock
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -45,6 +44,7 @@ from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
 from pyservice.dataplane.verification import Verification
 from pyservice.doors.limits import Limits, Rate
+from pyservice.durable import is_out_of_room
 from pyservice.edge.probes import create_probes
 from pyservice.edge.server import listen_unix
 from pyservice.errors import ServiceError
@@ -64,7 +64,6 @@ START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
 """What prevents a start and is told by its message alone."""
 
 _INTERNAL: Final = "hosting.internal.v1"
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_MS: Final = 1_000
 
 _log = get_logger("service")
@@ -130,7 +129,7 @@ class DataPlane:
                     asyncio.to_thread(engine.open_engine, journal_dir, self._ring, limits)
                 )
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if not is_out_of_room(error):
                     raise
                 _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)

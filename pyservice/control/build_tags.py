@@ -27,7 +27,7 @@ def read_filter(text: str) -> dict[str, str]:
         problems.append(field_problem(["tags_json"], "not-json", "must be a JSON object"))
         tags = {}
     for name, value in tags.items():
-        problems += _problems(("tags_json", name), name, value)
+        problems += problems_in_tag("tags_json", name, value)
     if len(tags) > TAGS_MAX:
         problems.append(_too_many("tags_json"))
     if problems:
@@ -44,7 +44,7 @@ def read_change(content: bytes) -> tuple[dict[str, str], list[str]]:
     problems = [
         problem
         for name, value in tags.items()
-        for problem in _problems(("tags", name), name, "x" if value is None else value)
+        for problem in problems_in_tag("tags", name, "x" if value is None else value)
     ]
     refuse(problems)
     return (
@@ -71,7 +71,9 @@ def _too_many(where: str) -> FieldProblem:
     return field_problem([where], "too-many", f"must have at most {TAGS_MAX} entries")
 
 
-def _problems(path: tuple[str, ...], name: str, value: Any) -> Iterator[FieldProblem]:
+def problems_in_tag(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
+    """What is wrong with one tag; those of dynamic servers have the same rule."""
+    path = (where, name)
     if not 1 <= len(name.encode()) <= NAME_MAX_BYTES:
         word = "too-long" if name else "too-short"
         yield field_problem(path, word, f"must have a name of 1 to {NAME_MAX_BYTES} bytes")

@@ -8,7 +8,6 @@ shown: not in messages, not in `repr`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import json
 import secrets
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyservice.durable import remove_unfinished, write_file
+from pyservice.durable import is_out_of_room, remove_unfinished, write_file
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
@@ -29,7 +28,6 @@ for what was being signed when its key ended.
 """
 _FORMAT: Final = 1
 _KEY_BYTES: Final = 32
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _log = get_logger("control")
 
@@ -126,7 +124,7 @@ class ControlKeys:
             try:
                 await asyncio.to_thread(write_file, self._path, _text(after), 0o600)
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if is_out_of_room(error):
                     raise ServiceError("STORAGE_FULL") from error
                 raise
             self.now = after

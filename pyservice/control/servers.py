@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from typing import Final, Protocol
-
-import orjson
 
 from pyservice.calls import Caller
 from pyservice.control import access
-from pyservice.control.build_tags import read_change, read_filter
+from pyservice.control.build_tags import problems_in_tag, read_filter
 from pyservice.control.changes import Change, Changes, now_ms
 from pyservice.control.configuration import findings_in_arguments, findings_in_environment
 from pyservice.control.feeder import Away
@@ -377,13 +375,10 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
     )
 
 
-def _tag_problems(request: pb.CreateServerRequest) -> Sequence[FieldProblem]:
+def _tag_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
     """By the rule of the filter that finds them."""
-    try:
-        read_change(orjson.dumps(dict(request.tags.entries)))
-    except ServiceError as error:
-        return error.errors
-    return ()
+    for name, value in request.tags.entries.items():
+        yield from problems_in_tag("tags", name, value)
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:

@@ -9,16 +9,14 @@ those tokens were replaced.
 from __future__ import annotations
 
 import asyncio
-import errno
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from pyservice import keyring
+from pyservice.durable import is_out_of_room
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 log = get_logger("pyservice.keys")
 
@@ -66,7 +64,7 @@ class KeyRotation:
             self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
             dropped = await self._drop(ring.current_key) if drop_unused else []
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if is_out_of_room(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
         kept = sorted(set(self._signer.key_ids()) - {ring.current_key})

@@ -227,8 +227,8 @@ class Supervisor:
             return [Path(entry.path) for entry in entries if entry.is_dir()]
 
     def _untold(self, paths: Sequence[Path]) -> tuple[list[tuple[ProcessRun, Placed]], list[Path]]:
-        """And those that could not be read. Of those that are over and told, which are most, nothing is read but the
-        ports of the last ones.
+        """Those whose end is to be told, and those that could not be read. Of those that are over and told, which are
+        most, nothing is read but the ports of the last ones.
         """
         runs, unread = [], []
         for found in map(ProcessRun, paths):

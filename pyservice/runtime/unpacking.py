@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from pyservice.durable import write_file
+from pyservice.durable import is_out_of_room, write_file
 from pyservice.parentage import signal_at_end_of_parent
 from pyservice.runtime.archive_rules import BadArchive, FolderRules, RootRules, Rules
 from pyservice.runtime.archives import Archive, SmallFiles, tidy
@@ -335,7 +335,7 @@ def main() -> int:
 
 
 def _status(error: OSError) -> int:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_out_of_room(error):
         return NO_SPACE_STATUS
     return FAULT_STATUS if error.errno in _FAULTS else 1
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import errno
 import os
 from collections import deque
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+from pyservice.durable import is_out_of_room
 from pyservice.errors import ServiceError
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def _find_start_disk() -> Callable[[int, int, int], object]:
@@ -35,11 +34,6 @@ def _find_start_disk() -> Callable[[int, int, int], object]:
 
 
 _start_disk: Final = _find_start_disk()
-
-
-def is_full(error: OSError) -> bool:
-    """Whether the disk had no room."""
-    return error.errno in _FULL
 
 
 class Incoming:
@@ -98,7 +92,7 @@ class Incoming:
             await self._loop.run_in_executor(self._threads, self._finish)
         except BaseException as error:
             await self.abort()
-            if isinstance(error, OSError) and is_full(error):
+            if isinstance(error, OSError) and is_out_of_room(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
         self._is_over = True

@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pyservice.durable import sync_folder, write_file
+from pyservice.durable import is_out_of_room, sync_folder, write_file
 from pyservice.errors import ServiceError
 from pyservice.finishing import finish
-from pyservice.storage.incoming import Incoming, is_full
+from pyservice.storage.incoming import Incoming
 from pyservice.storage.objects import Part, Pending, Run
 from pyservice.storage.room import Room
 from pyservice.storage.signatures import Grant, UrlSigner
@@ -160,7 +160,7 @@ class Folder:
             # A file that a thread is at must not be closed under it.
             return await finish(loop.run_in_executor(threads or self._readers, act))
         except OSError as error:
-            if is_full(error):
+            if is_out_of_room(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
 

@@ -19,13 +19,22 @@ use crate::patience::{LONG, until};
 use crate::plain_http::{ask, mirror, server};
 use crate::servers::connect;
 
-#[test]
-fn http2_is_understood_without_tls_too() {
-    let guard = Guard::start();
+/// A server that says what it was asked, behind a port of its own.
+fn mirrored(settings: serde_json::Value) -> (Guard, u16) {
+    let guard = Guard::start_with(settings);
     let port = free_port();
     guard.source.serve_route(&route("a", "http", port, Some(mirror())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    (guard, port)
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn http2_is_understood_without_tls_too() {
+    let (_guard, port) = mirrored(json!({}));
+    runtime().block_on(async {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         ask_by_http2(TokioIo::new(stream), "http").await;
     });
@@ -33,14 +42,9 @@ fn http2_is_understood_without_tls_too() {
 
 #[test]
 fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_are_not() {
-    let guard = Guard::start();
-    let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
+    let (_guard, port) = mirrored(json!({}));
+    runtime().block_on(async {
+        let mut sender = begin::<String>(port).await;
         for (length, expected) in [(20_000, Some(200)), (40_000, Some(431)), (20_000, Some(200))] {
             let request = Request::get(format!("http://localhost:{port}/"))
                 .header("x-large", "x".repeat(length))
@@ -54,9 +58,7 @@ fn a_head_that_is_too_large_is_refused_over_http2_and_others_of_its_connection_a
 
 #[test]
 fn an_http2_connection_that_asks_nothing_is_cut_off() {
-    let guard = Guard::start_with(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
-    let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
+    let (guard, port) = mirrored(json!({"timeouts": {"head_ms": 200, "keep_alive_ms": 400}}));
     let mut silent = connect(port);
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     // Settings of the other side, and then the end.
@@ -65,8 +67,7 @@ fn an_http2_connection_that_asks_nothing_is_cut_off() {
 }
 
 pub async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static, scheme: &str) {
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
-    tokio::spawn(connection);
+    let sender = agree::<String>(io).await;
     let mut asked = Vec::new();
     for n in 0..40 {
         let mut sender = sender.clone();
@@ -102,10 +103,16 @@ async fn text_of(mut body: hyper::body::Incoming) -> String {
 /// A connection without TLS.
 async fn begin<B>(port: u16) -> http2::SendRequest<B>
 where
-    B: Body<Data = Bytes, Error = std::io::Error> + Send + Unpin + 'static,
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static,
 {
-    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    agree(TokioIo::new(TcpStream::connect(("127.0.0.1", port)).await.unwrap())).await
+}
+
+async fn agree<B>(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static) -> http2::SendRequest<B>
+where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static,
+{
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);
     sender
 }
@@ -166,10 +173,8 @@ fn requests_at_once_are_counted_as_the_connections_that_they_would_be() {
 
 #[test]
 fn a_body_of_which_nobody_says_how_long_it_is_goes_with_every_method() {
-    let guard = Guard::start();
-    let port = free_port();
-    guard.source.serve_route(&route("a", "http", port, Some(mirror())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (_guard, port) = mirrored(json!({}));
+    let runtime = runtime();
     for method in ["GET", "DELETE", "POST"] {
         let mut player = connect(port);
         let request = format!("{method} / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::guard::{Guard, free_port, route};
-use crate::http2::ask_by_http2;
+use crate::http2::{ask_by_http2, runtime};
 use crate::patience::until;
 use crate::plain_http::{get, mirror, upgrade, websocket};
 use crate::servers::{connect, echo, tcp, tcp_echo};
@@ -125,8 +125,7 @@ fn http2_over_tls_asks_many_things_at_once_of_a_server_that_knows_http1() {
     let port = free_port();
     guard.source.serve_route(&secure_route("a", "https", port, mirror()));
     let config = trusting(keys.path(), &[b"h2", b"http/1.1"]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
