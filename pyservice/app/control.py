@@ -129,6 +129,8 @@ class ControlPlane:
                 self._is_wired = True
                 if self._reload_due is not None:
                     self.reload(self._reload_due)
+                if self._settings.public_url is None and self._settings.http.port == 0:
+                    await signals.unless_stopped(self._data_plane.find_door())
                 return True
         await self._database.close()
         return False
@@ -147,7 +149,7 @@ class ControlPlane:
             if settings.public_url is None:
                 links.public_url = f"http://{reachable(address)}"
 
-        data_plane = DataPlaneClient(self._client, listens)
+        data_plane = self._data_plane = DataPlaneClient(self._client, listens)
         self._feeder = Feeder(
             self._database,
             Composer(owner.source_epoch, links),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from pyservice.rpc import InternalClient, Unreachable
 
 _INTERNAL: Final = "hosting.internal.v1"
 _SIGN_TIMEOUT_S: Final = 1.0
+_AWAY_S: Final = 0.02
 _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one namespace. What the socket takes at once is four times as much."""
 _OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
@@ -74,6 +76,18 @@ class DataPlaneClient:
         if answer.http_address:
             self._listens(answer.http_address)
         return answer
+
+    async def find_door(self) -> None:
+        """Returns when `listens` has heard: while the port of the door is one that is drawn, no link to it is right
+        before.
+        """
+        while True:
+            try:
+                await self.held(feed_pb2.HeldRequest())
+            except Away:
+                await asyncio.sleep(_AWAY_S)
+            else:
+                return
 
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse:
         answer: facts_pb2.ReadResponse = await self._call(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import programs
+from tests.app.test_tasks import FrailHouse
 from tests.control.test_servers import back_end
 from tests.faults.control.test_static_stability import control_pid
 from tests.household import Developer, House, eventually, running
@@ -24,6 +25,19 @@ HELD = """#!/bin/sh
 if [ -p {gate} ]; then : > {asked}; read _ < {gate}; fi
 exec crun "$@"
 """
+
+
+SLOW = '''"""The feeder of a control plane that is started here has not fed anything for a long time."""
+import asyncio, sys
+
+if "--role=control" in sys.orig_argv:
+    from pyservice.control.feeder import Feeder
+
+    async def for_ever(self):
+        await asyncio.Event().wait()
+
+    Feeder.run = for_ever
+'''
 
 
 @images.needs_oci_runtime
@@ -71,3 +85,16 @@ async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path
 
             assert await eventually(is_back) == told
         await door.close()
+
+
+async def test_links_are_right_before_anything_is_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is the first to ask at the first start is led to the port that was drawn."""
+    frail = FrailHouse(tmp_path / "house", SLOW)
+    monkeypatch.setenv("PYTHONPATH", str(frail.code))
+    with running(frail) as house:
+        door = house.door("http")
+        told = await Developer(house, door).good("get_group", group_id=house.group_id)
+        await door.close()
+        assert house.said["http"] in told["group"]["external"]["profile"]
