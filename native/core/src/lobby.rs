@@ -206,7 +206,7 @@ impl Lobby {
 
     /// When it ends if it is not ready before.
     pub(crate) fn start_end(&self) -> Option<Ms> {
-        (!self.is_ready).then_some(self.start_by)
+        (!self.is_ready && !self.is_outlived()).then_some(self.start_by)
     }
 
     /// When it is hidden if nothing is heard of it before: it is silent for longer than its timeout then.
@@ -221,10 +221,21 @@ impl Lobby {
         (!self.may_be_silent()).then(|| self.spoke_at.saturating_add(silence_ms))
     }
 
-    /// Nobody has to hear of it: its mode does not want that, or it is ours and starts. Its process may be waiting for room
-    /// or for its build, and how long that may take the start limit says.
+    /// Nobody has to hear of it: its mode does not want that, or it is ours and starts or stops. Its process may be waiting
+    /// for room or for its build, and how long that may take the start limit says; or it says goodbye to its players.
     fn may_be_silent(&self) -> bool {
-        self.heartbeat_timeout_ms == 0 || self.own.is_some() && !self.is_ready
+        self.heartbeat_timeout_ms == 0 || self.own.is_some() && !self.is_ready || self.is_outlived()
+    }
+
+    /// It is being stopped, and ends when its process is over: time alone does not end it, its players may still be there.
+    fn is_outlived(&self) -> bool {
+        self.own.is_some() && self.is_stopping
+    }
+
+    /// It is being stopped from now on.
+    pub(crate) fn stop(&mut self) {
+        self.is_stopping = true;
+        self.is_silent &= !self.may_be_silent();
     }
 
     pub(crate) fn supply_key(&self) -> SupplyKey {

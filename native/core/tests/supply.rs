@@ -173,15 +173,37 @@ fn of_ours_that_end_because_they_are_not_ready_or_silent_the_supply_is_told_once
 fn who_ends_otherwise_has_not_failed() {
     let mut w = World::new();
     let beats = |make: &mut Make<'_>| make.lobby.heartbeat_timeout_ms = 1_000;
-    let stopping = w.start_idle(beats).result.unwrap();
-    w.ready(stopping).unwrap();
-    w.run(|e, cx| e.stop(cx, stopping, true)).result.unwrap();
     let exited = w.start_idle(beats).result.unwrap();
     w.run(|e, cx| e.exited(cx, exited, Some(1))).result.unwrap();
     let removed = w.start_idle(beats).result.unwrap();
     w.detach(removed).unwrap();
     w.lobby(|attach| attach.heartbeat_timeout_ms = 1_000);
     w.pass(3_000);
-    assert_eq!(w.engine.namespace_counts()[0].1.lobby_ends, [1, 0, 2, 1, 0], "one that stops, and an attached one");
+    assert_eq!(w.engine.namespace_counts()[0].1.lobby_ends, [1, 0, 1, 1, 0], "the attached one is silent");
+    assert_eq!(failed(&mut w), [0]);
+}
+
+#[test]
+fn one_that_is_being_stopped_ends_when_its_process_is_over_and_not_before() {
+    let mut w = World::new();
+    let beats = |make: &mut Make<'_>| make.lobby.heartbeat_timeout_ms = 1_000;
+    let [says_goodbye, was_silent, never_ready] = [(); 3].map(|()| w.start_idle(beats).result.unwrap());
+    w.ready(says_goodbye).unwrap();
+    w.ready(was_silent).unwrap();
+    w.pass(1_500);
+    w.run(|e, cx| e.heartbeat(cx, says_goodbye, None)).result.unwrap();
+    for lobby in [says_goodbye, was_silent, never_ready] {
+        assert!(w.run(|e, cx| e.stop(cx, lobby, false)).result.unwrap());
+    }
+    w.pass(10 * EngineConfig::new(1, keys(&[1], 1)).start_limit_ms);
+    assert_eq!(
+        w.engine.namespace_counts()[0].1.lobby_ends,
+        [0; 5],
+        "whoever hangs or plays on is killed, and then told"
+    );
+    for lobby in [says_goodbye, was_silent, never_ready] {
+        assert!(w.run(|e, cx| e.exited(cx, lobby, Some(0))).result.unwrap());
+    }
+    assert_eq!(w.engine.namespace_counts()[0].1.lobby_ends, [0, 0, 0, 0, 3], "stopped, as they were told");
     assert_eq!(failed(&mut w), [0]);
 }

@@ -81,9 +81,7 @@ impl Engine {
             Event::LobbyClosed { lobby, is_closed, at } => {
                 self.change_noted((lsn, at), lobby, What::Closed(is_closed), |lobby| lobby.is_closed = is_closed)?
             }
-            Event::LobbyStopping { lobby, at } => {
-                self.change_noted((lsn, at), lobby, What::Stopping, |lobby| lobby.is_stopping = true)?
-            }
+            Event::LobbyStopping { lobby, at } => self.change_noted((lsn, at), lobby, What::Stopping, Lobby::stop)?,
             Event::LobbyStateSet { lobby, state } => {
                 self.change_lobby(lobby, |lobby| lobby.state = (!state.is_empty()).then(|| state.into()))?
             }

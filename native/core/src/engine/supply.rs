@@ -108,7 +108,7 @@ impl Engine {
         let live = -i32::from(lobby.is_supplied);
         // Nobody reports these: the engine ends them by itself.
         let is_by_time = matches!(reason, EndReason::StartTimeout | EndReason::Silent);
-        let has_failed = is_by_time && lobby.own.is_some() && !lobby.is_stopping;
+        let has_failed = is_by_time && lobby.own.is_some();
         (lobby.standing, lobby.is_supplied, lobby.is_supply_dirty) = (Standing::Elsewhere, false, false);
         if lobby.own.is_some() {
             self.wanted.remove(lobby.id);

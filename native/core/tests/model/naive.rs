@@ -140,9 +140,10 @@ impl Lobby {
         self.end.is_none()
     }
 
-    /// Its silence counts: one of ours has all of the start limit until it is ready.
+    /// Its silence counts: one of ours has all of the start limit until it is ready, and ends with its process once it is
+    /// being stopped.
     pub fn has_to_speak(&self) -> bool {
-        self.heartbeat_timeout_ms > 0 && (self.is_ready || !self.is_ours)
+        self.heartbeat_timeout_ms > 0 && (!self.is_ours || self.is_ready && !self.is_stopping)
     }
 
     /// "a lobby silent for longer is not found".
@@ -157,7 +158,8 @@ impl Lobby {
 
     /// The moment and reason at which time alone ends this lobby.
     pub fn end_by_time(&self) -> Option<(Ms, EndReason)> {
-        let start = (!self.is_ready).then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
+        let has_to_be_ready = !(self.is_ready || self.is_ours && self.is_stopping);
+        let start = has_to_be_ready.then_some((self.started_at + START_LIMIT_MS, EndReason::StartTimeout));
         let silence = self.has_to_speak().then_some((self.spoke_at + 3 * self.heartbeat_timeout_ms, EndReason::Silent));
         start.into_iter().chain(silence).min_by_key(|(at, _)| *at)
     }
