@@ -366,6 +366,7 @@ class ControlPlane:
         await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
         await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.hurry)
         await self._uploading.stop()
+        await self._exports.stop()
         await self._tasks.stop()
         await asyncio.gather(self._rays.close(), self._cdn_rays.close())
         await self._files.close()

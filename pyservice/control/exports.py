@@ -1,6 +1,8 @@
 """CSV files of logs and of what became of lobbies (contract, exportLobbyLogs; decisions 8.3, 8.10).
 
-Written to the objects and given out by a signed address for an hour; an hour later they are removed.
+Written to the objects and given out by a signed address for an hour; an hour later they are removed. They are made in
+short turns, of each game one at a time, and never held as a whole: however long a log is, others are served meanwhile,
+and of whoever goes away nothing goes on.
 """
 
 from __future__ import annotations
@@ -8,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, cast
 
 from pyservice.calls import Caller
 from pyservice.control import access
 from pyservice.control.changes import now_ms
+from pyservice.control.contents import TURN_S
+from pyservice.control.fair_threads import FairPlaces, FairThreads
 from pyservice.control.going_on import GoingOn
 from pyservice.control.lobby_runs import Process
 from pyservice.control.names import refuse
@@ -23,9 +29,10 @@ from pyservice.control.timestamps import rfc3339
 from pyservice.errors import field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.runtime.keeper import Folder, Stream
+from pyservice.runtime.keeper import Folder, Line, Stream
 from pyservice.storage import exports, lobbies, lobby_runs
 from pyservice.storage.database import Database, Record
+from pyservice.storage.drafts import Draft
 from pyservice.storage.objects import Objects
 
 GOOD_S: Final = 3_600
@@ -69,20 +76,35 @@ class Exports:
         self._recorded = recorded
         self._node = node
         self._now_ms = clock_ms
-        # Each holds a whole file in memory.
-        self._one_at_a_time = asyncio.Lock()
+        self._threads = FairThreads(1, "exports")
+        self._places = FairPlaces()
         self.going = GoingOn("exports", "exports not removed", pauses_s=_RETRIES_S)
+
+    async def stop(self) -> None:
+        """Nobody makes any more; waits for the turn that has begun."""
+        await asyncio.to_thread(self._threads.close)
 
     async def lobby_logs(
         self, request: pb.ExportLobbyLogsRequest, caller: Caller
     ) -> pb.ExportLobbyLogsResponse:
-        """Contract, exportLobbyLogs. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL."""
+        """Contract, exportLobbyLogs: as long as the log was when it began. Raises GAME_NOT_FOUND,
+        MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL.
+        """
         row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
         stream = cast(Stream, request.stream)
-        path = self._node.folder_of(row.lobby_id)
-        async with self._one_at_a_time:
-            content = await asyncio.to_thread(lambda: table(_LOG, _log_rows(path, stream)))
-            url = await self._put(content, f"{row.lobby_id}-{stream}.csv")
+        folder = Folder(self._node.folder_of(row.lobby_id))
+
+        async def write(draft: Draft) -> None:
+            run = partial(self._threads.run, request.game_id)
+            end = await run(folder.end)
+            turn = partial(_log_turn, folder.lines(), end, stream)
+            await draft.add(table([_LOG]))
+            is_more = True
+            while is_more:
+                content, is_more = await run(turn)
+                await draft.add(content)
+
+        url = await self._made(request.game_id, f"{row.lobby_id}-{stream}.csv", write)
         return pb.ExportLobbyLogsResponse(url=url)
 
     async def lobby_history(
@@ -92,21 +114,22 @@ class Exports:
         if request.query_end < request.query_start:
             refuse([field_problem(["query_end"], "too-low", "must not be before query_start")])
         span = (request.query_start, request.query_end)
-        rows: list[Sequence[object]] = []
-        after = ""
-        async with self._one_at_a_time:
-            while True:
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
+
+        async def write(draft: Draft) -> None:
+            await draft.add(table([HISTORY]))
+            after, is_more = "", True
+            while is_more:
                 async with self._database.read() as tx:
-                    game = await access.game(tx, caller, request.game_id)
                     page = await lobbies.within(tx, game.game_id, *span, after, _PORTION)
                 runs = await self._runs([row.lobby_id for row in page])
-                now = self._now_ms()
-                rows += (_history_row(row, runs.get(row.lobby_id), span, now) for row in page)
-                if len(page) < _PORTION:
-                    break
-                after = page[-1].lobby_id
-            content = await asyncio.to_thread(lambda: table(HISTORY, rows))
-            url = await self._put(content, f"{game.name_id}-lobbies.csv")
+                turn = partial(_history_turn, page, runs, span, self._now_ms())
+                await draft.add(await self._threads.run(request.game_id, turn))
+                is_more = len(page) == _PORTION
+                after = page[-1].lobby_id if page else after
+
+        url = await self._made(request.game_id, f"{game.name_id}-lobbies.csv", write)
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, Process | Record]:
@@ -128,34 +151,62 @@ class Exports:
             if not ids:
                 return count
             for export_id in ids:
-                await self._objects.delete(_key(export_id))
+                await self._objects.delete_prefix(_folder(export_id))
             async with self._database.write() as tx:
                 await exports.remove(tx, ids)
             count += len(ids)
 
-    async def _put(self, content: bytes, filename: str) -> str:
-        export_id = self._ids.new()
-        expires_ms = self._now_ms() + GOOD_S * 1000 + _LATE_MS
-        # First the record: what nobody knows nobody removes.
-        async with self._database.write() as tx:
-            await exports.add(tx, export_id, expires_ms)
-        await self._objects.put(_key(export_id), content)
+    async def _made(
+        self, game_id: str, filename: str, write: Callable[[Draft], Awaitable[None]]
+    ) -> str:
+        """Its address."""
+        async with self._places.place(game_id):
+            export_id = self._ids.new()
+            expires_ms = self._now_ms() + GOOD_S * 1000 + _LATE_MS
+            # First the record: what nobody knows nobody removes.
+            async with self._database.write() as tx:
+                await exports.add(tx, export_id, expires_ms)
+            key = f"{_folder(export_id)}/csv"
+            draft = self._objects.draft(key)
+            await write(draft)
+            await draft.keep()
         return self._objects.presign_get(
-            _key(export_id), GOOD_S, filename=filename, content_type="text/csv; charset=utf-8"
+            key, GOOD_S, filename=filename, content_type="text/csv; charset=utf-8"
         )
 
 
-def _key(export_id: str) -> str:
+def _folder(export_id: str) -> str:
     return f"exports/{export_id}"
 
 
 _LOG: Final = ("timestamp", "stream", "line")
 
 
-def _log_rows(path: Path, stream: Stream) -> Iterator[Sequence[object]]:
-    for line in Folder(path).lines():
-        if line.stream == stream:
-            yield rfc3339(line.time_us // 1000), stream, line.text
+def _log_turn(lines: Iterator[Line], end: int, stream: Stream) -> tuple[bytes, bool]:
+    """Lines up to that position, as many as a turn takes, and whether there are more."""
+    until = time.perf_counter() + TURN_S
+    is_more = False
+
+    def rows() -> Iterator[Sequence[object]]:
+        nonlocal is_more
+        for line in lines:
+            if line.position > end:
+                return
+            if line.stream == stream:
+                yield rfc3339(line.time_us // 1000), stream, line.text
+            if is_more := time.perf_counter() >= until:
+                return
+
+    return table(rows()), is_more
+
+
+def _history_turn(
+    page: Iterable[Record],
+    runs: Mapping[str, Process | Record],
+    span: tuple[int, int],
+    now: int,
+) -> bytes:
+    return table(_history_row(row, runs.get(row.lobby_id), span, now) for row in page)
 
 
 def _history_row(
@@ -184,11 +235,10 @@ def _history_row(
     )
 
 
-def table(names: Iterable[str], rows: Iterable[Sequence[object]]) -> bytes:
-    """RFC 4180. Cells that a spreadsheet would take for a formula are made inert."""
+def table(rows: Iterable[Sequence[object]]) -> bytes:
+    """Rows as in RFC 4180. Cells that a spreadsheet would take for a formula are made inert."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(names)
     writer.writerows([_inert(cell) for cell in row] for row in rows)
     return text.getvalue().encode()
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.errors import ServiceError
+from pyservice.storage.drafts import Draft, manifest
 from pyservice.storage.signatures import Grant, UrlSigner
 
 PART_BYTES: Final = 64 << 20
@@ -239,8 +240,8 @@ class Objects:
             raise _incomplete(len(moves), len(wanted))
         for upload in uploads:
             if len(upload.parts) > 1:
-                manifest = json.dumps([part.content_length for part in upload.parts]).encode()
-                await self._blobs.write(f"kept/{upload.key}.parts", manifest)
+                lengths = [part.content_length for part in upload.parts]
+                await self._blobs.write(f"kept/{upload.key}.parts", manifest(lengths))
 
     async def _moves(self, wanted: Sequence[Move]) -> list[Move]:
         """What of these has to be renamed for all to be kept; checks every part."""
@@ -265,6 +266,16 @@ class Objects:
         await self._blobs.write(f"kept/{key}", content)
         self.counts.puts += 1
         self.counts.put_bytes += len(content)
+
+    def draft(self, key: str) -> Draft:
+        """For what the service makes itself and is too long to be held."""
+        _check(key)
+
+        def kept(size: int) -> None:
+            self.counts.puts += 1
+            self.counts.put_bytes += size
+
+        return Draft(self._blobs.write, f"kept/{key}", kept)
 
     async def stat(self, key: str) -> int | None:
         """Bytes of a kept object, None when there is none."""
@@ -324,15 +335,13 @@ class Objects:
         """The blobs (name, length) that make a kept object, in order; empty without one."""
         if key in self._manifests:
             return self._manifests[key]
-        whole, manifest = f"kept/{key}", f"kept/{key}.parts"
-        length, manifest_length = await self._blobs.lengths([whole, manifest])
+        whole, parts = f"kept/{key}", f"kept/{key}.parts"
+        length, parts_length = await self._blobs.lengths([whole, parts])
         if length is not None:
             return [(whole, length)]
-        if manifest_length is None:
+        if parts_length is None:
             return []
-        content = b"".join(
-            [block async for block in self._blobs.read(manifest, 0, manifest_length)]
-        )
+        content = b"".join([block async for block in self._blobs.read(parts, 0, parts_length)])
         blobs, offset = [], 0
         for size in json.loads(content):
             blobs.append((f"kept/{key}.{offset}", size))

@@ -1,0 +1,191 @@
+"""Exports of any length: in short turns, of each game one at a time, and nothing goes on for whoever goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from pyservice.control.exports import GOOD_S, Exports
+from pyservice.control.history import History
+from pyservice.control.lobby_runs import Process
+from pyservice.control.recorded import Recorded
+from pyservice.pb.hosting.v1 import logs_pb2 as pb
+from pyservice.storage import games, lobbies, namespaces
+from pyservice.storage.signatures import PREFIX
+from pyservice.storage.tables import versions
+from tests.control.test_uploads import IDS, NOW_MS, Desk
+from tests.control.test_uploads import desk as desk
+from tests.patience import PATIENCE_S, eventually
+from tests.storage.test_portions import Nobody
+
+pytestmark = pytest.mark.anyio
+
+LINES = 400_000
+"""Of a log whose table takes seconds to make and does not fit into one piece."""
+
+
+class Counter:
+    """A node on which nothing runs any more, a desk at which exports are asked for, and lobbies of two games."""
+
+    def __init__(self, desk: Desk, folder: Path) -> None:
+        self.desk = desk
+        self._folder = folder
+        self._places: dict[str, tuple[str, str]] = {}
+        history = History(desk.database, Nobody(), lambda: None)
+        recorded = Recorded(desk.database, Nobody(), history)
+        self.exports = Exports(
+            desk.database, desk.objects, IDS, recorded, self, lambda: desk.now_ms
+        )
+
+    def folder_of(self, run_id: str) -> Path:
+        return self._folder / run_id
+
+    def processes(self, run_ids: Sequence[str]) -> dict[str, Process]:
+        return {}
+
+    async def game(self) -> str:
+        game_id, version_id, namespace_id = IDS.new(), IDS.new(), IDS.new()
+        version = {
+            "version_id": version_id,
+            "game_id": game_id,
+            "display_name": "1.0",
+            "create_ms": NOW_MS,
+            "config": b"",
+            "config_json": b"{}",
+        }
+        namespace = namespaces.New(namespace_id, "prod", "Prod", IDS.new())
+        async with self.desk.database.write() as tx:
+            (group_id,) = self.desk.scope.groups
+            await games.add(tx, game_id, f"g{game_id[-12:]}", "Game", group_id, NOW_MS)
+            await tx.run(insert(versions), version)
+            await namespaces.add(tx, game_id, version_id, [namespace], (10, 10), NOW_MS)
+        self._places[game_id] = namespace_id, version_id
+        return game_id
+
+    async def ended(self, game_id: str, count: int = 1) -> list[str]:
+        """Ids of lobbies that have ended."""
+        namespace_id, version_id = self._places[game_id]
+        ids = [IDS.new() for _ in range(count)]
+        about = {
+            "namespace_id": namespace_id,
+            "game_mode": "duel",
+            "region_id": "local",
+            "version_id": version_id,
+            "publicity": "public",
+            "is_closed": False,
+            "is_stopping": False,
+            "create_ms": NOW_MS,
+            "stop_ms": NOW_MS + 1,
+        }
+        async with self.desk.database.write() as tx:
+            await lobbies.add_many(tx, [{**about, "lobby_id": lobby_id} for lobby_id in ids])
+        return ids
+
+    async def lobby(self, game_id: str, lines: int = 1) -> str:
+        """Id of one that ended, with so many lines of each stream."""
+        [lobby_id] = await self.ended(game_id)
+        log = self.folder_of(lobby_id) / "log"
+        log.mkdir(parents=True)
+        written = (f"{NOW_MS}000 {stream} line {n}\n" for n in range(lines) for stream in "oe")
+        (log / "0").write_text("".join(written))
+        return lobby_id
+
+    async def logs(self, game_id: str, lobby_id: str) -> str:
+        """Key of what is exported."""
+        request = pb.ExportLobbyLogsRequest(game_id=game_id, lobby_id=lobby_id, stream="std_err")
+        answer = await self.exports.lobby_logs(request, self.desk.caller)
+        return answer.url.split("?")[0].partition(PREFIX)[2]
+
+    def asked(self, game_id: str, lobby_id: str) -> asyncio.Task[str]:
+        return asyncio.create_task(self.logs(game_id, lobby_id))
+
+    async def table(self, key: str) -> list[dict[str, str]]:
+        content = b"".join([block async for block in self.desk.objects.read(key)])
+        return list(csv.DictReader(io.StringIO(content.decode())))
+
+    async def begun(self) -> Any:
+        """Names of the pieces that are there, as soon as there is one."""
+
+        async def some() -> list[str]:
+            return await self.pieces()
+
+        return await eventually(some)
+
+    async def pieces(self) -> list[str]:
+        return await self.desk.blobs.names("kept/exports")
+
+
+@pytest.fixture
+async def counter(desk: Desk, tmp_path: Path) -> AsyncIterator[Counter]:
+    made = Counter(desk, tmp_path / "runs")
+    yield made
+    await made.exports.stop()
+
+
+async def test_a_long_log_is_kept_in_pieces_and_read_as_one_table(counter: Counter) -> None:
+    game_id = await counter.game()
+    lobby_id = await counter.lobby(game_id, LINES)
+    key = await counter.logs(game_id, lobby_id)
+    assert len(await counter.pieces()) > 2
+    rows = await counter.table(key)
+    assert [row["line"] for row in rows] == [f"line {n}" for n in range(LINES)]
+    assert {row["stream"] for row in rows} == {"std_err"}
+
+
+async def test_other_games_are_served_while_a_long_one_is_made(counter: Counter) -> None:
+    game_id, other_id = await counter.game(), await counter.game()
+    long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
+    others_id = await counter.lobby(other_id)
+    long = counter.asked(game_id, long_id)
+    await counter.begun()
+    short = counter.asked(game_id, short_id)
+    assert len(await counter.table(await counter.logs(other_id, others_id))) == 1
+    assert not short.done(), "of each game one at a time"
+    assert not long.done()
+    assert len(await counter.table(await long)) == LINES
+    assert len(await counter.table(await short)) == 1
+
+
+async def test_nothing_goes_on_for_whoever_goes_away(counter: Counter) -> None:
+    game_id = await counter.game()
+    long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
+    given_up = counter.asked(game_id, long_id)
+    left = await counter.begun()
+    given_up.cancel()
+    await asyncio.wait({given_up})
+    # Its turn is over, and with it the place of its game.
+    async with asyncio.timeout(PATIENCE_S):
+        key = await counter.logs(game_id, short_id)
+    folder = key.rpartition("/")[0]
+    others = [name for name in await counter.pieces() if not name.startswith(f"kept/{folder}/")]
+    assert others == left
+    counter.desk.now_ms += 3 * GOOD_S * 1000
+    assert await counter.exports.tidy() == 2
+    assert await counter.pieces() == []
+
+
+async def test_what_is_written_meanwhile_is_not_waited_for(counter: Counter) -> None:
+    game_id = await counter.game()
+    lobby_id = await counter.lobby(game_id, LINES)
+    asked = counter.asked(game_id, lobby_id)
+    await counter.begun()
+    with (counter.folder_of(lobby_id) / "log" / "0").open("a") as log:
+        log.write(f"{NOW_MS}000 e one more\n")
+    rows = await counter.table(await asked)
+    assert rows[-1]["line"] == f"line {LINES - 1}"
+
+
+async def test_a_history_of_many_pages_is_whole(counter: Counter) -> None:
+    game_id = await counter.game()
+    ids = await counter.ended(game_id, 2_500)
+    request = pb.ExportLobbyHistoryRequest(game_id=game_id, query_start=0, query_end=NOW_MS)
+    answer = await counter.exports.lobby_history(request, counter.desk.caller)
+    key = answer.url.split("?")[0].partition(PREFIX)[2]
+    assert sorted(row["lobby_id"] for row in await counter.table(key)) == sorted(ids)
