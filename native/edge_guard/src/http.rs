@@ -19,13 +19,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
 
-use crate::asked::Asked;
+use crate::address::Place;
+use crate::asked::{Asked, Sender};
 use crate::listener::{Serve, prepare};
 use crate::live::Live;
 use crate::metrics::{Kind, Refusal};
-use crate::pool::Pool;
+use crate::pool::Own;
 use crate::proxy;
 use crate::worker::{Open, Worker};
+use body::Through;
 use watched::{Tracker, Verdict, Watched};
 
 /// What every HTTP/2 connection begins with.
@@ -60,8 +62,8 @@ struct Front {
     is_proxied: bool,
     told: heads::Told,
     tracker: Arc<Tracker>,
-    /// Connections to back ends that were told who the player is: nobody else's.
-    own_pool: Pool<Asked>,
+    /// A connection to a back end that was told who the player is.
+    own: Own<Asked>,
     _open: Open,
 }
 
@@ -133,23 +135,39 @@ impl Arrived {
             local,
             is_proxied,
             tracker: Arc::default(),
-            own_pool: Pool::default(),
+            own: Own::default(),
             _open: self.open,
         })
     }
 }
 
 impl Front {
+    /// A connection that waits for a request to this back end.
+    fn take(&self, live: &Live, backend: &Place) -> Option<Sender> {
+        // Also where the request goes to a shared one: only one of both is counted.
+        let own = self.own.take(live.number, backend);
+        if live.says_client { own } else { self.worker.pool.take(live.number, backend) }
+    }
+
+    /// Keeps a connection whose request has been answered.
+    fn keep(&self, Through { is_own, route, backend, sender, .. }: Through) {
+        if !is_own {
+            self.worker.pool.put(route, backend, sender);
+        } else if self.tracker.is_alone() {
+            // Beside others it would be one more than is counted: of these only the last one stays.
+            self.own.put(route, backend, sender);
+        }
+    }
+
     async fn run<S>(self: Arc<Self>, client: S, is_http2: bool)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let tracker = self.tracker.clone();
-        let worker = self.worker.clone();
-        let io = TokioIo::new(Watched::new(client, tracker.clone(), !is_http2));
-        let head_bytes = worker.shared.config.limits.head_bytes;
+        let io = TokioIo::new(Watched::new(client, self.tracker.clone(), !is_http2));
+        let head_bytes = self.worker.shared.config.limits.head_bytes;
+        let front = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let front = self.clone();
+            let front = front.clone();
             async move { Ok::<_, Infallible>(exchange::answer(&front, request).await) }
         });
         if is_http2 {
@@ -160,7 +178,7 @@ impl Front {
                 .max_send_buf_size(STREAM_BUFFER);
             let connection = builder.serve_connection(io, service);
             tokio::pin!(connection);
-            until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;
+            until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
         } else {
             let mut builder = hyper::server::conn::http1::Builder::new();
             // A player who ends its half has left, as other proxies see it, too (`half_close` stays off): that is the
@@ -169,7 +187,7 @@ impl Front {
             builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(BUFFER)).half_close(false);
             let connection = builder.serve_connection(io, service).with_upgrades();
             tokio::pin!(connection);
-            until_cut(connection, &worker, &tracker, |connection| connection.graceful_shutdown()).await;
+            until_cut(connection, &self, |connection| connection.graceful_shutdown()).await;
         }
     }
 }
@@ -177,12 +195,12 @@ impl Front {
 /// Runs a connection until it ends by itself or its time is up.
 async fn until_cut<C: Future>(
     mut connection: std::pin::Pin<&mut C>,
-    worker: &Worker,
-    tracker: &Tracker,
+    front: &Front,
     end_gently: impl Fn(std::pin::Pin<&mut C>),
 ) {
-    let timeouts = worker.shared.timeouts();
-    let mut leaving = worker.shared.leaving.subscribe();
+    let shared = &front.worker.shared;
+    let timeouts = shared.timeouts();
+    let mut leaving = shared.leaving.subscribe();
     let first = Instant::now() + timeouts.head.min(timeouts.keep_alive);
     let timer = tokio::time::sleep_until(first);
     tokio::pin!(timer);
@@ -193,9 +211,12 @@ async fn until_cut<C: Future>(
         tokio::select! {
             biased;
             _ = connection.as_mut() => return,
-            () = timer.as_mut() => match tracker.verdict(&worker.shared.timeouts()) {
+            () = timer.as_mut() => match front.tracker.verdict(&shared.timeouts()) {
                 Verdict::Cut => return,
-                Verdict::AskAgain(when) => timer.as_mut().reset(when + Duration::from_millis(1)),
+                Verdict::AskAgain(when) => {
+                    front.own.sweep();
+                    timer.as_mut().reset(when + Duration::from_millis(1));
+                }
             },
             _ = left.as_mut(), if !is_leaving => {
                 is_leaving = true;

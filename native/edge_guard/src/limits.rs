@@ -121,7 +121,7 @@ pub fn fit_descriptors(settings: &LimitSettings) -> (LimitSettings, u64) {
     (fit(settings, have), have)
 }
 
-/// For routes, back ends between requests, pipes, and ourselves.
+/// For routes, shared connections to back ends between requests, pipes, and ourselves.
 const APART: u64 = 8_192;
 
 fn wanted(settings: &LimitSettings) -> u64 {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 connections to back ends that wait for their next request.
+//! HTTP/1.1 connections to back ends that wait for their next request: shared by all players, or a player's own.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,15 @@ use crate::address::Place;
 /// Shorter than what common servers wait (5 s), so that theirs is rarely the first word.
 const KEPT_FOR: Duration = Duration::from_secs(4);
 
-/// How many wait, of all routes together: each is an open file that no limit counts.
-const KEPT_MOST: usize = 1_024;
+/// How many wait at all threads, of all routes together: each is an open file that no limit counts.
+const KEPT_MOST: usize = 2_048;
 
-/// Connections by number of their route, the last one used on top.
+/// Connections for whoever asks next, by number of their route, the last one used on top.
 #[derive(Debug)]
-pub struct Pool<B>(Mutex<Waiting<B>>);
+pub struct Pool<B> {
+    waiting: Mutex<Waiting<B>>,
+    most: usize,
+}
 
 #[derive(Debug)]
 struct Waiting<B> {
@@ -31,13 +34,25 @@ struct Idle<B> {
     since: Instant,
 }
 
-impl<B> Default for Pool<B> {
-    fn default() -> Self {
-        Self(Mutex::new(Waiting { by_route: HashMap::new(), count: 0 }))
+impl<B> Idle<B> {
+    fn new(sender: SendRequest<B>, backend: Place) -> Self {
+        Self { sender, backend, since: Instant::now() }
+    }
+
+    /// As far as can be seen.
+    fn is_good(&self) -> bool {
+        !self.sender.is_closed() && self.since.elapsed() < KEPT_FOR
     }
 }
 
 impl<B> Pool<B> {
+    /// That of one of so many threads.
+    #[must_use]
+    pub fn of_each(threads: usize) -> Self {
+        let waiting = Waiting { by_route: HashMap::new(), count: 0 };
+        Self { waiting: Mutex::new(waiting), most: KEPT_MOST.div_ceil(threads) }
+    }
+
     /// One that is good, as far as can be seen.
     pub fn take(&self, route: u64, backend: &Place) -> Option<SendRequest<B>> {
         let mut waiting = self.waiting();
@@ -45,7 +60,7 @@ impl<B> Pool<B> {
         let all = by_route.get_mut(&route)?;
         while let Some(idle) = all.pop() {
             *count -= 1;
-            if idle.backend == *backend && !idle.sender.is_closed() && idle.since.elapsed() < KEPT_FOR {
+            if idle.backend == *backend && idle.is_good() {
                 return Some(idle.sender);
             }
         }
@@ -59,25 +74,61 @@ impl<B> Pool<B> {
         }
         let mut waiting = self.waiting();
         let Waiting { by_route, count } = &mut *waiting;
-        if *count < KEPT_MOST {
+        if *count < self.most {
             *count += 1;
-            by_route.entry(route).or_default().push(Idle { sender, backend, since: Instant::now() });
+            by_route.entry(route).or_default().push(Idle::new(sender, backend));
         }
     }
 
     /// Closes those that waited too long.
     pub fn sweep(&self) {
-        let now = Instant::now();
         let mut waiting = self.waiting();
         let Waiting { by_route, count } = &mut *waiting;
         by_route.retain(|_, all| {
-            all.retain(|idle| !idle.sender.is_closed() && now.duration_since(idle.since) < KEPT_FOR);
+            all.retain(Idle::is_good);
             !all.is_empty()
         });
         *count = by_route.values().map(Vec::len).sum();
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<B>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The connection that a player's connection has for its next request, and nobody else: its back end was told who the
+/// player is.
+///
+/// It is one, because a player's connection is counted as two open files: itself, and one to a back end. HTTP/1.1 needs
+/// no more. What HTTP/2 asks for at once takes a permit for each request, which ends with the answer, and so do these
+/// connections.
+#[derive(Debug)]
+pub struct Own<B>(Mutex<Option<(u64, Idle<B>)>>);
+
+impl<B> Default for Own<B> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<B> Own<B> {
+    /// The one that waits, if it is of this route and good. Any other is closed: whoever asks needs its place.
+    pub fn take(&self, route: u64, backend: &Place) -> Option<SendRequest<B>> {
+        let (of, idle) = self.waiting().take()?;
+        (of == route && idle.backend == *backend && idle.is_good()).then_some(idle.sender)
+    }
+
+    /// The one whose request has been answered, in the place of the one before.
+    pub fn put(&self, route: u64, backend: Place, sender: SendRequest<B>) {
+        *self.waiting() = Some((route, Idle::new(sender, backend)));
+    }
+
+    /// Closes it if it waited too long.
+    pub fn sweep(&self) {
+        self.waiting().take_if(|(_, idle)| !idle.is_good());
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<(u64, Idle<B>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

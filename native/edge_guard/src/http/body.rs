@@ -62,11 +62,10 @@ impl Exchange {
     }
 
     fn end_well(&mut self) {
-        let Some(Through { is_own, route, backend, sender, progress }) = self.connection.take() else { return };
+        let Some(connection) = self.connection.take() else { return };
         // Where a body is still awaited the next request would wait for it, too: it may be another player's.
-        if progress.is_none_or(|progress| progress.is_over()) {
-            let pool = if is_own { &self.front.own_pool } else { &self.front.worker.pool };
-            pool.put(route, backend, sender);
+        if connection.progress.as_ref().is_none_or(|progress| progress.is_over()) {
+            self.front.keep(connection);
         }
     }
 }

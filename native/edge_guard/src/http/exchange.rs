@@ -105,9 +105,8 @@ async fn ask(
     backend: &Place,
     mut request: Request<Asked>,
 ) -> Result<(Response<Incoming>, Sender), Problem> {
-    let pool = if live.says_client { &front.own_pool } else { &front.worker.pool };
     loop {
-        let waiting = pool.take(live.number, backend);
+        let waiting = front.take(live, backend);
         let is_reused = waiting.is_some();
         let mut sender = match waiting {
             Some(sender) => sender,

@@ -59,6 +59,11 @@ impl Tracker {
         others > 0
     }
 
+    /// Whether only one exchange is under way: that of who asks.
+    pub fn is_alone(&self) -> bool {
+        self.exchanges.load(Relaxed) == 1
+    }
+
     /// An answer is over.
     pub fn end_exchange(&self) {
         if self.exchanges.fetch_sub(1, Relaxed) == 1 {

@@ -145,7 +145,7 @@ fn a_hundred_thousand_spoofed_players_take_bounded_room_and_nobodys_place() {
     }
     assert_eq!(who(), first, "a player was moved to another session");
     assert!(guard.figure("datagram_sessions") <= 600);
-    assert!(guard.descriptors() <= descriptors + 600, "{} from {descriptors}", guard.descriptors());
+    guard.has_at_most(descriptors + 600);
     assert!(guard.memory() < memory + 8 * 1024 * 1024, "{} from {memory}", guard.memory());
     assert!(guard.figure("datagram_sessions_ended_total{reason=\"displaced\"}") > 10_000);
 }
@@ -186,7 +186,7 @@ fn a_flood_that_the_process_answers_takes_the_room_of_its_port_and_moves_nobody(
     // The flooded port has its own, and the quiet one 10 players of before and 40 of meanwhile.
     let most = 100 + 50;
     assert!(guard.figure("datagram_sessions") <= most, "{}", guard.figure("datagram_sessions"));
-    assert!(guard.descriptors() <= descriptors + most as usize, "{} from {descriptors}", guard.descriptors());
+    guard.has_at_most(descriptors + most as usize);
     assert!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}") > 1_000);
     assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_full\"}"), 0);
 }
@@ -213,8 +213,7 @@ fn ports_that_are_flooded_until_the_thread_is_full_make_room_for_players_of_othe
     }
     assert_eq!(players.iter().map(who).collect::<Vec<_>>(), first, "{}", guard.ask("GET", "/metrics"));
     assert_eq!(guard.figure("datagram_sessions"), 300);
-    // The connection that the figure came over may be there still.
-    until("no more are open", || (guard.descriptors() <= descriptors + 300).then_some(()));
+    guard.has_at_most(descriptors + 300);
     assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_route\"}"), 0);
 }
 

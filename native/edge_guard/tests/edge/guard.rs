@@ -163,6 +163,11 @@ impl Guard {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// Waits until it has no more open files than so many: the connection of a question may be there after its answer.
+    pub fn has_at_most(&self, descriptors: usize) {
+        until("no more are open", || (self.descriptors() <= descriptors).then_some(()));
+    }
+
     /// Its resident memory, in bytes.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

@@ -92,7 +92,7 @@ pub async fn ask_by_http2(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + 
     }
 }
 
-async fn text_of(mut body: hyper::body::Incoming) -> String {
+pub async fn text_of(mut body: hyper::body::Incoming) -> String {
     let mut all = Vec::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         all.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
@@ -101,7 +101,7 @@ async fn text_of(mut body: hyper::body::Incoming) -> String {
 }
 
 /// A connection without TLS.
-async fn begin<B>(port: u16) -> http2::SendRequest<B>
+pub async fn begin<B>(port: u16) -> http2::SendRequest<B>
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static,
 {

@@ -1,16 +1,18 @@
 //! Back ends of our own at unix sockets: reached by host as those at ports are, with their limits and their patience.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use http::Request;
 use serde_json::{Value, json};
 
 use crate::guard::Guard;
 use crate::hosts::say_client;
+use crate::http2::{begin, runtime, text_of};
 use crate::patience::until;
 use crate::plain_http::{get, read, upgrade, upgraded_echo};
 use crate::servers::{at_socket, connect, echo, is_closed, serve};
@@ -34,6 +36,37 @@ fn count_connections(path: &Path) {
             }
         }
     });
+}
+
+/// Connections that a back end has had, and those that are open still.
+#[derive(Default)]
+struct Met {
+    ever: AtomicUsize,
+    open: AtomicUsize,
+}
+
+impl Met {
+    #[track_caller]
+    fn wait_until_open(&self, what: &str, is_expected: impl Fn(usize) -> bool) {
+        until(what, || is_expected(self.open.load(SeqCst)).then_some(()));
+    }
+}
+
+/// A back end that is told who comes, and answers nobody before so many connections have come.
+fn told(path: &Path, at_once: usize) -> Arc<Met> {
+    let met = Arc::new(Met::default());
+    let of_all = met.clone();
+    at_socket(path, move |mut stream| {
+        of_all.ever.fetch_add(1, SeqCst);
+        of_all.open.fetch_add(1, SeqCst);
+        let mut is_there = stream.read_exact(&mut [0; 28]).is_ok();
+        while is_there && read(&mut stream).is_some() {
+            until("all are here", || (of_all.ever.load(SeqCst) >= at_once).then_some(()));
+            is_there = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nin").is_ok();
+        }
+        of_all.open.fetch_sub(1, SeqCst);
+    });
+    met
 }
 
 #[test]
@@ -141,4 +174,68 @@ fn the_limit_of_an_address_holds_before_it() {
         player.write_all(b"GET / HTTP/1.1\r\nhost: api.example\r\n\r\n").ok()?;
         (read(&mut player)?.status() == 200).then_some(())
     });
+}
+
+#[test]
+fn of_many_requests_at_once_one_connection_is_left_for_the_next_request() {
+    const AT_ONCE: usize = 100;
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    let met = told(&path, AT_ONCE);
+    let guard = guard(json!([backend("api.example", &path, true)]));
+    let port = guard.listener("http").port();
+    runtime().block_on(async {
+        let sender = begin::<String>(port).await;
+        let ask = || {
+            let mut sender = sender.clone();
+            let request = Request::get("http://api.example/").body(String::new()).unwrap();
+            tokio::spawn(async move { text_of(sender.send_request(request).await.unwrap().into_body()).await })
+        };
+        let asked: Vec<_> = (0..AT_ONCE).map(|_| ask()).collect();
+        for answer in asked {
+            assert_eq!(answer.await.unwrap(), "in");
+        }
+        met.wait_until_open("no more than the player's connection is counted for", |open| open <= 1);
+        assert_eq!(ask().await.unwrap(), "in");
+        assert_eq!(met.ever.load(SeqCst), AT_ONCE, "the one that was left is good for the next request");
+    });
+}
+
+#[test]
+fn a_connection_that_is_left_is_used_or_closed_by_the_next_request_wherever_it_goes() {
+    let home = tempfile::tempdir().unwrap();
+    let [api, other, cdn] = ["api.sock", "other.sock", "cdn.sock"].map(|name| home.path().join(name));
+    let (of_api, of_other) = (told(&api, 1), told(&other, 1));
+    count_connections(&cdn);
+    let guard = guard(json!([
+        backend("api.example", &api, true),
+        backend("other.example", &other, true),
+        backend("cdn.example", &cdn, false),
+    ]));
+    let mut player = connect(guard.listener("http").port());
+    for _ in 0..2 {
+        assert_eq!(get(&mut player, "api.example", "/").text(), "in");
+    }
+    assert_eq!(of_api.ever.load(SeqCst), 1, "used again");
+    assert_eq!(get(&mut player, "other.example", "/").text(), "in");
+    of_api.wait_until_open("it made room for another one that is told", |open| open == 0);
+    assert_eq!(get(&mut player, "cdn.example", "/").text(), "1");
+    of_other.wait_until_open("it made room for one that is shared", |open| open == 0);
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed_before_its_player_leaves() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("api.sock");
+    let met = told(&path, 1);
+    let guard = Guard::start_with(json!({
+        "http": "127.0.0.1:0",
+        "backends": [backend("api.example", &path, true)],
+        "timeouts": {"head_ms": 200},
+    }));
+    let mut player = connect(guard.listener("http").port());
+    assert_eq!(get(&mut player, "api.example", "/").text(), "in");
+    met.wait_until_open("it is closed", |open| open == 0);
+    assert_eq!(get(&mut player, "api.example", "/").text(), "in", "the player is where it was");
+    assert_eq!(met.ever.load(SeqCst), 2);
 }
