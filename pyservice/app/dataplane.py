@@ -308,6 +308,8 @@ class DataPlane:
 
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
+        # Clients have waited for the doors: what they find is not to be told from who has not asked yet.
+        self._processes.runners.begin()
         grpc_port = await self._doors.start()
         http = bound(self._http_socket)
         grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))

@@ -39,6 +39,7 @@ class Processes:
         grace_ms = settings.empty_lobby_grace_ms
         self.supply = Supply(engine, namespaces, self.making, regions, grace_ms)
         self.runners.crashed = self.supply.crashed
+        namespaces.retiring = self.runners.former.retire
         self.runners.server_served = self.routes.server_served
 
     def take_tiers(self, tiers: Iterable[Tier]) -> None:
@@ -49,7 +50,6 @@ class Processes:
 
     def opened(self, http: str, grpc: str) -> None:
         """The public doors are open: game servers are told where."""
-        self.runners.begin()
         self.runners.http_address, self.runners.grpc_address = http, grpc
 
     def handlers(self) -> dict[str, Handler]:

@@ -17,7 +17,7 @@ from pyservice.storage.database import Database
 from pyservice.watch import Topics
 
 _WAIT_MS: Final = 10_000
-_BEGIN_S: Final = 0.5
+_BEGIN_S: Final = 2.0
 _RETRIES_S: Final = (0.05, 0.5)
 _ASKED_AT_ONCE: Final = 500
 
@@ -73,7 +73,7 @@ class CountsReader:
 
     async def begin(self) -> None:
         """Reads what is so now: those who play through a restart of this plane are in its first answers. A data plane
-        that is away or slow delays nobody for longer than half a second; `run` goes on with it.
+        that is away or slow delays nobody for longer than two seconds; `run` goes on with it.
         """
 
         async def step() -> None:

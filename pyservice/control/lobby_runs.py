@@ -115,7 +115,9 @@ class LobbyRuns:
 
     async def _step(self, runs: Runs) -> None:
         answer = await self._ask()
-        self.addresses = answer.http_address, answer.grpc_address
+        if answer.http_address:
+            # One that starts again has not told yet, and listens where it did.
+            self.addresses = answer.http_address, answer.grpc_address
         left = {} if answer.is_complete else self._left
         wanted = left | {lobby.lobby_id: lobby for lobby in answer.lobbies}
         for lobby_id in answer.gone:
@@ -178,10 +180,9 @@ class LobbyRuns:
         else:
             # Of one that has begun the size is known, whatever became of its tier.
             is_known = runs.refuse(lobby_id, _refused(lobby))
-        if is_known:
-            return
-        # Nobody has it: neither we nor anybody else will ever tell more of it.
-        self._tell(lobby_id, lambda: self.over(lobby_id, _refused(lobby), tier))
+        if not is_known:
+            # Nobody has it: neither we nor anybody else will ever tell more of it.
+            self._tell(lobby_id, lambda: self.over(lobby_id, _refused(lobby), tier))
 
     def _tell(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
         """Until it is heard; nobody waits for it."""
@@ -193,6 +194,8 @@ class LobbyRuns:
     def _order(self, lobby: pb.WantedLobby, size: TierSize) -> Order:
         spec = lobby.spec
         http_address, grpc_address = self.addresses
+        if not http_address:
+            raise Away("the data plane has not told yet where its doors are")
         own_env = {
             **api_variables(self._api_url(http_address), grpc_address),
             **size_variables(size),

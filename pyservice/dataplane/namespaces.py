@@ -7,7 +7,7 @@ so a call sees one state; what takes time is done before, and may be done in a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyservice.auth import EnvironmentGrant
@@ -76,6 +76,8 @@ class Namespaces:
         self._by_host: dict[str, bytes] = {}
         self._grants: dict[bytes, EnvironmentGrant] = {}
         self._labels: dict[bytes, str] = {}
+        self.retiring: Callable[[ResolvedNamespace], None] = lambda _: None
+        """Called with each namespace that is about to have another version."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -90,6 +92,9 @@ class Namespaces:
     def take(self, prepared: Prepared) -> None:
         """The same of one that is prepared."""
         resolved = prepared.resolved
+        held = self._held.get(resolved.namespace_id)
+        if held is not None and held.resolved.version_id != resolved.version_id:
+            self.retiring(held.resolved)
         self.remove(resolved.namespace_id)
         self._held[resolved.namespace_id] = prepared
         self._labels[resolved.namespace_id] = resolved.label

@@ -2,8 +2,8 @@
 and the ports of dynamic servers.
 
 Somebody who starts processes is connected while it asks for the wanted set, and for three seconds after; without one no
-lobby is made. What is wanted the engine knows; what a start needs is written here from the configuration of now: one
-whose version is not the current one any more is not started.
+lobby is made. What is wanted the engine knows; what a start needs is written here from the configuration of now, or
+from that of then while a lobby of a former version starts (`former_versions`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
-from pyservice.dataplane.configuration import ModePort, ResolvedNamespace, raw_id
+from pyservice.dataplane.configuration import ModePort, ResolvedMode, ResolvedNamespace, raw_id
+from pyservice.dataplane.former_versions import FormerVersions
 from pyservice.dataplane.native import LeasedPort, Lobby
 from pyservice.dataplane.servers import AskLeased, Leased, PortWish, Servers
 from pyservice.dataplane.ways_in import WayIn
@@ -75,6 +76,7 @@ class Runners:
         self._source = source
         self._servers = source.servers
         self._namespaces = namespaces
+        self.former = FormerVersions(source.servers, source.lobby)
         self._way_in = way_in
         self._run = secrets.token_hex(8)
         self._asking = 0
@@ -87,6 +89,8 @@ class Runners:
         """Called with each lobby whose process ended by itself and not well: before it was ready, before anybody had a
         place there, or with an error. Lobbies that the engine ends by itself are not among them.
         """
+        self._crashes: set[bytes] = set()
+        """Those whose end the disk did not take: it is told again, and is one crash."""
         self.server_served: Callable[[bytes, AskLeased], Awaitable[Leased]] = lambda _, ask: ask()
         """The ports of a server once they are served; until then they may become others."""
         self.http_address = self.grpc_address = ""
@@ -161,13 +165,17 @@ class Runners:
     def _room_of(self, lobby_id: bytes) -> tuple[int, int]:
         """What it will take once whoever starts processes has heard of it."""
         lobby = self._source.lobby(lobby_id)
-        if lobby is None or lobby.is_ready or not self._namespaces.is_known(lobby.namespace):
+        if lobby is None or lobby.is_ready:
             return 0, 0
-        namespace = self._namespaces.resolved(lobby.namespace)
-        mode = namespace.modes.get(lobby.mode)
-        if mode is None or namespace.version_id != lobby.version:
-            return 0, 0
-        return self._tiers.get(mode.place(lobby.region).tier, (0, 0))
+        _, mode = self._made_for(lobby)
+        return self._tiers.get(mode.place(lobby.region).tier, (0, 0)) if mode else (0, 0)
+
+    def _made_for(self, lobby: Lobby) -> tuple[ResolvedNamespace | None, ResolvedMode | None]:
+        """Namespace and mode as they were when it was made; None: it is not to be started any more."""
+        if not self._namespaces.is_known(lobby.namespace):
+            return None, None
+        namespace = self.former.of(lobby, self._namespaces.resolved(lobby.namespace))
+        return namespace, namespace.modes.get(lobby.mode) if namespace else None
 
     def described(self) -> str:
         """For operators."""
@@ -284,13 +292,20 @@ class Runners:
                 await self._servers.set_backends(lobby, _backends(report.placed.backends.items()))
             case "over":
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
-                before = self._source.lobby(lobby)
-                if before and not (before.is_stopping or self._is_done(before, code)):
-                    # First: the supply looks as soon as it has ended, which is before this goes on.
-                    self.crashed(before)
+                self._note_end(lobby, code)
                 await self._servers.exited(lobby, code)
+                self._crashes.discard(lobby)
             case _:
                 raise ServiceError("BODY_INVALID", "Say what became of the lobby.")
+
+    def _note_end(self, lobby_id: bytes, code: int | None) -> None:
+        """First: the supply looks as soon as it has ended, which is before who tells of it goes on."""
+        lobby = self._source.lobby(lobby_id)
+        if lobby is None:
+            self._crashes.discard(lobby_id)
+        elif not (lobby.is_stopping or lobby_id in self._crashes or self._is_done(lobby, code)):
+            self._crashes.add(lobby_id)
+            self.crashed(lobby)
 
     def _is_done(self, lobby: Lobby, code: int | None) -> bool:
         """Whether one that ends by itself with this code did what it was for. One that nobody had a place in did not:
@@ -329,12 +344,9 @@ class Runners:
 
     def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
         """All that a start needs; None when it is not to be started any more."""
-        if not self._namespaces.is_known(lobby.namespace):
-            return None
-        namespace = self._namespaces.resolved(lobby.namespace)
-        mode = namespace.modes.get(lobby.mode)
+        namespace, mode = self._made_for(lobby)
         token = self._servers.lobby_token(lobby.id)
-        if namespace.version_id != lobby.version or mode is None or token is None:
+        if namespace is None or mode is None or token is None:
             return None
         runtime, place = mode.runtime, mode.place(lobby.region)
         if runtime.image_id is None:

@@ -211,7 +211,12 @@ class Supply:
         """A lobby ended by itself and not well: the next one of its group waits a little."""
         key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
         self._pauses.note(key)
-        self._looks[key] = _now_s() + self._pauses.left_s(key)
+        self._look_in(key, self._pauses.left_s(key))
+
+    def _look_in(self, key: Key, wait_s: float) -> None:
+        """What is due of the group before is not put off by it."""
+        look_s = _now_s() + wait_s
+        self._looks[key] = min(look_s, self._looks.get(key, look_s))
 
     async def run(self) -> None:
         """Until cancelled. What cannot be done now is tried again."""
@@ -232,8 +237,10 @@ class Supply:
         now_s = _now_s()
         due = [key for key, at_s in self._looks.items() if at_s <= now_s and key not in groups]
         for key in due:
-            del self._looks[key]
             groups[key] = self._group(key)
+        for key in groups:
+            # When each has to be looked at again is worked out anew.
+            self._looks.pop(key, None)
         for key, group in groups.items():
             await self._keep(key, group)
 
@@ -250,7 +257,7 @@ class Supply:
         is_there = region in self._regions
         todo = plan(group, mode, region, self._grace_ms, is_region_there=is_there)
         if todo.look_ms is not None:
-            self._looks[key] = _now_s() + todo.look_ms / 1000
+            self._look_in(key, todo.look_ms / 1000)
         try:
             if namespace is not None and mode is None and group.live:
                 await self._drain(key, namespace)
@@ -261,7 +268,7 @@ class Supply:
         except ServiceError as error:
             # Full, of lobbies, ports or disk: others may go on, and this is tried again.
             _log.debug("supply is put off", game_mode=mode_name, region=region, code=error.code)
-            self._looks[key] = _now_s() + _AGAIN_S
+            self._look_in(key, _AGAIN_S)
 
     async def _drain(self, key: Key, namespace: ResolvedNamespace) -> None:
         """Lobbies of a former version go on for so long and no longer, whoever is in them."""
@@ -271,8 +278,7 @@ class Supply:
             return
         left_ms = retired.drained_ms(mode) - self._wall_ms()
         if left_ms > 0:
-            look_s = _now_s() + min(left_ms / 1000, _DRAIN_LOOK_S)
-            self._looks[key] = min(look_s, self._looks.get(key, look_s))
+            self._look_in(key, min(left_ms / 1000, _DRAIN_LOOK_S))
             return
         for lobby_id in self._servers.lobbies_of_version(namespace.namespace_id, version):
             lobby = self._source.lobby(lobby_id)
@@ -297,13 +303,13 @@ class Supply:
     ) -> None:
         left_s = self._pauses.left_s(key)
         if count and left_s > 0:
-            self._looks[key] = _now_s() + left_s
+            self._look_in(key, left_s)
             return
         for _ in range(count):
             make = self._making.idle(namespace, mode, key[3])
             if make is None:
                 # Nobody who would start it is there.
-                self._looks[key] = _now_s() + _AGAIN_S
+                self._look_in(key, _AGAIN_S)
                 return
             await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)
 

@@ -32,6 +32,8 @@ from tests.runtime.node import build_of, open_place, until
 pytestmark = pytest.mark.anyio
 
 TIER: Final = "basic-1d1"
+ADDRESSES: Final = ("127.0.0.1:1", "127.0.0.1:2")
+"""Of the doors; nobody here calls at them."""
 SIZES: Final = {TIER: TierSize(Resources(10, 64), 375)}
 
 
@@ -119,6 +121,7 @@ async def both(engine: Engine, tmp_path: Path) -> AsyncIterator[Both]:
     database = open_database(None, tmp_path)
     await migrate(database, is_allowed=True)
     data = DataPlane(engine)
+    data.runners.http_address, data.runners.grpc_address = ADDRESSES
     await data.wanted()
     (tmp_path / "node").mkdir()
     async with open_place(tmp_path / "node", tmp_path / "builds") as node:
@@ -170,6 +173,24 @@ async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Bo
         await until(lambda: not both.is_live(late))
     assert both.is_live(begun), "it has begun with a size"
     assert both.node.supervisor.is_known(begun)
+
+
+async def test_nothing_is_started_before_the_data_plane_told_where_its_doors_are(
+    both: Both,
+) -> None:
+    runners = both.data.runners
+    runners.http_address = ""
+    early = await both.lobby()
+    async with both.following() as runs:
+        await until(lambda: early in runs._left)
+        assert not both.node.supervisor.is_known(early)
+        runners.http_address = ADDRESSES[0]
+        await both.node.ear.told(early, "running")
+        # It starts again: it listens where it did, and is asked before it told so.
+        runners.http_address = runners.grpc_address = ""
+        later = await both.lobby()
+        await both.node.ear.told(later, "running")
+        assert runs.addresses == ADDRESSES
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,6 +53,7 @@ class Place(Scene):
         super().__init__(engine, versions=[version(**{**MODES, **modes})])
         self.way_in = way_in or WayIn(advertised="192.0.2.7")
         self.runners = Runners(engine, self.namespaces, self.way_in, {"basic-1d1": (1000, 2048)})
+        self.namespaces.retiring = self.runners.former.retire
         self.free = (1_000_000, 1_000_000)
         """Millicores and MB that the runtime says are free."""
         self.making = Making(

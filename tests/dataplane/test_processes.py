@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from pyservice.app.processes import Processes
+from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
-from pyservice.ids import parse_uuid
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.settings import load
@@ -25,11 +28,12 @@ from tests.dataplane.processes import (
     outcome,
     refused,
 )
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
 OTHER_VERSION_ID = "0192f000-0000-7000-8000-0000000000e9"
+THIRD_VERSION_ID = "0192f000-0000-7000-8000-0000000000ea"
 ONE_IDLE: dict[str, Any] = {"idle_lobbies": {"min": 1, "max": 1}, "regions": {"north": {}}}
 NORTH: dict[str, Any] = {
     "regions": [
@@ -277,3 +281,49 @@ async def test_after_another_version_the_old_lobbies_stop_when_they_are_empty(
     assert joining.code == "MATCHMAKER_LOBBY_DRAINING"
     await place.report(wanted.lobby_id, over=runtime_pb2.Over(exit_code=0, reason="stopped"))
     assert (await refused(place.join(wanted.lobby_id))).code == "MATCHMAKER_LOBBY_STOPPED"
+
+
+async def test_who_waits_for_a_lobby_gets_in_though_another_version_came_before_it_was_begun(
+    connected: Place,
+) -> None:
+    place = connected
+    async with asking(place.find(tags={"map": "sea"})) as finding:
+        await eventually(lambda: _starts(place))
+        for name in (OTHER_VERSION_ID, THIRD_VERSION_ID):
+            place.feed(versions=[version(version_id=name)], current_version_id=name)
+        # Of somebody who starts processes and has begun nothing, such as one that was killed.
+        place.run, place.sequence = "", 0
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        assert dict(wanted.spec.env) == {"MAP": "sea"}, "with what it was made for"
+        assert place.runners._room_of(raw_id(wanted.lobby_id)) == (1000, 2048)
+        await place.serve()
+        await place.ready(wanted.lobby_id)
+        found = await asyncio.wait_for(finding, PATIENCE_S)
+    await place.connected(found.lobby.lobby_id, found.player.token)
+    place.feed(versions=[version(version_id=OTHER_VERSION_ID)], current_version_id=OTHER_VERSION_ID)
+    assert not place.runners.former._held, "nobody of it starts any more"
+
+
+async def _starts(place: Place) -> bool:
+    return bool(place.engine.servers.wanted_since(0)[2])
+
+
+async def test_an_end_that_the_disk_did_not_take_at_once_is_one_crash(
+    connected: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = connected
+    crashed: list[str] = []
+    place.runners.crashed = lambda lobby: crashed.append(format_uuid(lobby.id))
+    servers = place.engine.servers
+    full = ServiceError("STORAGE_FULL")
+    async with asking(place.find()) as finding:
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        over = runtime_pb2.Over(exit_code=1, reason="exited")
+        monkeypatch.setattr(type(servers), "exited", AsyncMock(side_effect=full))
+        for _ in range(3):
+            assert (await refused(place.report(wanted.lobby_id, over=over))).code == full.code
+        monkeypatch.undo()
+        await place.report(wanted.lobby_id, over=over)
+        assert (await refused(finding)).code == "MATCHMAKER_LOBBY_START_FAILED"
+    await place.report(wanted.lobby_id, over=over)
+    assert crashed == [wanted.lobby_id]
