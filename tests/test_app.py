@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.patience import PATIENCE_S, FreeTime, until
+from tests.patience import PATIENCE_S, FreeTime, is_ready, until
 from tests.service import GAME, MakeService, Service, document, version
 
 FIND = "/matchmaker/lobbies/find"
@@ -183,9 +183,12 @@ def test_rate_limits_hold_by_default(make_service: MakeService) -> None:
     service.start()
     public = service.public_token()
     path = "/matchmaker/regions"
-    codes = [service.ask("GET", path, None, public).status_code for _ in range(150)]
+    codes: list[int] = []
+    # Meanwhile there are more of them again.
+    while 429 not in codes and len(codes) < 2_000:
+        codes.append(service.ask("GET", path, None, public).status_code)
     assert codes[:100] == [200] * 100
-    assert 429 in codes
+    assert codes[-1] == 429
 
 
 def test_tokens_are_made_over_the_admin_socket(service: Service) -> None:
@@ -231,7 +234,7 @@ def test_without_a_service_token_create_says_so(make_service: MakeService) -> No
 
 def test_probes_tell_how_it_fares(quiet_service: Service) -> None:
     assert quiet_service.probe("/livez").status_code == 200
-    assert quiet_service.probe("/readyz").status_code == 200
+    assert is_ready(quiet_service.probe("/readyz"))
     told = quiet_service.probe("/readyz?verbose").text
     for part in ("process", "journal", "loop", "credit", "storage", "feed: 1 namespaces"):
         assert part in told
@@ -245,7 +248,7 @@ def test_probes_tell_how_it_fares(quiet_service: Service) -> None:
 )
 def test_a_reached_storage_reserve_is_told_and_the_service_goes_on(service: Service) -> None:
     assert "below the reserve" in service.probe("/readyz?verbose").text
-    assert service.probe("/readyz").status_code == 200
+    assert is_ready(service.probe("/readyz"))
     assert _metric(service, "hosting_storage_free_bytes") < _metric(
         service, "hosting_storage_reserve_bytes"
     )

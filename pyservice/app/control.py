@@ -336,6 +336,7 @@ class ControlPlane:
             *self._cdn_rays.work(),
         ):
             own(name, work)
+        await self._runtime.known()
         return {
             "cdn": bound(self._cdn_socket),
             "owner_group_id": self._owner.group_id,

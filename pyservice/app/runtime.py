@@ -44,6 +44,7 @@ SYSTEM_PATHS: Final = tuple(
 )
 """What every program may need, and what has no secret in it: keys of certificates are beside these."""
 
+_KNOWN_S: Final = 2.0
 _END_S: Final = 40.0
 """Game servers have 30 s to end."""
 
@@ -157,6 +158,13 @@ class Runtime:
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
+
+    async def known(self) -> None:
+        """Returns when the data plane knows that lobbies are run here. One that is away or slow delays nobody for
+        longer than two seconds.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.lobbies.known.wait(), _KNOWN_S)
 
     async def stop(self, *, is_ordered: bool, hurry: asyncio.Event) -> None:
         """What runs goes on, unless the operator wants it to end with the service, and the service ends by order: then

@@ -97,6 +97,8 @@ class LobbyRuns:
         self._capacity = capacity
         self.addresses = "", ""
         """Of the HTTP and gRPC doors, as host:port; empty: not told yet."""
+        self.known = asyncio.Event()
+        """The data plane has told what it wants, and so knows that somebody would run it."""
         self._run = ""
         self._sequence = 0
         self._room_changed = asyncio.Event()
@@ -129,6 +131,7 @@ class LobbyRuns:
         if answer.is_complete:
             runs.only("lobby", {lobby.lobby_id for lobby in answer.lobbies})
         self._run, self._sequence = answer.run, answer.sequence
+        self.known.set()
 
     def room_changed(self) -> None:
         """Another part of the node is free: the data plane is told at once."""

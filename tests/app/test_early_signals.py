@@ -69,7 +69,7 @@ def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
 ) -> None:
     household = make(Household)
     process = household.spawn()
-    until(lambda: len(processes_of(household.data_dir)) == 3)
+    until(lambda: len(processes_of(household.data_dir)) >= 3)
     # Whatever it is at by then.
     time.sleep(later_s)
     household.signal(number)
@@ -81,7 +81,7 @@ def test_one_that_ends_it_ends_it_well_as_soon_as_it_began(
 def test_a_reload_does_not_end_what_has_just_begun(make: Make, later_s: float) -> None:
     household = make(Household)
     process = household.spawn()
-    until(lambda: len(processes_of(household.data_dir)) == 3)
+    until(lambda: len(processes_of(household.data_dir)) >= 3)
     time.sleep(later_s)
     household.signal(signal.SIGHUP)
     until(lambda: household.ready_file.exists() or process.poll() is not None)

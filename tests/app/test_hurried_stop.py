@@ -24,22 +24,21 @@ pytestmark = pytest.mark.anyio
 async def test_a_lobby_that_ignores_its_end_holds_up_nobody_in_a_hurry(tmp_path: Path) -> None:
     settings = {**programs.SETTINGS, "end_with_service": "true"}
     with running(House(tmp_path, runtime=settings)) as house:
-        door = house.door("http")
-        developer = Developer(house, door)
-        game = Game(developer, await developer.game())
-        await game.deploy(deaf={"docker": {"env": {"PLAY": "deaf"}}})
-        assert (await game.find("deaf")).code == "OK"
-        left = set(pids_of(house.data_dir))
-        assert house.process is not None
-        house.process.send_signal(signal.SIGTERM)
+        async with house.opened("http") as door:
+            developer = Developer(house, door)
+            game = Game(developer, await developer.game())
+            await game.deploy(deaf={"docker": {"env": {"PLAY": "deaf"}}})
+            assert (await game.find("deaf")).code == "OK"
+            left = set(pids_of(house.data_dir))
+            assert house.process is not None
+            house.process.send_signal(signal.SIGTERM)
 
-        await asyncio.to_thread(until, lambda: '"stopping"' in house.log())
-        house.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(house.process.wait) == 0
-        assert all(map(is_gone, left))
-        lines = (house.folder / "log").read_text().splitlines()
-        events = [json.loads(line) for line in lines if line.startswith("{")]
-        [over] = [event for event in events if event["event"] == "lobby ended"]
-        assert (over["reason"], over["exit_code"]) == ("stopped", 128 + 9)
-        assert not [event for event in events if event["level"] != "info"]
-        await door.close()
+            await asyncio.to_thread(until, lambda: '"stopping"' in house.log())
+            house.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(house.process.wait) == 0
+            assert all(map(is_gone, left))
+            lines = (house.folder / "log").read_text().splitlines()
+            events = [json.loads(line) for line in lines if line.startswith("{")]
+            [over] = [event for event in events if event["event"] == "lobby ended"]
+            assert (over["reason"], over["exit_code"]) == ("stopped", 128 + 9)
+            assert not [event for event in events if event["level"] != "info"]

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from tests.app.household import Household, is_gone, processes_of, until
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, is_ready
 
 MakeHousehold = Callable[..., Household]
 
@@ -92,8 +92,11 @@ def test_it_is_ready_with_both_planes_and_says_where(quiet: Household) -> None:
     not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus"
 )
 def test_one_scrape_shows_both_planes(quiet: Household) -> None:
-    until(lambda: quiet.up() == 1)
-    text = quiet.probe("/metrics").text
+    def scraped() -> str:
+        text = quiet.probe("/metrics").text
+        return text if "\nhosting_control_plane_up 1\n" in text else ""
+
+    text = until(scraped)
     assert "hosting_control_process_resident_memory_bytes " in text
     assert "\nprocess_resident_memory_bytes " in text
     done = subprocess.run(
@@ -113,7 +116,7 @@ def test_a_killed_data_plane_comes_back_where_it_was(household: Household) -> No
     found = until(lambda: _answer(lambda: household.find(public, "party")))
     assert found is not None
     assert found.json()["lobby"]["lobby_id"] == lobby_id
-    assert household.probe("/readyz").status_code == 200
+    assert is_ready(household.probe("/readyz"))
     host, port = household.addresses["grpc"].split(":")
     socket.create_connection((host, int(port)), 5).close()
     assert household.pid("control") == control
@@ -150,7 +153,7 @@ def test_a_killed_control_plane_comes_back_and_players_notice_nothing(household:
     playing.start()
     os.kill(control, signal.SIGKILL)
     until(lambda: household.up() == 0)
-    assert household.probe("/readyz").status_code == 200
+    assert is_ready(household.probe("/readyz"))
     until(lambda: household.up() == 1)
     is_over.set()
     playing.join()
@@ -167,7 +170,7 @@ def test_the_death_of_the_parent_ends_both_and_a_start_works_at_once(household: 
     household.start()
     until(lambda: is_gone(data) and is_gone(control))
     assert household.pid("data") != data
-    assert household.probe("/readyz").status_code == 200
+    assert is_ready(household.probe("/readyz"))
 
 
 @pytest.mark.parametrize("household", [{"settings": {"lame_duck_ms": 3_000}}], indirect=True)
@@ -186,14 +189,14 @@ def test_a_start_waits_for_what_a_killed_parent_left_and_that_ends_in_order(
 
 
 def test_both_end_in_order_and_the_control_plane_last(make_household: MakeHousehold) -> None:
-    household = make_household(settings={"lame_duck_ms": 700})
+    household = make_household(settings={"lame_duck_ms": 3_000})
     household.start()
     data, control = household.pid("data"), household.pid("control")
     until(lambda: household.up() == 1)
     household.signal(signal.SIGTERM)
     until(lambda: household.probe("/readyz").status_code == 503)
     # What is still answered may need the control plane.
-    assert household.up() == 1
+    until(lambda: household.up() == 1)
     until(lambda: is_gone(data))
     assert household.process is not None
     assert household.process.wait(PATIENCE_S) == 0
@@ -235,7 +238,7 @@ def test_ctrl_c_at_a_terminal_is_one_signal_for_each(make_household: MakeHouseho
 def test_sighup_reaches_both(quiet: Household) -> None:
     quiet.signal(signal.SIGHUP)
     until(lambda: len(quiet.events("reloaded")) == 2)
-    assert quiet.probe("/readyz").status_code == 200
+    assert is_ready(quiet.probe("/readyz"))
 
 
 def test_players_are_served_without_a_control_plane(household: Household) -> None:
@@ -247,7 +250,7 @@ def test_players_are_served_without_a_control_plane(household: Household) -> Non
     assert household.find(public, "party").status_code == 200
     assert household.ready()["cdn"] is None
     assert household.ready()["owner_group_id"] is None
-    assert household.probe("/readyz").status_code == 200
+    assert is_ready(household.probe("/readyz"))
     assert "control: down" in household.probe("/readyz?verbose").text
     assert household.up() == 0
     until(lambda: len(household.events("ended")) >= 3)
@@ -286,7 +289,7 @@ def test_a_second_parent_is_refused_with_the_pid_of_the_first(quiet: Household) 
     done = quiet.command("serve", "--http", "127.0.0.1:0")
     assert done.returncode == 1
     assert f"in use by process {quiet.process.pid}:" in done.stderr
-    assert quiet.probe("/readyz").status_code == 200
+    assert is_ready(quiet.probe("/readyz"))
 
 
 def test_a_role_alone_is_refused_while_the_parent_has_it(quiet: Household) -> None:

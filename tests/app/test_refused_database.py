@@ -74,22 +74,21 @@ async def test_players_are_served_while_the_database_is_not_there_and_it_is_used
     name = name_of(house.database_url)
     databases.server.psql(f"CREATE DATABASE {name}")
     await asyncio.to_thread(house.start)
-    door = house.door("http")
-    token = house.cloud_token
-    game_id = await Developer(house, door, token).arena()
-    assert house.stop() == 0
-    databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
-    await asyncio.to_thread(house.start)
-    # The data plane has somebody to serve.
-    assert house.said["owner_group_id"] is None
-    assert any("createdb" in line for line in sentences(house))
-    databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
+    async with house.opened("http") as door:
+        token = house.cloud_token
+        game_id = await Developer(house, door, token).arena()
+        assert house.stop() == 0
+        databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
+        await asyncio.to_thread(house.start)
+        # The data plane has somebody to serve.
+        assert house.said["owner_group_id"] is None
+        assert any("createdb" in line for line in sentences(house))
+        databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
 
-    async def is_back() -> bool:
-        return (await door.call("get_game", {"game_id": game_id}, token=token)).code == "OK"
+        async def is_back() -> bool:
+            return (await door.call("get_game", {"game_id": game_id}, token=token)).code == "OK"
 
-    await eventually(is_back)
-    await door.close()
+        await eventually(is_back)
     assert house.stop() == 0
 
 

@@ -8,13 +8,14 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from pyservice.app.tasks import Tasks
 from tests.household import Developer, House
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, is_ready
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -62,8 +63,8 @@ if "--role=control" in sys.orig_argv:
 class FrailHouse(House):
     """A service whose feeder can be struck dead, or has a defect of its own."""
 
-    def __init__(self, folder: Path, defect: str = DIES) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
+        super().__init__(folder, **settings)
         self.told = folder / "die"
         self.code = folder / "code"
         self.code.mkdir(parents=True)
@@ -87,31 +88,30 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrailHous
 async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players_notice_nothing(
     house: FrailHouse,
 ) -> None:
-    door = house.door("http")
-    developer = Developer(house, door)
-    game_id = await developer.arena()
-    token = await developer.public_token(game_id)
-    version_id = await developer.version(game_id, name="2.0.0")
-    pid = house.control_pid()
-    house.told.touch()
-    place = {"game_id": game_id, "namespace_id": "prod"}
-    ready = f"http://{house.said['metrics']}/readyz"
-    end = time.monotonic() + PATIENCE_S
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        while True:
-            changed = await developer.call("set_version", **place, version_id=version_id)
-            assert (await client.get(ready)).status_code == 200
-            assert (await door.call("list", {}, token=token)).code == "OK"
-            if changed.code == "OK" and house.control_pid() != pid:
-                break
-            assert changed.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), changed
-            assert time.monotonic() < end, house.log()
-    log = house.log()
-    assert "background task died" in log
-    assert "pyservice: feeder died: see the log" in log
-    assert '"role": "control", "status": 1' in log
-    assert house.stop() == 0
-    await door.close()
+    async with house.opened("http") as door:
+        developer = Developer(house, door)
+        game_id = await developer.arena()
+        token = await developer.public_token(game_id)
+        version_id = await developer.version(game_id, name="2.0.0")
+        pid = house.control_pid()
+        house.told.touch()
+        place = {"game_id": game_id, "namespace_id": "prod"}
+        ready = f"http://{house.said['metrics']}/readyz"
+        end = time.monotonic() + PATIENCE_S
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+            while True:
+                changed = await developer.call("set_version", **place, version_id=version_id)
+                assert is_ready(await client.get(ready))
+                assert (await door.call("list", {}, token=token)).code == "OK"
+                if changed.code == "OK" and house.control_pid() != pid:
+                    break
+                assert changed.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), changed
+                assert time.monotonic() < end, house.log()
+        log = house.log()
+        assert "background task died" in log
+        assert "pyservice: feeder died: see the log" in log
+        assert '"role": "control", "status": 1' in log
+        assert house.stop() == 0
 
 
 async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> None:

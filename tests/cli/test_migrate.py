@@ -73,9 +73,8 @@ def test_a_start_that_may_not_migrate_refuses_an_older_database_until_somebody_h
         house.start()
 
         async def make_a_game() -> None:
-            door = house.door("http")
-            await Developer(house, door).game()
-            await door.close()
+            async with house.opened("http") as door:
+                await Developer(house, door).game()
 
         asyncio.run(make_a_game())
         assert house.stop() == 0

@@ -10,9 +10,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import update
 
 from pyservice.app.planes import DataPlaneClient
+from pyservice.control import feeder
 from pyservice.control.changes import now_ms
 from pyservice.control.configuration import encode
 from pyservice.control.feeder import Feeder
@@ -231,6 +233,13 @@ class Fed:
         that for itself.
         """
         await self.feeder.settled(namespace_id, version_id=version_id, wait_s=PATIENCE_S)
+
+    async def checked(self, namespace_id: str, version_id: str) -> None:
+        """The same of a check, which asks nobody before the feeder is connected."""
+        await self.is_connected()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(feeder, "_CHECK_S", PATIENCE_S)
+            await self.feeder.check(namespace_id, version_id)
 
     async def is_connected(self) -> None:
         """Returns when the feeder has compared what is held with the records."""

@@ -9,6 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from pyservice.observability.rays import SLOW_S
 from tests.control.files import png, put_all
 from tests.control.world import Records
 from tests.household import Developer, House, eventually
@@ -173,7 +174,12 @@ async def test_of_pages_that_are_fine_few_are_kept(
     watching: Watching, browser: httpx.AsyncClient
 ) -> None:
     site = await watching.show(browser)
-    fine = [await browser.get(f"{site}/app.js") for _ in range(40)]
+    fine: list[httpx.Response] = []
+    while len(fine) < 40:
+        answer = await browser.get(f"{site}/app.js")
+        # Whatever takes longer is kept.
+        if answer.elapsed.total_seconds() < SLOW_S:
+            fine.append(answer)
     missing = await browser.get(f"{site}/missing.js")
     await watching.seen(missing.headers["x-ray-id"])
     assert {one.status_code for one in fine} == {200}

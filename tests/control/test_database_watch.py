@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pyservice.control import database_watch
 from pyservice.control.database_watch import DatabaseWatch
 from pyservice.errors import ServiceError
 from pyservice.storage import numbers
@@ -35,6 +36,13 @@ LOG = "control/records.db-wal"
 async def look(watch: DatabaseWatch) -> str:
     await watch.look()
     return watch.problem
+
+
+async def is_well(watch: DatabaseWatch) -> bool:
+    """Whether a look finds nothing wrong, however long the disk of a busy machine takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_watch, "_PATIENCE_S", PATIENCE_S)
+        return await look(watch) == ""
 
 
 @contextlib.contextmanager
@@ -61,10 +69,10 @@ async def migrated(url: str | None, folder: Path) -> Database:
 async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> None:
     database = await migrated(None, tmp_path)
     watch = DatabaseWatch(database, write_s=3_600)
-    assert await look(watch) == ""
+    assert await is_well(watch)
     with sqlite3.connect(tmp_path / "records.db") as other:
         [(first,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
-        assert await look(watch) == ""
+        assert await is_well(watch)
         [(second,)] = other.execute("SELECT value FROM service_state WHERE name = 'written_ms'")
     other.close()
     assert first == second
@@ -74,7 +82,7 @@ async def test_one_that_is_well_is_written_to_now_and_then(tmp_path: Path) -> No
 async def test_a_server_that_stops_is_told_until_it_is_back(server: Server, tmp_path: Path) -> None:
     database = await migrated(server.url(), tmp_path)
     watch = DatabaseWatch(database)
-    assert await look(watch) == ""
+    assert await is_well(watch)
     await asyncio.to_thread(server.stop)
     assert await look(watch) == "does not answer: see the log"
     await asyncio.to_thread(server.start)
@@ -95,7 +103,7 @@ async def test_a_database_that_somebody_else_keeps_writing_to_takes_no_changes(
     assert await look(watch) == "is read and takes no changes: see the log"
     other.rollback()
     other.close()
-    assert await look(watch) == ""
+    assert await is_well(watch)
     await database.close()
 
 
@@ -144,7 +152,7 @@ async def test_one_that_hangs_is_told_also_while_all_its_connections_are_in_use(
 
     users = [asyncio.create_task(use()) for _ in range(40)]
     try:
-        assert await look(watch) == ""
+        assert await is_well(watch)
         with hung(server):
             assert await look(watch) == "does not answer: see the log"
         async with asyncio.timeout(PATIENCE_S):
@@ -174,7 +182,7 @@ async def test_a_loss_is_a_warning_once_and_its_end_is_said_once(
             if level in line and what in line
         ]
 
-    await watch.look()
+    assert await is_well(watch)
     assert said() == []
     await asyncio.to_thread(server.stop)
     for _ in range(3):

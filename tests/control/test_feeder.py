@@ -228,12 +228,12 @@ async def test_a_version_that_is_refused_is_taken_back_with_its_history(fed: Fed
 async def test_a_check_says_the_same_before_anything_is_changed(fed: Fed) -> None:
     namespace_id = await fed.source.namespace()
     await fed.settled(namespace_id)
-    error = await error_of(fed.feeder.check(namespace_id, await fed.source.version(TOO_MANY)))
+    error = await error_of(fed.checked(namespace_id, await fed.source.version(TOO_MANY)))
     assert error.code == "VALIDATION_FAILED"
     assert [list(problem.path) for problem in error.errors] == [
         ["config", "matchmaker", "max_players", "not-allowed"]
     ]
-    await fed.feeder.check(namespace_id, await fed.source.version(16))
+    await fed.checked(namespace_id, await fed.source.version(16))
 
 
 async def test_after_a_refusal_the_next_change_is_sent_at_once(

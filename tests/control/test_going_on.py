@@ -131,30 +131,35 @@ async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
         with sqlite3.connect(path, timeout=30) as records:
             records.execute("ALTER TABLE elsewhere RENAME TO service_state")
         records.close()
-        door = house.door("http")
-        developer = Developer(house, door)
-        game_id = await developer.arena()
-        lobby = await developer.lobby(game_id, await developer.service_token(game_id))
-        fields = {"game_id": game_id, "namespace_id": "prod", "lobby_id": lobby["lobby_id"]}
+        async with house.opened("http") as door:
+            developer = Developer(house, door)
+            game_id = await developer.arena()
+            lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+            fields = {"game_id": game_id, "namespace_id": "prod", "lobby_id": lobby["lobby_id"]}
 
-        async def is_recorded() -> bool:
-            return (await developer.call("get_lobby_record", **fields)).code == "OK"
+            async def is_recorded() -> bool:
+                return (await developer.call("get_lobby_record", **fields)).code == "OK"
 
-        # What the facts tell is read again.
-        await eventually(is_recorded, 30)
-        await door.close()
+            # What the facts tell is read again.
+            await eventually(is_recorded, 30)
     finally:
         house.close()
 
 
-async def counted(house: House) -> dict[str, float]:
-    """By work, from a scrape that the control plane was in time for."""
+async def scraped(house: House) -> str:
+    """The metrics page, from a scrape that the control plane was in time for."""
     async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}", timeout=60) as client:
 
-        async def scraped() -> str | None:
+        async def asked() -> str | None:
             page = (await client.get("/metrics")).text
             return page if "\nhosting_control_plane_up 1\n" in page else None
 
-        page: str = await eventually(scraped)
+        page: str = await eventually(asked)
+    return page
+
+
+async def counted(house: House) -> dict[str, float]:
+    """By work."""
+    page = await scraped(house)
     told = re.findall(r'^hosting_control_unforeseen_errors_total\{work="(\w+)"\} (.+)$', page, re.M)
     return {work: float(count) for work, count in told}

@@ -35,30 +35,29 @@ def own_house(
 async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
     own_house: House, folder: str
 ) -> None:
-    door = own_house.door("http")
-    arena = Arena(Developer(own_house, door), await Developer(own_house, door).arena())
-    for _ in range(2):
-        stays, leaves = await arena.lobby(), await arena.lobby()
-        await arena.say("connected", stays, player_token=await arena.player(stays))
-        pid = holder_of(own_house.data_dir / folder)
-        assert pid is not None
-        fields = {"game_id": arena.game_id, "lobby_id": leaves["lobby_id"]}
-        await arena.developer.good("detach", **fields)
-        os.kill(pid, signal.SIGKILL)
+    async with own_house.opened("http") as door:
+        arena = Arena(Developer(own_house, door), await Developer(own_house, door).arena())
+        for _ in range(2):
+            stays, leaves = await arena.lobby(), await arena.lobby()
+            await arena.say("connected", stays, player_token=await arena.player(stays))
+            pid = holder_of(own_house.data_dir / folder)
+            assert pid is not None
+            fields = {"game_id": arena.game_id, "lobby_id": leaves["lobby_id"]}
+            await arena.developer.good("detach", **fields)
+            os.kill(pid, signal.SIGKILL)
 
-        await eventually(lambda pid=pid: _is_another(own_house.data_dir / folder, pid), 30)
-        over, record = await eventually(lambda both=(leaves, stays): _told(arena, *both), 30)
-        assert "stopped" in over["status"]
-        assert (record["connected_count"], record["status"]) == (1, {"running": {}})
-    listed = (await arena.developer.good("list_lobby_records", **arena.place))["lobbies"]
-    assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
+            await eventually(lambda pid=pid: _is_another(own_house.data_dir / folder, pid), 30)
+            over, record = await eventually(lambda both=(leaves, stays): _told(arena, *both), 30)
+            assert "stopped" in over["status"]
+            assert (record["connected_count"], record["status"]) == (1, {"running": {}})
+        listed = (await arena.developer.good("list_lobby_records", **arena.place))["lobbies"]
+        assert len(listed) == len({one["lobby_id"] for one in listed}) == 4
 
-    async def is_counted() -> bool:
-        game = await arena.developer.good("get_game", game_id=arena.game_id)
-        return bool(game["game"]["total_player_count"] == 2)
+        async def is_counted() -> bool:
+            game = await arena.developer.good("get_game", game_id=arena.game_id)
+            return bool(game["game"]["total_player_count"] == 2)
 
-    await eventually(is_counted)
-    await door.close()
+        await eventually(is_counted)
 
 
 async def _is_another(folder: Path, pid: int) -> bool:

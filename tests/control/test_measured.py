@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.control.files import png, put
+from tests.control.test_going_on import scraped
 from tests.household import Developer, House, eventually
 from tests.stranger import CLAIMED
 from tests.stranger import house as house
@@ -22,8 +23,7 @@ Figures = dict[str, float]
 
 async def figures(house: House) -> Figures:
     """By what follows `hosting_control_`, labels included, by a scrape."""
-    async with httpx.AsyncClient(timeout=60) as client:
-        text = (await client.get(f"http://{house.said['metrics']}/metrics")).text
+    text = await scraped(house)
     prefix = "hosting_control_"
     lines = [line for line in text.splitlines() if line.startswith(prefix)]
     return {

@@ -208,10 +208,9 @@ async def test_commands_list_and_remove_what_a_lost_database_left(
 ) -> None:
     await asyncio.to_thread(lonely.start)
     data_dir = lonely.data_dir
-    door = lonely.door("http")
-    game_id = await Developer(lonely, door).arena()
-    assert await told(data_dir, "namespace", "orphans") == {"orphans": []}
-    await door.close()
+    async with lonely.opened("http") as door:
+        game_id = await Developer(lonely, door).arena()
+        assert await told(data_dir, "namespace", "orphans") == {"orphans": []}
     assert lonely.stop() == 0
     databases.empty(lonely.database_url, data_dir / "control")
     await asyncio.to_thread(lonely.start)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
 import httpx
@@ -18,7 +21,7 @@ from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.test_builds import Back
 from tests.databases import KINDS, Databases
-from tests.household import Answer, Developer, House, eventually, running
+from tests.household import REPEATED_S, Answer, Developer, House, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +58,10 @@ class Servers(Back):
         self.build_id = await self.build(programs.server_archive(*command))
 
     async def create(self, **fields: Any) -> Any:
-        """The record of a new server."""
-        answer = await self.try_create(**fields)
+        """The record of a new server. A busy machine may be asked again, as its 503 says: its ports take their time."""
+        key, deadline = uuid4().hex, time.monotonic() + REPEATED_S
+        while (answer := await self.try_create(key, **fields)).code == "OVERLOADED":
+            assert time.monotonic() < deadline, answer
         assert answer.code == "OK", answer
         self.made.append(answer.body["server"]["id"])
         return answer.body["server"]
@@ -220,10 +225,11 @@ async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over(back: Se
     await eventually(lambda: reached(made))
     await back.good("destroy_server", server_id=made["id"])
     assert (await back.get(made["id"]))["status"] == "stopping"
+    hurried_ms = time.time() * 1000
     await back.good("destroy_server", server_id=made["id"], override_kill_timeout=100)
     over = await back.until(made["id"], "destroyed")
     assert over["exit_code"] == 128 + 9
-    assert over["destroyed_at"] - over["created_at"] < 25_000
+    assert over["destroyed_at"] - hurried_ms < 25_000
 
 
 async def test_whoever_follows_a_log_loses_no_line(back: Servers) -> None:
@@ -234,8 +240,6 @@ async def test_whoever_follows_a_log_loses_no_line(back: Servers) -> None:
         programs.server_archive("python3", "-S", "count.py", **{"count.py": counting})
     )
     made = await back.running(runtime={"build": build_id})
-    seen: list[str] = []
-    index = (await back.lines(made["id"]))["watch"]["index"]
     first = await back.lines(made["id"])
     seen, index = first["lines"], first["watch"]["index"]
     while not seen or seen[-1] != "2499":
@@ -350,7 +354,8 @@ async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
     back: Servers, servers_house: House
 ) -> None:
     with socket.socket() as taken:
-        number = next(n for n in range(20_000, 26_000) if taken.connect_ex(("127.0.0.1", n)))
+        some = random.sample(range(20_000, 26_000), 100)  # another worker looks for one, too
+        number = next(n for n in some if taken.connect_ex(("127.0.0.1", n)))
     network = {
         "mode": "host",
         "ports": {"game": {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}},

@@ -14,6 +14,7 @@ import pytest
 
 from tests import programs
 from tests.app.test_tasks import FrailHouse
+from tests.control.test_lobby_processes import Game
 from tests.control.test_servers import back_end
 from tests.faults.control.test_static_stability import control_pid
 from tests.household import Developer, House, eventually, running
@@ -37,6 +38,27 @@ if "--role=control" in sys.orig_argv:
         await asyncio.Event().wait()
 
     Feeder.run = for_ever
+'''
+
+
+LATE = '''"""A control plane that takes longer to start than the data plane waits for, and asks a little later."""
+import asyncio, sys
+
+if "--role=control" in sys.orig_argv:
+    from pyservice.app.control import ControlPlane
+    from pyservice.control.lobby_runs import LobbyRuns
+
+    recover, run = ControlPlane.recover, LobbyRuns.run
+
+    async def late(self, signals):
+        await asyncio.sleep(4)
+        return await recover(self, signals)
+
+    async def later(self, runs):
+        await asyncio.sleep(0.5)
+        await run(self, runs)
+
+    ControlPlane.recover, LobbyRuns.run = late, later
 '''
 
 
@@ -72,19 +94,18 @@ async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_
 async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path) -> None:
     """The port of the public door was drawn, and the plane that died was told it."""
     with running(House(tmp_path / "house")) as house:
-        door = house.door("http")
-        developer = Developer(house, door)
-        told = await developer.good("get_group", group_id=house.group_id)
-        assert house.said["http"] in told["group"]["external"]["profile"]
-        for _ in range(3):
-            os.kill(control_pid(house), signal.SIGKILL)
+        async with house.opened("http") as door:
+            developer = Developer(house, door)
+            told = await developer.good("get_group", group_id=house.group_id)
+            assert house.said["http"] in told["group"]["external"]["profile"]
+            for _ in range(3):
+                os.kill(control_pid(house), signal.SIGKILL)
 
-            async def is_back() -> Any:
-                answer = await developer.call("get_group", group_id=house.group_id)
-                return answer.body if answer.code == "OK" else None
+                async def is_back() -> Any:
+                    answer = await developer.call("get_group", group_id=house.group_id)
+                    return answer.body if answer.code == "OK" else None
 
-            assert await eventually(is_back) == told
-        await door.close()
+                assert await eventually(is_back) == told
 
 
 async def test_links_are_right_before_anything_is_fed(
@@ -94,7 +115,21 @@ async def test_links_are_right_before_anything_is_fed(
     frail = FrailHouse(tmp_path / "house", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(frail.code))
     with running(frail) as house:
-        door = house.door("http")
-        told = await Developer(house, door).good("get_group", group_id=house.group_id)
-        await door.close()
+        async with house.opened("http") as door:
+            told = await Developer(house, door).good("get_group", group_id=house.group_id)
         assert house.said["http"] in told["group"]["external"]["profile"]
+
+
+async def test_lobbies_are_started_as_soon_as_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = FrailHouse(tmp_path / "house", LATE, runtime=programs.SETTINGS)
+    with running(house):
+        async with house.opened("http") as door:
+            developer = Developer(house, door)
+            game = Game(developer, await developer.game())
+            await game.deploy(duel={})
+            assert house.stop() == 0
+            monkeypatch.setenv("PYTHONPATH", str(house.code))
+            await asyncio.to_thread(house.start)
+            assert (await game.find("duel")).code == "OK"

@@ -29,14 +29,14 @@ STATE_PATH = f"/matchmaker/lobbies/{LOBBY_ID}/state"
 BODY = b'{"player_token":"some token"}'
 HASTY = DoorSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
 FAIR = DoorSettings(receive_timeout_ms=1_000, keep_alive_timeout_ms=1_000)
-"""A machine that is busy may keep a client for a part of it, who reads as well as he can."""
+"""A machine that is busy may keep a client for a part of it, who reads and writes as well as he can."""
 
 
 # Clients that take their time
 
 
 async def test_a_head_that_does_not_end_in_time_is_given_up(connect: Connect) -> None:
-    connection = await connect(HASTY)
+    connection = await connect(FAIR)
     connection.writer.write(b"GET / HTTP/1.1\r\nx: ")
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
     assert (response.status, code_of(response)) == (408, "REQUEST_TIMEOUT")
@@ -46,7 +46,7 @@ async def test_a_head_that_does_not_end_in_time_is_given_up(connect: Connect) ->
 async def test_a_body_that_does_not_come_in_time_is_given_up(
     connect: Connect, service: SmallService
 ) -> None:
-    connection = await connect(HASTY)
+    connection = await connect(FAIR)
     connection.say("POST", CONNECTED_PATH, None, {**GOOD, "content-length": "30"})
     response = await asyncio.wait_for(connection.read(), PATIENCE_S)
     assert code_of(response) == "REQUEST_TIMEOUT"
@@ -56,7 +56,7 @@ async def test_a_body_that_does_not_come_in_time_is_given_up(
 async def test_a_slow_second_request_is_given_up_behind_the_first(
     connect: Connect, service: SmallService
 ) -> None:
-    connection = await connect(HASTY)
+    connection = await connect(FAIR)
     assert (await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
     connection.writer.write(b"GET / HT")
     assert code_of(await asyncio.wait_for(connection.read(), PATIENCE_S)) == "REQUEST_TIMEOUT"
@@ -64,7 +64,7 @@ async def test_a_slow_second_request_is_given_up_behind_the_first(
 
 async def test_a_connection_without_a_request_is_closed(connect: Connect) -> None:
     silent = await connect(HASTY)
-    idle = await connect(HASTY)
+    idle = await connect(FAIR)
     assert (await idle.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
     assert await is_closed(silent)
     assert await is_closed(idle)
@@ -92,11 +92,11 @@ async def test_without_keep_alive_there_is_time_for_the_first_request(connect: C
 async def test_a_request_that_waits_is_not_a_slow_client(
     connect: Connect, service: SmallService
 ) -> None:
-    connection = await connect(HASTY)
+    connection = await connect(FAIR)
     join = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
     connection.say("POST", "/matchmaker/lobbies/join", join, GOOD)
     await service.waiting.wait()
-    other = await connect(HASTY)
+    other = await connect(FAIR)
     assert await is_closed(other)  # so the time of a slow client has passed
     service.may_join.set()
     assert (await connection.read()).status == 200

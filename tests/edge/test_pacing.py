@@ -38,7 +38,8 @@ CONNECTED_PATH = "/matchmaker/players/connected"
 JOIN_PATH = "/matchmaker/lobbies/join"
 BODY = b'{"player_token":"some token"}'
 JOIN = b'{"lobby_id":"00000000-0000-4000-8000-000000000001"}'
-HASTY = DoorSettings(receive_timeout_ms=200, keep_alive_timeout_ms=200)
+HASTY = DoorSettings(receive_timeout_ms=2_000, keep_alive_timeout_ms=2_000)
+"""Not so much that a client on a busy machine has no time to say what comes next."""
 SHORTEST = b"GET / HTTP/1.1\r\nhost:\r\n\r\n"
 
 

@@ -163,7 +163,8 @@ async def test_who_waits_too_long_is_told_so_and_the_place_is_free(
 async def test_a_lobby_that_never_starts_tells_all_who_wait(
     make_plane: MakePlane, open_doors: OpenDoors, end: str, reason: str
 ) -> None:
-    plane = make_plane(shim=None, settings={"start_limit_ms": 1_500})
+    start_limit_ms = 1_500 if end == "wait" else START_LIMIT_MS
+    plane = make_plane(shim=None, settings={"start_limit_ms": start_limit_ms})
     await plane.start()
     doors = open_doors(plane)
     scene = Scene(plane, doors.http, await plane.public_token())

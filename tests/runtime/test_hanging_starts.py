@@ -83,7 +83,7 @@ async def is_over(place: Place, order: Order, pids: list[int]) -> None:
 async def test_a_start_that_hangs_is_over_at_its_deadline(
     place: Place, monkeypatch: pytest.MonkeyPatch, hang: Hang
 ) -> None:
-    monkeypatch.setattr(runs, "STARTING_S", 0.5)
+    monkeypatch.setattr(runs, "STARTING_S", 3.0)
     order, pids = await hanging(place, hang)
     assert await place.ear.end(order.id) == NOT_BEGUN
     await is_over(place, order, pids)

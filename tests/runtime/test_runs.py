@@ -294,7 +294,7 @@ async def test_one_that_runs_goes_on_and_has_its_room_and_its_ports(place: Place
 async def test_one_that_is_to_end_ends_at_its_deadline_whoever_is_there(place: Place) -> None:
     order = await place.running(DEAF)
     await place.lines(order, 1)
-    place.supervisor.end(order.id, 300)
+    place.supervisor.end(order.id, 2_000)
     await until(lambda: _status(place, order.id) == "stopping")
     pid = place.pid_of(order)
     await place.anew()
@@ -361,6 +361,7 @@ async def test_a_service_starts_nothing_beside_another_one(
     runs_of_both = place.folder / "servers"
     with pytest.raises(KeeperFailed, match="another service"):
         await nursery.Nursery(place.node.keeper, runs_of_both).open()
+    monkeypatch.undo()
     await place.drop()
     other = nursery.Nursery(place.node.keeper, runs_of_both)
     await other.open()

@@ -195,33 +195,34 @@ async def test_callers_of_a_service_do_not_notice_that_its_connections_were_lost
     house = House(tmp_path, way.url)
     try:
         await asyncio.to_thread(house.start)
-        door = house.door("http")
-        developer = Developer(house, door)
-        game_id = await developer.game()
-        back = Developer(house, door, await developer.service_token(game_id))
-        [version] = (await developer.good("list_versions", game_id=game_id))["versions"]
-        version_id = version["version_id"]
+        async with house.opened("http") as door:
+            developer = Developer(house, door)
+            game_id = await developer.game()
+            back = Developer(house, door, await developer.service_token(game_id))
+            [version] = (await developer.good("list_versions", game_id=game_id))["versions"]
+            version_id = version["version_id"]
 
-        async def ask() -> set[str]:
-            """Codes of looks, reads and changes, several of each at once."""
-            calls = [
-                call
-                for _ in range(TIMES)
-                for call in (
-                    developer.call("get_version", game_id=game_id, version_id=version_id),
-                    developer.call("get_namespace", game_id=game_id, namespace_id="prod"),
-                    developer.call("inspect_token"),
-                    back.call("list_builds", game_id=game_id, environment_id="prod"),
-                    developer.call("get_game", game_id=game_id),
-                    developer.call("create_version", game_id=game_id, display_name="x", config={}),
-                )
-            ]
-            return {answer.code for answer in await asyncio.gather(*calls)}
+            async def ask() -> set[str]:
+                """Codes of looks, reads and changes, several of each at once."""
+                calls = [
+                    call
+                    for _ in range(TIMES)
+                    for call in (
+                        developer.call("get_version", game_id=game_id, version_id=version_id),
+                        developer.call("get_namespace", game_id=game_id, namespace_id="prod"),
+                        developer.call("inspect_token"),
+                        back.call("list_builds", game_id=game_id, environment_id="prod"),
+                        developer.call("get_game", game_id=game_id),
+                        developer.call(
+                            "create_version", game_id=game_id, display_name="x", config={}
+                        ),
+                    )
+                ]
+                return {answer.code for answer in await asyncio.gather(*calls)}
 
-        for _ in range(3):
+            for _ in range(3):
+                assert await ask() == {"OK"}
+                way.lose()
             assert await ask() == {"OK"}
-            way.lose()
-        assert await ask() == {"OK"}
-        await door.close()
     finally:
         await asyncio.to_thread(house.close)

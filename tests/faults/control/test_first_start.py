@@ -58,12 +58,11 @@ async def test_a_first_start_that_dies_is_gone_on_with(
     try:
         await asyncio.to_thread(house.start)
         assert rule.struck == 1
-        door = house.door("http")
-        answer = await door.call("get_games", {}, token=house.cloud_token)
-        assert answer.code == "OK", answer
-        assert Path(house.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
-        assert [one["group_id"] for one in answer.body["groups"]] == [house.group_id]
-        await door.close()
+        async with house.opened("http") as door:
+            answer = await door.call("get_games", {}, token=house.cloud_token)
+            assert answer.code == "OK", answer
+            assert Path(house.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
+            assert [one["group_id"] for one in answer.body["groups"]] == [house.group_id]
         assert house.stop() == 0
         database = open_database(house.database_url, house.data_dir / "control")
         assert await counts(database) == (1, 1, 1)

@@ -46,47 +46,46 @@ def house(server: Server, tmp_path: Path) -> Iterator[House]:
 async def test_a_server_that_is_killed_under_many_callers_loses_nothing_and_repeats_nothing(
     house: House, server: Server
 ) -> None:
-    door = house.door("http")
-    developer = Developer(house, door)
-    game_ids = [await developer.game() for _ in range(4)]
-    said: Counter[str] = Counter()
-    made: dict[str, str] = {}
+    async with house.opened("http") as door:
+        developer = Developer(house, door)
+        game_ids = [await developer.game() for _ in range(4)]
+        said: Counter[str] = Counter()
+        made: dict[str, str] = {}
 
-    async def change(game_id: str, name: str) -> None:
-        """Repeats it under its key until it is answered."""
-        fields = {"game_id": game_id, "display_name": name, "config": {}}
-        key = uuid4().hex
-        while True:
-            answer = await developer.call("create_version", key, **fields)
-            said[answer.code] += 1
-            if answer.code == "OK":
-                made[name] = answer.body["version_id"]
-                return
-            check_says_so(answer)
-            await asyncio.sleep(0.02)
+        async def change(game_id: str, name: str) -> None:
+            """Repeats it under its key until it is answered."""
+            fields = {"game_id": game_id, "display_name": name, "config": {}}
+            key = uuid4().hex
+            while True:
+                answer = await developer.call("create_version", key, **fields)
+                said[answer.code] += 1
+                if answer.code == "OK":
+                    made[name] = answer.body["version_id"]
+                    return
+                check_says_so(answer)
+                await asyncio.sleep(0.02)
 
-    async def caller(number: int) -> None:
-        for count in range(CHANGES):
-            await change(game_ids[number % 4], f"{number}.{count}")
+        async def caller(number: int) -> None:
+            for count in range(CHANGES):
+                await change(game_ids[number % 4], f"{number}.{count}")
 
-    async def kill() -> None:
-        for share in (1, 2, 3):
-            while len(made) < share * CALLERS * CHANGES // 4:
-                await asyncio.sleep(0.001)
-            await asyncio.to_thread(server.stop)
-            await asyncio.to_thread(server.start)
+        async def kill() -> None:
+            for share in (1, 2, 3):
+                while len(made) < share * CALLERS * CHANGES // 4:
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(server.stop)
+                await asyncio.to_thread(server.start)
 
-    await asyncio.gather(kill(), *(caller(number) for number in range(CALLERS)))
-    assert said["CONTROL_PLANE_UNAVAILABLE"] > 0
-    found: Counter[tuple[str, str]] = Counter()
-    for game_id in game_ids:
-        listed = await developer.good("list_versions", game_id=game_id)
-        found.update((one["display_name"], one["version_id"]) for one in listed["versions"])
-    wanted = Counter(made.items())
-    assert {pair for pair in found if pair[0] != "0.0.1"} == set(wanted)
-    assert set(found.values()) == {1}
-    assert len(made) == CALLERS * CHANGES
-    await door.close()
+        await asyncio.gather(kill(), *(caller(number) for number in range(CALLERS)))
+        assert said["CONTROL_PLANE_UNAVAILABLE"] > 0
+        found: Counter[tuple[str, str]] = Counter()
+        for game_id in game_ids:
+            listed = await developer.good("list_versions", game_id=game_id)
+            found.update((one["display_name"], one["version_id"]) for one in listed["versions"])
+        wanted = Counter(made.items())
+        assert {pair for pair in found if pair[0] != "0.0.1"} == set(wanted)
+        assert set(found.values()) == {1}
+        assert len(made) == CALLERS * CHANGES
 
 
 # A disk that is full ------------------------------------------------------------------------------
@@ -119,48 +118,47 @@ async def test_a_server_with_a_full_disk_is_told_players_go_on_and_it_heals(
     house = House(tmp_path / "house", on_disk.url())
     try:
         house.start()
-        door = house.door("http")
-        developer = Developer(house, door)
-        game_id = await developer.arena()
-        token = await developer.public_token(game_id)
-        lobby = await developer.lobby(game_id, await developer.service_token(game_id))
-        names = (f"{number}" for number in itertools.count())
-        made: set[str] = set()
+        async with house.opened("http") as door:
+            developer = Developer(house, door)
+            game_id = await developer.arena()
+            token = await developer.public_token(game_id)
+            lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+            names = (f"{number}" for number in itertools.count())
+            made: set[str] = set()
 
-        async def create() -> Answer:
-            name = next(names)
-            # Of names that nothing makes smaller.
-            modes = {uuid4().hex: ARENA_MODES["arena"] for _ in range(20)}
-            config = {"matchmaker": {"game_modes": modes}}
-            fields = {"game_id": game_id, "display_name": name, "config": config}
-            answer = await developer.call("create_version", uuid4().hex, **fields)
-            if answer.code == "OK":
-                made.add(name)
-            return answer
+            async def create() -> Answer:
+                name = next(names)
+                # Of names that nothing makes smaller.
+                modes = {uuid4().hex: ARENA_MODES["arena"] for _ in range(20)}
+                config = {"matchmaker": {"game_modes": modes}}
+                fields = {"game_id": game_id, "display_name": name, "config": config}
+                answer = await developer.call("create_version", uuid4().hex, **fields)
+                if answer.code == "OK":
+                    made.add(name)
+                return answer
 
-        first = await create()
-        assert first.code == "OK", first
-        filler = await asyncio.to_thread(on_disk.fill)
-        async with asyncio.timeout(60):
-            while (answer := await create()).code == "OK":
-                pass
-        for _ in range(5):
-            check_says_so(answer)
-            await plays(developer, lobby, token)
-            answer = await create()
-        filler.unlink()
-        if not on_disk.is_running():
-            # A log that could not grow: its operator has to start it again.
-            on_disk.stop()
-            await asyncio.to_thread(on_disk.start)
-        async with asyncio.timeout(60):
-            while (answer := await create()).code != "OK":
+            first = await create()
+            assert first.code == "OK", first
+            filler = await asyncio.to_thread(on_disk.fill)
+            async with asyncio.timeout(60):
+                while (answer := await create()).code == "OK":
+                    pass
+            for _ in range(5):
                 check_says_so(answer)
-                await asyncio.sleep(0.05)
-        listed = await developer.good("list_versions", game_id=game_id)
-        found = Counter(one["display_name"] for one in listed["versions"])
-        assert all(found[name] == 1 for name in made)
-        await plays(developer, lobby, token)
-        await door.close()
+                await plays(developer, lobby, token)
+                answer = await create()
+            filler.unlink()
+            if not on_disk.is_running():
+                # A log that could not grow: its operator has to start it again.
+                on_disk.stop()
+                await asyncio.to_thread(on_disk.start)
+            async with asyncio.timeout(60):
+                while (answer := await create()).code != "OK":
+                    check_says_so(answer)
+                    await asyncio.sleep(0.05)
+            listed = await developer.good("list_versions", game_id=game_id)
+            found = Counter(one["display_name"] for one in listed["versions"])
+            assert all(found[name] == 1 for name in made)
+            await plays(developer, lobby, token)
     finally:
         house.close()

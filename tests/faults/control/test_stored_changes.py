@@ -279,7 +279,8 @@ async def test_what_was_stored_takes_effect_though_nobody_repeats_it(scene: Scen
     page = {"origin": f"https://{scene.domain}"}
     fields = {**scene.place, "domain": scene.domain}
     with stopped_data_plane(scene.house):
-        assert await scene.inside.code("remove_domain", **fields) == "CONTROL_PLANE_UNAVAILABLE"
+        answer = await scene.inside.call("remove_domain", **fields)
+        assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
 
     async def is_there() -> bool:
         return await scene.regions(**page) == "TOKEN_MISSING"

@@ -18,13 +18,13 @@ import pytest
 
 from tests.app.household import is_gone
 from tests.household import Developer, House, eventually
-from tests.patience import FreeTime
+from tests.patience import POLL_S, FreeTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 KILLS = 3
 UNANSWERED_S = 8.0
-"""A start, and half a second; a call that is waited for takes ten."""
+"""A start, and what it waits for the numbers; a call that is waited for takes ten."""
 
 
 def pid(house: House, lock: str) -> int:
@@ -84,6 +84,7 @@ class Playing:
                     answer = await client.get(path)
                     break
                 assert time.monotonic() < deadline
+                await asyncio.sleep(POLL_S)
         assert answer.status_code == 200, answer.text
         return answer
 

@@ -31,7 +31,8 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-START_LIMIT_MS: Final = 3_000
+START_LIMIT_MS: Final = 10_000
+"""Of every lobby here, also of those that are to start."""
 KILLED: Final = 128 + 9
 TERMINATED: Final = 128 + 15
 STOP_MS: Final = 30_000

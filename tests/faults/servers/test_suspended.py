@@ -119,7 +119,13 @@ async def test_one_that_does_not_wake_up_ends_once_and_nothing_is_left_of_it(
     lobby_id = found["lobby"]["lobby_id"]
     pids = processes_of(house, lobby_id)
     await out_of_sight(game, lobby_id)
-    record = await game.over(lobby_id)
+
+    async def with_code() -> Any:
+        """Its record, once it is noted what its process exited with, which is told by itself."""
+        record = await game.over(lobby_id)
+        return record if record["status"]["stopped"]["exit_code"] else None
+
+    record = await eventually(with_code)
     assert record["failure"] == "SILENT"
     assert record["status"]["stopped"]["failed"] is True
 
