@@ -3,8 +3,8 @@
 Values cross the boundary, no Python object is kept inside and nothing inside calls back. Ids are 16 bytes, times and
 durations milliseconds, LSNs positive integers where 0 means "nothing to wait for". An answer whose ``wait`` is not 0
 may leave the process only when ``Engine.durable()`` has reached it. Methods that do work in proportion to the data
-(``open``, ``heartbeat``, ``list_lobbies``, ``live_versions``, ``lobbies_of_version``, ``render_metrics``,
-``keys_in_use``, ``drop_key``, ``compact``, ``close``, ``change_files``) release the GIL.
+(``open``, ``heartbeat``, ``list_lobbies``, ``live_versions``, ``starts_of_version``, ``lobbies_of_version``,
+``render_metrics``, ``keys_in_use``, ``drop_key``, ``compact``, ``close``, ``change_files``) release the GIL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -284,6 +284,8 @@ class Servers:
     def take_touched(self) -> list[SupplyGroup]:
         """Groups that changed since the last call."""
     def supply_groups(self, namespace: bytes) -> list[SupplyGroup]: ...
+    def starts_of_version(self, namespace: bytes, version: bytes) -> bool:
+        """Whether one of ours of it is neither ready nor told to stop; what is decided, durable or not."""
     def lobbies_of_version(self, namespace: bytes, version: bytes) -> list[bytes]:
         """Those that have not ended, stopping or not, oldest first; what is decided, durable or not."""
     def lease(

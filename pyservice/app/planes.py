@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pyservice.control.batches import Batches
 from pyservice.control.feeder import Away
 from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, runtime_pb2, signing_pb2
 from pyservice.rpc import InternalClient, Unreachable
+
+_log = get_logger("service")
 
 _INTERNAL: Final = "hosting.internal.v1"
 _SIGN_TIMEOUT_S: Final = 1.0
 _AWAY_S: Final = 0.02
+_TOLD_AFTER: Final = 250
 _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one namespace. What the socket takes at once is four times as much."""
 _OF_ONE: Final = frozenset({"INTERNAL", "BODY_INVALID"})
@@ -81,10 +86,12 @@ class DataPlaneClient:
         """Returns when `listens` has heard: while the port of the door is one that is drawn, no link to it is right
         before.
         """
-        while True:
+        for tries in itertools.count():
             try:
                 await self.held(feed_pb2.HeldRequest())
-            except Away:
+            except (Away, ServiceError) as error:
+                if tries == _TOLD_AFTER:
+                    _log.warning("public door not found yet", error=str(error))
                 await asyncio.sleep(_AWAY_S)
             else:
                 return

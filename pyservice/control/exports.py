@@ -1,13 +1,14 @@
 """CSV files of logs and of what became of lobbies (contract, exportLobbyLogs; decisions 8.3, 8.10).
 
 Written to the objects and given out by a signed address for an hour; an hour later they are removed. They are made in
-short turns, of each game one at a time, and never held as a whole: however long a log is, others are served meanwhile,
-and of whoever goes away nothing goes on.
+short turns, of each group one at a time, and never held as a whole: however long a log is, others are served meanwhile,
+and of whoever goes away, or finds the disk full, nothing goes on and nothing stays.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import io
 import time
@@ -26,7 +27,8 @@ from pyservice.control.lobby_runs import Process
 from pyservice.control.names import refuse
 from pyservice.control.recorded import Recorded
 from pyservice.control.timestamps import rfc3339
-from pyservice.errors import field_problem
+from pyservice.errors import ServiceError, field_problem
+from pyservice.finishing import finish
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.runtime.keeper import Folder, Line, Stream
@@ -91,11 +93,13 @@ class Exports:
         MATCHMAKER_LOBBY_NOT_FOUND, STORAGE_FULL.
         """
         row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
+        async with self._database.read() as tx:
+            game = await access.game(tx, caller, request.game_id)
         stream = cast(Stream, request.stream)
         folder = Folder(self._node.folder_of(row.lobby_id))
+        run = partial(self._threads.run, game.group_id)
 
         async def write(draft: Draft) -> None:
-            run = partial(self._threads.run, request.game_id)
             end = await run(folder.end)
             turn = partial(_log_turn, folder.lines(), end, stream)
             await draft.add(table([_LOG]))
@@ -104,7 +108,7 @@ class Exports:
                 content, is_more = await run(turn)
                 await draft.add(content)
 
-        url = await self._made(request.game_id, f"{row.lobby_id}-{stream}.csv", write)
+        url = await self._made(game.group_id, f"{row.lobby_id}-{stream}.csv", write)
         return pb.ExportLobbyLogsResponse(url=url)
 
     async def lobby_history(
@@ -125,11 +129,11 @@ class Exports:
                     page = await lobbies.within(tx, game.game_id, *span, after, _PORTION)
                 runs = await self._runs([row.lobby_id for row in page])
                 turn = partial(_history_turn, page, runs, span, self._now_ms())
-                await draft.add(await self._threads.run(request.game_id, turn))
+                await draft.add(await self._threads.run(game.group_id, turn))
                 is_more = len(page) == _PORTION
                 after = page[-1].lobby_id if page else after
 
-        url = await self._made(request.game_id, f"{game.name_id}-lobbies.csv", write)
+        url = await self._made(game.group_id, f"{game.name_id}-lobbies.csv", write)
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, Process | Record]:
@@ -152,15 +156,17 @@ class Exports:
                 return count
             for export_id in ids:
                 await self._objects.delete_prefix(_folder(export_id))
+                # Where those were that an earlier version made.
+                await self._objects.delete(_folder(export_id))
             async with self._database.write() as tx:
                 await exports.remove(tx, ids)
             count += len(ids)
 
     async def _made(
-        self, game_id: str, filename: str, write: Callable[[Draft], Awaitable[None]]
+        self, group_id: str, filename: str, write: Callable[[Draft], Awaitable[None]]
     ) -> str:
         """Its address."""
-        async with self._places.place(game_id):
+        async with self._places.place(group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + GOOD_S * 1000 + _LATE_MS
             # First the record: what nobody knows nobody removes.
@@ -168,8 +174,14 @@ class Exports:
                 await exports.add(tx, export_id, expires_ms)
             key = f"{_folder(export_id)}/csv"
             draft = self._objects.draft(key)
-            await write(draft)
-            await draft.keep()
+            try:
+                await write(draft)
+                await draft.keep()
+            except BaseException:
+                # What cannot be removed now goes when its time is over.
+                with contextlib.suppress(ServiceError):
+                    await finish(self._objects.delete_prefix(_folder(export_id)))
+                raise
         return self._objects.presign_get(
             key, GOOD_S, filename=filename, content_type="text/csv; charset=utf-8"
         )

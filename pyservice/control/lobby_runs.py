@@ -25,7 +25,7 @@ from pyservice.storage.database import Database
 
 WAIT_MS: Final = 10_000
 _AGAIN_MS: Final = 1_000
-"""While a lobby is left that could not be taken."""
+"""While a lobby is left that could not be taken, or it is not told where the doors are."""
 _RETRIES_S: Final = (0.05, 0.5)
 
 
@@ -117,8 +117,7 @@ class LobbyRuns:
 
     async def _step(self, runs: Runs) -> None:
         answer = await self._ask()
-        if answer.http_address:
-            # One that starts again has not told yet, and listens where it did.
+        if answer.http_address or answer.run != self._run:
             self.addresses = answer.http_address, answer.grpc_address
         left = {} if answer.is_complete else self._left
         wanted = left | {lobby.lobby_id: lobby for lobby in answer.lobbies}
@@ -141,7 +140,7 @@ class LobbyRuns:
         """What is new; says what of the node is free. When that changes the question is dropped and another one is
         asked. An answer that was on its way is lost and comes again: what was not taken is still new.
         """
-        wait_ms = _AGAIN_MS if self._left else WAIT_MS
+        wait_ms = _AGAIN_MS if self._left or not self.addresses[0] else WAIT_MS
         asking = asyncio.ensure_future(self._client.wanted(self._question(wait_ms)))
         changing = asyncio.ensure_future(self._room_changed.wait())
         try:

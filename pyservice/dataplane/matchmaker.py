@@ -103,6 +103,9 @@ class Matchmaker:
                 raise
             if not await self._making.settle(namespace.modes[name] for name in admitted.modes):
                 raise
+            if self._namespaces.resolved(caller.namespace_id) is not namespace:
+                # Another version came meanwhile.
+                return await self.find(request, caller)
             placed = await place()
         return await self._answer(pb.FindLobbyResponse(), placed, deadline)
 
@@ -124,6 +127,8 @@ class Matchmaker:
             namespace, admitted = await self._gated().create(request, caller, wish, idempotency)
         if self._making is not None:
             await self._making.settle([admitted.mode])
+            if self._namespaces.resolved(caller.namespace_id) is not namespace:
+                return await self.create(request, caller)
         config = request.lobby_config if request.HasField("lobby_config") else None
         asked = Asked(request.tags, wish.max_players, admitted.publicity, config)
         placed = await self._engine.create(

@@ -76,7 +76,7 @@ class Runners:
         self._source = source
         self._servers = source.servers
         self._namespaces = namespaces
-        self.former = FormerVersions(source.servers, source.lobby)
+        self.former = FormerVersions(source.servers)
         self._way_in = way_in
         self._run = secrets.token_hex(8)
         self._asking = 0
@@ -190,6 +190,7 @@ class Runners:
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         """What is new to whoever asks, at once or when there is something, at most `wait_ms` later."""
         _check(request)
+        self.former.forget()
         self.capacity = request.capacity
         self._heard.set()
         after = request.after_sequence if request.run == self._run else 0

@@ -29,6 +29,7 @@ class Servers:
         self.wanted_since = native.wanted_since
         self.take_touched = native.take_touched
         self.supply_groups = native.supply_groups
+        self.starts_of_version = native.starts_of_version
         self.lobbies_of_version = native.lobbies_of_version
         self.routes_since = native.routes_since
         self.leased_servers = native.leased_servers

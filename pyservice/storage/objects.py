@@ -260,15 +260,8 @@ class Objects:
         lengths = await self._blobs.lengths([move.kept for move in moves])
         return sum(length != move.length for move, length in zip(moves, lengths, strict=True))
 
-    async def put(self, key: str, content: bytes) -> None:
-        """Keeps what the service made itself, such as an export."""
-        _check(key)
-        await self._blobs.write(f"kept/{key}", content)
-        self.counts.puts += 1
-        self.counts.put_bytes += len(content)
-
     def draft(self, key: str) -> Draft:
-        """For what the service makes itself and is too long to be held."""
+        """For what the service makes itself, such as an export."""
         _check(key)
 
         def kept(size: int) -> None:

@@ -401,4 +401,4 @@ exports: Final = Table(
     _id("export_id", primary_key=True),
     _ms("expires_ms", index=True),
 )
-"""Files that were made for somebody to download; each is the object `exports/<id>`."""
+"""Files that were made for somebody to download; each is the object `exports/<id>/csv`."""

@@ -10,6 +10,7 @@ import pytest
 from tests.cdn.arena import FILES, Browser, key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
+from tests.storage.places import put_whole
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
     async with running_listener(tmp_path_factory.mktemp("cdn")) as found:
         for path, content in FILES.items():
-            await found.objects.put(key("site", path), content)
+            await put_whole(found.objects, key("site", path), content)
         found.sites.by_name["arena", "prod"] = make_site(FILES)
         yield found
 

@@ -18,6 +18,7 @@ from tests.cdn.arena import FILES, make_site
 from tests.cdn.listener import Listener
 from tests.cdn.wire import Connect
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -125,7 +126,7 @@ async def test_what_nobody_can_be_asked_about_is_nobodys(
 async def test_a_signed_object_is_of_its_upload(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
-    await listener.objects.put("up/a", b"abc")
+    await put_whole(listener.objects, "up/a", b"abc")
     url = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
     assert (await client.get(url, headers=TRACED)).content == b"abc"
     made = await told(listener)
@@ -223,7 +224,7 @@ async def test_an_upload_that_is_too_slow_says_so(
 async def test_a_download_that_nobody_takes_to_its_end_is_no_failure(
     listener: Listener, connect: Connect
 ) -> None:
-    await listener.objects.put("up/large", b"x" * LARGE_BYTES)
+    await put_whole(listener.objects, "up/large", b"x" * LARGE_BYTES)
     target = listener.objects.presign_get("up/large", 60).removeprefix(listener.url)
     wire = await connect(listener.url)
     before = listener.cdn.counts.answers["2xx"]

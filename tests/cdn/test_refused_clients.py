@@ -17,6 +17,7 @@ from tests.cdn.listener import Listener, running_listener
 from tests.cdn.test_slow_readers import WHOLE, slow_line
 from tests.cdn.wire import Connect, Wire
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -97,7 +98,7 @@ async def test_what_was_answered_before_is_read_to_its_end_on_a_slow_line(
     listener: Listener,
 ) -> None:
     """It takes many times as long as the refusal of what came behind it."""
-    await listener.objects.put(key("site", "whole.bin"), WHOLE)
+    await put_whole(listener.objects, key("site", "whole.bin"), WHOLE)
     listener.sites.by_name["arena", "prod"] = make_site({"whole.bin": WHOLE})
     loop = asyncio.get_running_loop()
     async with slow_line(listener, "GET /arena/prod/whole.bin HTTP/1.1") as line:

@@ -11,6 +11,7 @@ import pytest
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,7 @@ CONTENT = b"timestamp,stream,line\r\n" * 1000
 async def listener(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listener]:
     folder: Path = tmp_path_factory.mktemp("signed")
     async with running_listener(folder) as found:
-        await found.objects.put("exports/a", CONTENT)
+        await put_whole(found.objects, "exports/a", CONTENT)
         yield found
 
 
@@ -72,7 +73,7 @@ async def test_a_url_without_end_is_always_the_same_and_may_be_cached(
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert answer.headers["content-type"] == "image/png"
     assert answer.headers["access-control-allow-origin"] == "*"
-    await listener.objects.put("exports/b", b"x")
+    await put_whole(listener.objects, "exports/b", b"x")
     gone = listener.objects.presign_get("exports/b", None)
     await listener.objects.delete("exports/b")
     answer = await client.get(gone)

@@ -18,6 +18,7 @@ from tests.cdn.arena import BINARY, FILES, MODIFIED_S, PAGE, SCRIPT, key, make_s
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -327,8 +328,8 @@ async def test_a_route_says_how_long_its_files_are_good(
 async def test_a_new_version_shows_at_the_next_request(
     listener: Listener, client: httpx.AsyncClient
 ) -> None:
-    await listener.objects.put(key("old", "a.txt"), b"old")
-    await listener.objects.put(key("new", "a.txt"), b"new")
+    await put_whole(listener.objects, key("old", "a.txt"), b"old")
+    await put_whole(listener.objects, key("new", "a.txt"), b"new")
     listener.sites.by_name["arena", "moving"] = make_site({"a.txt": b"old"}, "old")
     first = await client.get("/arena/moving/a.txt")
     listener.sites.by_name["arena", "moving"] = make_site({"a.txt": b"new"}, "new")
@@ -349,9 +350,9 @@ async def test_below_a_domain_sites_go_by_host_and_never_by_path(tmp_path: Path)
         running_listener(tmp_path, domain="cdn.test") as listener,
         httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
     ):
-        await listener.objects.put(key("site", "index.html"), b"prod")
-        await listener.objects.put(key("new", "index.html"), b"staging")
-        await listener.objects.put(key("site", "art/index.html"), b"art")
+        await put_whole(listener.objects, key("site", "index.html"), b"prod")
+        await put_whole(listener.objects, key("new", "index.html"), b"staging")
+        await put_whole(listener.objects, key("site", "art/index.html"), b"art")
         listener.sites.by_name["arena", "prod"] = make_site(
             {"index.html": b"prod", "art/index.html": b"art"}
         )
@@ -380,11 +381,11 @@ async def test_signed_urls_are_answered_at_no_host_of_a_site(tmp_path: Path) -> 
         running_listener(tmp_path, domain="CDN.test") as listener,
         httpx.AsyncClient(base_url=listener.url, timeout=PATIENCE_S) as client,
     ):
-        await listener.objects.put(key("picture", "0"), b"picture")
+        await put_whole(listener.objects, key("picture", "0"), b"picture")
         kept = listener.objects.presign_get(key("picture", "0"), None).removeprefix(listener.url)
         name = httpx.URL(kept).path.removeprefix("/")
         listener.sites.by_name["arena", "prod"] = make_site({name: b"of a site"})
-        await listener.objects.put(key("site", name), b"of a site")
+        await put_whole(listener.objects, key("site", name), b"of a site")
         for host in ("arena.cdn.test", "ARENA.cdn.test:80", "arena.cdn.test."):
             assert (await client.get(kept, headers={"host": host})).content == b"of a site"
         for host in ("cdn.test", "other.cdn.test", "x.arena.cdn.test:1"):

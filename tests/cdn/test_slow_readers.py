@@ -15,6 +15,7 @@ from pyservice.cdn import connection
 from tests.cdn.arena import key, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(connection, "READ_TIMEOUT_S", READ_S)
     async with running_listener(tmp_path / "objects") as found:
         for path, content in FILES.items():
-            await found.objects.put(key("site", path), content)
+            await put_whole(found.objects, key("site", path), content)
         found.sites.by_name["arena", "prod"] = make_site(FILES)
         yield found
 

@@ -22,6 +22,7 @@ from tests.cdn.listener import KEY, Listener, running_listener
 from tests.cdn.wire import Connect
 from tests.faults.disk import small_disk
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -225,7 +226,7 @@ async def test_uploads_stop_at_the_reserve(tmp_path: Path, client: httpx.AsyncCl
 async def test_what_a_crash_left_half_written_goes_at_the_start(tmp_path: Path) -> None:
     folder = tmp_path / "objects"
     async with running_listener(folder) as listener:
-        await listener.objects.put("up/a", b"abc")
+        await put_whole(listener.objects, "up/a", b"abc")
     (folder / "incoming" / "leftover").write_bytes(b"half")
     async with running_listener(folder) as listener:
         assert listener.left_behind() == []
@@ -367,7 +368,7 @@ async def test_whoever_does_not_read_an_answer_is_cut_off(
     listener: Listener, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.3)
-    await listener.objects.put("up/a", b"x" * (32 << 20))
+    await put_whole(listener.objects, "up/a", b"x" * (32 << 20))
     target = listener.objects.presign_get("up/a", 60).removeprefix(listener.url)
     wire = await connect(listener.url)
     await wire.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""Exports of any length: in short turns, of each game one at a time, and nothing goes on for whoever goes away."""
+"""Exports of any length: in short turns, of each group one at a time, and nothing goes on for whoever goes away."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
+from pyservice.calls import Call, Caller, TokenKind
+from pyservice.control.access import Reach
 from pyservice.control.exports import GOOD_S, Exports
 from pyservice.control.history import History
 from pyservice.control.lobby_runs import Process
 from pyservice.control.recorded import Recorded
+from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
-from pyservice.storage import games, lobbies, namespaces
+from pyservice.storage import exports, games, groups, lobbies, namespaces
+from pyservice.storage.room import Room
 from pyservice.storage.signatures import PREFIX
 from pyservice.storage.tables import versions
 from tests.control.test_uploads import IDS, NOW_MS, Desk
 from tests.control.test_uploads import desk as desk
 from tests.patience import PATIENCE_S, eventually
+from tests.storage.places import put_whole
 from tests.storage.test_portions import Nobody
 
 pytestmark = pytest.mark.anyio
@@ -32,12 +37,13 @@ LINES = 400_000
 
 
 class Counter:
-    """A node on which nothing runs any more, a desk at which exports are asked for, and lobbies of two games."""
+    """A node on which nothing runs any more, a desk at which exports are asked for, and lobbies of several groups."""
 
     def __init__(self, desk: Desk, folder: Path) -> None:
         self.desk = desk
         self._folder = folder
         self._places: dict[str, tuple[str, str]] = {}
+        self._groups: tuple[str, ...] = ()
         history = History(desk.database, Nobody(), lambda: None)
         recorded = Recorded(desk.database, Nobody(), history)
         self.exports = Exports(
@@ -51,7 +57,9 @@ class Counter:
         return {}
 
     async def game(self) -> str:
-        game_id, version_id, namespace_id = IDS.new(), IDS.new(), IDS.new()
+        """Id of the only one of a new group."""
+        group_id, game_id, version_id, namespace_id = (IDS.new() for _ in range(4))
+        identity_id = self.desk.scope.identity_id
         version = {
             "version_id": version_id,
             "game_id": game_id,
@@ -62,12 +70,19 @@ class Counter:
         }
         namespace = namespaces.New(namespace_id, "prod", "Prod", IDS.new())
         async with self.desk.database.write() as tx:
-            (group_id,) = self.desk.scope.groups
+            await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
             await games.add(tx, game_id, f"g{game_id[-12:]}", "Game", group_id, NOW_MS)
             await tx.run(insert(versions), version)
             await namespaces.add(tx, game_id, version_id, [namespace], (10, 10), NOW_MS)
         self._places[game_id] = namespace_id, version_id
+        self._groups += (group_id,)
         return game_id
+
+    @property
+    def caller(self) -> Caller:
+        """Somebody who is in all groups."""
+        scope = Reach(self.desk.scope.identity_id, IDS.new(), None, None, self._groups)
+        return Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
 
     async def ended(self, game_id: str, count: int = 1) -> list[str]:
         """Ids of lobbies that have ended."""
@@ -100,7 +115,7 @@ class Counter:
     async def logs(self, game_id: str, lobby_id: str) -> str:
         """Key of what is exported."""
         request = pb.ExportLobbyLogsRequest(game_id=game_id, lobby_id=lobby_id, stream="std_err")
-        answer = await self.exports.lobby_logs(request, self.desk.caller)
+        answer = await self.exports.lobby_logs(request, self.caller)
         return answer.url.split("?")[0].partition(PREFIX)[2]
 
     def asked(self, game_id: str, lobby_id: str) -> asyncio.Task[str]:
@@ -139,15 +154,16 @@ async def test_a_long_log_is_kept_in_pieces_and_read_as_one_table(counter: Count
     assert {row["stream"] for row in rows} == {"std_err"}
 
 
-async def test_other_games_are_served_while_a_long_one_is_made(counter: Counter) -> None:
+async def test_others_are_served_while_a_long_one_is_made(counter: Counter) -> None:
     game_id, other_id = await counter.game(), await counter.game()
     long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
     others_id = await counter.lobby(other_id)
     long = counter.asked(game_id, long_id)
     await counter.begun()
-    short = counter.asked(game_id, short_id)
+    # A game may be named by its name, too.
+    short = counter.asked(f"g{game_id[-12:]}", short_id)
     assert len(await counter.table(await counter.logs(other_id, others_id))) == 1
-    assert not short.done(), "of each game one at a time"
+    assert not short.done(), "of each group one at a time"
     assert not long.done()
     assert len(await counter.table(await long)) == LINES
     assert len(await counter.table(await short)) == 1
@@ -157,17 +173,36 @@ async def test_nothing_goes_on_for_whoever_goes_away(counter: Counter) -> None:
     game_id = await counter.game()
     long_id, short_id = await counter.lobby(game_id, LINES), await counter.lobby(game_id)
     given_up = counter.asked(game_id, long_id)
-    left = await counter.begun()
+    await counter.begun()
     given_up.cancel()
     await asyncio.wait({given_up})
-    # Its turn is over, and with it the place of its game.
+    assert await counter.pieces() == []
+    # Its turn is over, and with it the place of its group.
     async with asyncio.timeout(PATIENCE_S):
         key = await counter.logs(game_id, short_id)
     folder = key.rpartition("/")[0]
-    others = [name for name in await counter.pieces() if not name.startswith(f"kept/{folder}/")]
-    assert others == left
+    assert all(name.startswith(f"kept/{folder}/") for name in await counter.pieces())
     counter.desk.now_ms += 3 * GOOD_S * 1000
     assert await counter.exports.tidy() == 2
+    assert await counter.pieces() == []
+
+
+async def test_nothing_stays_of_one_that_finds_no_room(counter: Counter) -> None:
+    game_id = await counter.game()
+    asked = counter.asked(game_id, await counter.lobby(game_id, LINES))
+    await counter.begun()
+    counter.desk.blobs._room = Room(counter.desk.folder, 1 << 60)
+    with pytest.raises(ServiceError, match="STORAGE_FULL"):
+        await asked
+    assert await counter.pieces() == []
+
+
+async def test_those_of_an_earlier_version_are_removed_too(counter: Counter) -> None:
+    async with counter.desk.database.write() as tx:
+        await exports.add(tx, "of-before", NOW_MS)
+    await put_whole(counter.desk.objects, "exports/of-before", b"timestamp")
+    counter.desk.now_ms += 1
+    assert await counter.exports.tidy() == 1
     assert await counter.pieces() == []
 
 
@@ -186,6 +221,6 @@ async def test_a_history_of_many_pages_is_whole(counter: Counter) -> None:
     game_id = await counter.game()
     ids = await counter.ended(game_id, 2_500)
     request = pb.ExportLobbyHistoryRequest(game_id=game_id, query_start=0, query_end=NOW_MS)
-    answer = await counter.exports.lobby_history(request, counter.desk.caller)
+    answer = await counter.exports.lobby_history(request, counter.caller)
     key = answer.url.split("?")[0].partition(PREFIX)[2]
     assert sorted(row["lobby_id"] for row in await counter.table(key)) == sorted(ids)

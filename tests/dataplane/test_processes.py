@@ -5,6 +5,7 @@ ports are in `test_ports`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -300,8 +301,9 @@ async def test_who_waits_for_a_lobby_gets_in_though_another_version_came_before_
         await place.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     await place.connected(found.lobby.lobby_id, found.player.token)
-    place.feed(versions=[version(version_id=OTHER_VERSION_ID)], current_version_id=OTHER_VERSION_ID)
-    assert not place.runners.former._held, "nobody of it starts any more"
+    assert len(place.runners.former) == 1
+    await place.wanted()
+    assert not len(place.runners.former), "nobody of it starts any more"
 
 
 async def _starts(place: Place) -> bool:
@@ -327,3 +329,28 @@ async def test_an_end_that_the_disk_did_not_take_at_once_is_one_crash(
         assert (await refused(finding)).code == "MATCHMAKER_LOBBY_START_FAILED"
     await place.report(wanted.lobby_id, over=over)
     assert crashed == [wanted.lobby_id]
+
+
+@pytest.mark.parametrize("ask", [Place.find, Place.create])
+async def test_who_waited_for_a_runtime_gets_a_lobby_of_the_version_of_then(
+    engine: Engine, ask: Callable[[Place], Awaitable[Any]]
+) -> None:
+    """After a restart of the data plane: what it is fed first may be another version."""
+    place = Place(engine)
+    place.runners.begin()
+    async with asking(ask(place)) as finding:
+        # Long enough to be waiting, and nobody is told of it.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        place.feed(
+            versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
+            current_version_id=OTHER_VERSION_ID,
+        )
+        assert (await place.wanted()).lobbies == []
+        [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
+        assert wanted.version_id == OTHER_VERSION_ID
+        assert wanted.spec.build_id == BUILD_ID
+        await place.serve()
+        await place.ready(wanted.lobby_id)
+        found = await asyncio.wait_for(finding, PATIENCE_S)
+    assert found.lobby.lobby_id == wanted.lobby_id

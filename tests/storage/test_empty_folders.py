@@ -18,6 +18,7 @@ import pytest
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
 from tests.patience import PATIENCE_S
+from tests.storage.places import put_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +31,12 @@ KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from tests.cdn.listener import running_listener
+from tests.storage.places import put_whole
 
 async def delete(folder):
     async with running_listener(folder) as listener:
-        await listener.objects.put("build/a", b"abc")
-        await listener.objects.put("build/b", b"abc")
+        await put_whole(listener.objects, "build/a", b"abc")
+        await put_whole(listener.objects, "build/b", b"abc")
         os.rmdir = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         await listener.objects.delete_prefix("build")
 
@@ -79,7 +81,7 @@ async def test_what_a_kill_left_of_a_deleted_build_is_gone_a_day_later(tmp_path:
 
 async def test_only_folders_go_that_have_been_empty_for_long(listener: Listener) -> None:
     for key in ("a/kept", "b/c/d/kept"):
-        await listener.objects.put(key, b"abc")
+        await put_whole(listener.objects, key, b"abc")
     old = ("kept/old", "pending/old", "kept/deep/er/est", "kept/b/c/empty")
     for name in (*old, "kept/young", "kept/b/young"):
         (listener.folder / name).mkdir(parents=True)
@@ -131,7 +133,7 @@ async def test_a_sweep_that_is_quicker_than_who_writes_takes_nothing_from_him(
             url = await listener.objects.presign_put(key, length, 60, offset)
             assert (await client.put(url, content=content)).status_code == 200
     await listener.objects.complete([Prepared(key, parts)])
-    await listener.objects.put("made/here/b", b"fg")
+    await put_whole(listener.objects, "made/here/b", b"fg")
     for name, content in ((key, b"abcde"), ("made/here/b", b"fg")):
         assert b"".join([block async for block in listener.objects.read(name)]) == content
     assert listener.left_behind() == []

@@ -22,7 +22,7 @@ from pyservice.storage.objects import (
     is_file_path,
     plan_parts,
 )
-from tests.storage.places import Place, bucket_place, folder_place
+from tests.storage.places import Place, bucket_place, folder_place, put_whole
 from tests.storage.s3 import S3Server, running_s3
 
 pytestmark = pytest.mark.anyio
@@ -237,12 +237,24 @@ async def test_what_was_never_completed_is_swept_and_what_is_kept_is_not(place: 
     assert await place.content("up/l") == CONTENT
 
 
-async def test_what_the_service_makes_itself_is_kept_at_once(place: Place) -> None:
-    await place.objects.put("exports/a", b"a,b\r\n")
-    assert await place.content("exports/a") == b"a,b\r\n"
-    await place.objects.put("exports/a", b"")
-    assert await place.objects.stat("exports/a") == 0
-    assert await place.content("exports/a") == b""
+@pytest.mark.parametrize("pieces", [[], [b"a,b\r\n"], [b"x" * (3 << 20)] * 5])
+async def test_what_the_service_makes_itself_is_there_once_it_is_whole(
+    place: Place, pieces: list[bytes]
+) -> None:
+    draft = place.objects.draft("exports/a/csv")
+    for piece in pieces:
+        await draft.add(piece)
+    assert await place.objects.stat("exports/a/csv") is None
+    await draft.keep()
+    whole = b"".join(pieces)
+    assert await place.objects.stat("exports/a/csv") == len(whole)
+    assert await place.content("exports/a/csv") == whole
+    assert (place.objects.counts.puts, place.objects.counts.put_bytes) == (1, len(whole))
+    given_up = place.objects.draft("exports/b/csv")
+    await given_up.add(b"x" * (5 << 20))
+    for folder in ("exports/a", "exports/b"):
+        await place.objects.delete_prefix(folder)
+    assert await place.blobs.names("kept/exports") == []
 
 
 @pytest.mark.parametrize(
@@ -295,7 +307,7 @@ async def test_a_bucket_that_is_away_is_an_outage_and_heals(tmp_path: Path) -> N
             await place.kept("up/n", CONTENT)
             server.process.kill()
             server.process.wait()
-            for act in (place.objects.stat("up/n"), place.objects.put("up/o", b"x")):
+            for act in (place.objects.stat("up/n"), put_whole(place.objects, "up/o", b"x")):
                 with pytest.raises(ServiceError) as refused:
                     await act
                 assert refused.value.code == "CONTROL_PLANE_UNAVAILABLE"

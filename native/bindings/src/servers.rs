@@ -320,6 +320,11 @@ impl Servers {
         groups.into_iter().map(|group| group_of(py, group)).collect()
     }
 
+    fn starts_of_version(&self, py: Python<'_>, namespace: &[u8], version: &[u8]) -> PyResult<bool> {
+        let (namespace, version) = (convert::id(namespace)?, convert::id(version)?);
+        Ok(py.detach(|| self.shard.read().engine.starts_of_version(namespace, version)))
+    }
+
     fn lobbies_of_version<'py>(
         &self,
         py: Python<'py>,

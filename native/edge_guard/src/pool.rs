@@ -12,7 +12,10 @@ use crate::address::Place;
 const KEPT_FOR: Duration = Duration::from_secs(4);
 
 /// How many wait at all threads, of all routes together: each is an open file that no limit counts.
-const KEPT_MOST: usize = 2_048;
+const KEPT_MOST: usize = 1_024;
+
+/// Of the connections that there may be, at most this part: where few files may be open, less is set apart.
+const KEPT_PART: usize = 8;
 
 /// Connections for whoever asks next, by number of their route, the last one used on top.
 #[derive(Debug)]
@@ -46,11 +49,11 @@ impl<B> Idle<B> {
 }
 
 impl<B> Pool<B> {
-    /// That of one of so many threads.
+    /// That of one of so many threads, which have so many connections together.
     #[must_use]
-    pub fn of_each(threads: usize) -> Self {
+    pub fn of_each(threads: usize, connections: usize) -> Self {
         let waiting = Waiting { by_route: HashMap::new(), count: 0 };
-        Self { waiting: Mutex::new(waiting), most: KEPT_MOST.div_ceil(threads) }
+        Self { waiting: Mutex::new(waiting), most: KEPT_MOST.min(connections / KEPT_PART).div_ceil(threads) }
     }
 
     /// One that is good, as far as can be seen.

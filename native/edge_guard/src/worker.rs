@@ -85,7 +85,7 @@ impl Workers {
                 handle: runtime.handle().clone(),
                 counters: Counters::default(),
                 shared: shared.clone(),
-                pool: Pool::of_each(shared.config.workers),
+                pool: Pool::of_each(shared.config.workers, shared.config.limits.connections),
                 load: AtomicUsize::new(0),
             });
             let sweeper = worker.clone();

@@ -43,6 +43,14 @@ impl Engine {
         versions
     }
 
+    /// Whether the service still has to start, or starts, a lobby of a version; one that is being stopped is none.
+    pub fn starts_of_version(&self, namespace: Id, version: Id) -> bool {
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return false };
+        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
+        let mut live = lobbies.filter_map(|number| self.lobbies.live(*number)).filter(|lobby| lobby.version == version);
+        live.any(|lobby| lobby.own.is_some() && !lobby.is_ready && !lobby.is_stopping)
+    }
+
     /// Lobbies of a version that have not ended, oldest first.
     pub fn lobbies_of_version(&self, namespace: Id, version: Id) -> Vec<Id> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
