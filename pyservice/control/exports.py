@@ -35,7 +35,7 @@ from pyservice.runtime.keeper import Folder, Line, Stream
 from pyservice.storage import exports, lobbies, lobby_runs
 from pyservice.storage.database import Database, Record
 from pyservice.storage.drafts import Draft
-from pyservice.storage.objects import Objects
+from pyservice.storage.objects import Objects, Run
 
 GOOD_S: Final = 3_600
 _TIDY_S: Final = 600.0
@@ -97,9 +97,8 @@ class Exports:
             game = await access.game(tx, caller, request.game_id)
         stream = cast(Stream, request.stream)
         folder = Folder(self._node.folder_of(row.lobby_id))
-        run = partial(self._threads.run, game.group_id)
 
-        async def write(draft: Draft) -> None:
+        async def write(draft: Draft, run: Run) -> None:
             end = await run(folder.end)
             turn = partial(_log_turn, folder.lines(), end, stream)
             await draft.add(table([_LOG]))
@@ -121,7 +120,7 @@ class Exports:
         async with self._database.read() as tx:
             game = await access.game(tx, caller, request.game_id)
 
-        async def write(draft: Draft) -> None:
+        async def write(draft: Draft, run: Run) -> None:
             await draft.add(table([HISTORY]))
             after, is_more = "", True
             while is_more:
@@ -129,7 +128,7 @@ class Exports:
                     page = await lobbies.within(tx, game.game_id, *span, after, _PORTION)
                 runs = await self._runs([row.lobby_id for row in page])
                 turn = partial(_history_turn, page, runs, span, self._now_ms())
-                await draft.add(await self._threads.run(game.group_id, turn))
+                await draft.add(await run(turn))
                 is_more = len(page) == _PORTION
                 after = page[-1].lobby_id if page else after
 
@@ -163,9 +162,9 @@ class Exports:
             count += len(ids)
 
     async def _made(
-        self, group_id: str, filename: str, write: Callable[[Draft], Awaitable[None]]
+        self, group_id: str, filename: str, write: Callable[[Draft, Run], Awaitable[None]]
     ) -> str:
-        """Its address."""
+        """The address of what is written, in turns of the group."""
         async with self._places.place(group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + GOOD_S * 1000 + _LATE_MS
@@ -175,7 +174,7 @@ class Exports:
             key = f"{_folder(export_id)}/csv"
             draft = self._objects.draft(key)
             try:
-                await write(draft)
+                await write(draft, partial(self._threads.run, group_id))
                 await draft.keep()
             except BaseException:
                 # What cannot be removed now goes when its time is over.

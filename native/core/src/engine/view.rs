@@ -23,10 +23,7 @@ impl Engine {
 
     /// Public, ready, open lobbies of one version that are not silent, oldest first.
     pub fn list(&self, namespace: Id, version: Id) -> Vec<LobbyView> {
-        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
-        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
-        lobbies
-            .filter_map(|number| self.lobbies.live(*number))
+        self.live_lobbies(namespace)
             .filter(|lobby| lobby.version == version && lobby.is_ready && lobby.is_findable())
             .map(|lobby| self.view(lobby))
             .collect()
@@ -34,10 +31,7 @@ impl Engine {
 
     /// Versions of the lobbies of a namespace that have not ended, ascending, each once.
     pub fn live_versions(&self, namespace: Id) -> Vec<Id> {
-        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
-        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
-        let mut versions: Vec<Id> =
-            lobbies.filter_map(|number| self.lobbies.live(*number)).map(|lobby| lobby.version).collect();
+        let mut versions: Vec<Id> = self.live_lobbies(namespace).map(|lobby| lobby.version).collect();
         versions.sort_unstable();
         versions.dedup();
         versions
@@ -45,18 +39,21 @@ impl Engine {
 
     /// Whether the service still has to start, or starts, a lobby of a version; one that is being stopped is none.
     pub fn starts_of_version(&self, namespace: Id, version: Id) -> bool {
-        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return false };
-        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
-        let mut live = lobbies.filter_map(|number| self.lobbies.live(*number)).filter(|lobby| lobby.version == version);
-        live.any(|lobby| lobby.own.is_some() && !lobby.is_ready && !lobby.is_stopping)
+        self.live_lobbies(namespace)
+            .filter(|lobby| lobby.version == version)
+            .any(|lobby| lobby.own.is_some() && !lobby.is_ready && !lobby.is_stopping)
     }
 
     /// Lobbies of a version that have not ended, oldest first.
     pub fn lobbies_of_version(&self, namespace: Id, version: Id) -> Vec<Id> {
-        let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };
-        let lobbies = self.ledger.namespaces[namespace as usize].lobbies.values();
-        let live = lobbies.filter_map(|number| self.lobbies.live(*number));
-        live.filter(|lobby| lobby.version == version).map(|lobby| lobby.id).collect()
+        self.live_lobbies(namespace).filter(|lobby| lobby.version == version).map(|lobby| lobby.id).collect()
+    }
+
+    /// Those of a namespace that have not ended, oldest first.
+    fn live_lobbies(&self, namespace: Id) -> impl Iterator<Item = &Lobby> {
+        let known = self.ledger.namespace_of(&self.seed, namespace);
+        let numbers = known.into_iter().flat_map(|known| self.ledger.namespaces[known as usize].lobbies.values());
+        numbers.filter_map(|number| self.lobbies.live(*number))
     }
 
     /// Connected players per mode and region of a namespace, over all versions, in order of name.
