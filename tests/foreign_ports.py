@@ -1,9 +1,8 @@
-"""A program that is not ours and has ports that ours would like to have, at an address that no other test uses."""
+"""A program that is not ours and has ports that ours would like to have, at this worker's own address."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import resource
 import socket
@@ -12,9 +11,8 @@ from typing import Final
 
 import pytest
 
-_OURS: Final = os.getpid()
-ADDRESS: Final = f"127.{100 + (_OURS >> 16) % 100}.{_OURS >> 8 & 255}.{_OURS & 255}"
-"""Tests of one file may run in several processes at a time."""
+from tests.addresses import OWN_ADDRESS
+
 _OTHER_FILES: Final = 1_000
 
 
@@ -27,7 +25,7 @@ class Foreigner:
         self._held: dict[int, socket.socket] = {}
         for number in set(numbers) - self.free:
             self._held[number] = held = socket.socket(type=kind)
-            held.bind((ADDRESS, number))
+            held.bind((OWN_ADDRESS, number))
 
     def let_go(self) -> int:
         """One of them, which is free now."""

@@ -28,6 +28,7 @@ from google.protobuf.message import Message
 from pyservice.edge.codec import decoder, encoder
 from pyservice.rpc.status import read_error
 from pyservice.schema.methods import METHODS, Method
+from tests.addresses import FREE_PORT
 from tests.leftovers import end_leftovers
 from tests.patience import eventually as eventually
 
@@ -217,7 +218,7 @@ class House:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
         flags = [
-            f"--{name}={self.said.get(name) or '127.0.0.1:0'}"
+            f"--{name}={self.said.get(name) or FREE_PORT}"
             for name in ("http", "grpc", "cdn", "metrics")
         ]
         environment = {

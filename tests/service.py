@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from pyservice import keyring
+from tests.addresses import FREE_PORT
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
 from tests.leftovers import end_leftovers
 
@@ -93,7 +94,7 @@ class Service:
 
     def spawn(self, *words: str) -> subprocess.Popen[str]:
         """Starts the process and does not wait. After the first time it takes the same ports."""
-        flags = [f"--{name}={self.addresses.get(name, '127.0.0.1:0')}" for name in self.doors]
+        flags = [f"--{name}={self.addresses.get(name, FREE_PORT)}" for name in self.doors]
         self.ready_file.unlink(missing_ok=True)
         command = [
             *(*self.command_prefix, sys.executable, "-m", "pyservice", "serve", *self.role),

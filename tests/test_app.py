@@ -100,6 +100,7 @@ def test_a_port_that_is_taken_is_told(make_service: MakeService) -> None:
             service.addresses = {door: address}
             assert service.spawn().wait(PATIENCE_S) == 1
             assert f"listen on {address}" in service.log()
+            assert "died" not in service.log()
 
 
 def test_the_ready_file_says_where_everything_is(quiet_service: Service) -> None:

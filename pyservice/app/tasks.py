@@ -64,9 +64,10 @@ class Tasks:
             _log.error("background task does not end", task=name)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and self._is_stopping:
+        # Told to end: by `stop`, or by a process that could not start and leaves. Through what it waits for it may be
+        # cancelled without being told.
+        if task.cancelled() and task.cancelling():
             return
-        # By somebody else it may be cancelled through what it waits for.
         error = None if task.cancelled() else task.exception()
         _log.error("background task died", task=task.get_name(), exc_info=error)
         if not self._is_stopping:

@@ -281,6 +281,7 @@ def test_a_data_plane_that_cannot_start_ends_the_start(make_household: MakeHouse
         household.addresses = {"http": address}
         assert household.spawn().wait(PATIENCE_S) == 1
     assert f"listen on {address}" in household.log()
+    assert "died" not in household.log()
     until(lambda: not processes_of(household.data_dir))
 
 

@@ -155,6 +155,24 @@ async def test_one_that_others_cancel_has_ended_by_itself_too() -> None:
     await tasks.stop()
 
 
+async def test_one_that_is_told_to_end_has_not_died() -> None:
+    """As all are when a process leaves that could not start."""
+    tasks = Tasks(lambda: pytest.fail("nobody died"))
+
+    async def goes_on() -> None:
+        await asyncio.Event().wait()
+
+    tasks.own("goes on", goes_on())
+    told = {task for task in asyncio.all_tasks() if task.get_name() == "goes on"}
+    assert told
+    await asyncio.sleep(0)
+    for task in told:
+        task.cancel()
+    await asyncio.wait(told)
+    assert tasks.problem is None
+    await tasks.stop()
+
+
 async def test_what_is_to_be_finished_is_waited_for_and_what_goes_on_is_there_meanwhile() -> None:
     tasks, told, done = Tasks(), asyncio.Event(), list[str]()
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests import programs
+from tests.addresses import OWN_ADDRESS
 from tests.control.test_builds import Back
 from tests.databases import KINDS, Databases
 from tests.household import Answer, Developer, House, eventually, running
@@ -187,8 +188,8 @@ async def test_find_starts_a_process_and_its_player_reaches_it_at_once(game: Gam
         if not name.startswith("THEIR_")
     }
     assert told.pop("PORT") == told.pop("PORT_GAME") != str(port["port"])
-    assert told.pop("HOSTING_API_URL").startswith("http://127.0.0.1:")
-    assert told.pop("HOSTING_GRPC_ADDRESS").startswith("127.0.0.1:")
+    assert told.pop("HOSTING_API_URL").startswith(f"http://{OWN_ADDRESS}:")
+    assert told.pop("HOSTING_GRPC_ADDRESS").startswith(f"{OWN_ADDRESS}:")
     assert told.pop("HOSTING_NAMESPACE_ID")
     assert told == {
         "HOSTING_LOBBY_ID": lobby_id,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.addresses import FREE_PORT
 from tests.leftovers import end_leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +82,7 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
     def start(*, bots: int = 0, name: str = "data") -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
-        ports = [f"--{listener}=127.0.0.1:0" for listener in ("http", "grpc", "cdn", "metrics")]
+        ports = [f"--{listener}={FREE_PORT}" for listener in ("http", "grpc", "cdn", "metrics")]
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [

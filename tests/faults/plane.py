@@ -26,9 +26,9 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
+from tests.addresses import FREE_PORT
 from tests.faults.doors import GrpcDoor, HttpDoor
 from tests.faults.shim import Shim
-from tests.foreign_ports import ADDRESS
 from tests.patience import PATIENCE_S
 
 GAME: Final = "faults"
@@ -118,12 +118,11 @@ class Plane:
         self.feed_file.write_text(
             json.dumps(feed(self.modes, self.environment_token, self.limits), indent=1)
         )
-        # At an address of its own: while it is down, its numbers are not drawn for connections of other tests.
         self.settings = {
             "rate_limits": UNLIMITED,
-            "http": f"{ADDRESS}:0",
-            "grpc": f"{ADDRESS}:0",
-            "metrics": f"{ADDRESS}:0",
+            "http": FREE_PORT,
+            "grpc": FREE_PORT,
+            "metrics": FREE_PORT,
             "data_dir": str(self.data_dir),
             "feed_file": str(self.feed_file),
             "log_format": "json",

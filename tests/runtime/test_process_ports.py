@@ -20,7 +20,8 @@ import pytest
 
 from pyservice.runtime import places, process_ports
 from pyservice.runtime.orders import End, Order, PortOrder
-from tests.foreign_ports import ADDRESS, Foreigner
+from tests.addresses import OWN_ADDRESS
+from tests.foreign_ports import Foreigner
 from tests.runtime.node import Place, until
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +36,7 @@ NEEDS_IPV6: Final = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no
 EVERYWHERE: Final = [pytest.param("0.0.0.0"), pytest.param("::", marks=NEEDS_IPV6)]
 LOOPBACKS: Final = [
     pytest.param("127.0.0.1"),
-    pytest.param(ADDRESS, id="another"),
+    pytest.param(OWN_ADDRESS, id="another"),
     pytest.param("::1", marks=NEEDS_IPV6),
 ]
 BIND: Final = """
@@ -213,7 +214,7 @@ def deny_ipv6() -> None:
 )
 async def test_where_there_is_no_ipv6_ports_are_drawn_all_the_same() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_IPV6, ADDRESS],
+        [sys.executable, "-c", WITHOUT_IPV6, OWN_ADDRESS],
         capture_output=True,
         text=True,
         check=False,

@@ -17,9 +17,10 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
+from tests.addresses import OWN_ADDRESS
 from tests.control.test_servers import Servers, reached
 from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, kill, troubled
-from tests.foreign_ports import ADDRESS, Foreigner, many_files
+from tests.foreign_ports import Foreigner, many_files
 from tests.household import House, eventually, running
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,7 @@ def foreigners() -> Iterator[list[Foreigner]]:
 def crowded_house(
     foreigners: list[Foreigner], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[House]:
-    edge = {"bind": ADDRESS, "address": ADDRESS}
+    edge = {"bind": OWN_ADDRESS, "address": OWN_ADDRESS}
     folder = tmp_path_factory.mktemp("crowded")
     with running(House(folder, runtime=programs.SETTINGS, edge=edge)) as house:
         yield house
@@ -66,7 +67,7 @@ async def test_lobbies_get_ports_that_nobody_else_has(
         for name, port in one["ports"].items():
             address = address_of(port)
             free = datagrams.free if name == "voice" else streams.free
-            assert address[0] == ADDRESS
+            assert address[0] == OWN_ADDRESS
             assert address[1] in free
             answer = answered if name == "voice" else echoed
             assert await asyncio.to_thread(answer, address) == b"hello"
