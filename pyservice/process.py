@@ -202,7 +202,7 @@ class StopSignals:
         hurry.cancel()
         await ending
 
-    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+    async def unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
         """Returns when the work is done, or was given up because the process has to stop."""
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self.stop.wait())

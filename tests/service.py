@@ -58,6 +58,8 @@ class Service:
     doors: tuple[str, ...] = ("http", "grpc", "metrics")
     command_prefix: tuple[str, ...] = ()
     """What runs the command, where something has to."""
+    passed: tuple[int, ...] = ()
+    """Descriptors that it is started with."""
 
     def __init__(
         self,
@@ -102,7 +104,9 @@ class Service:
             *("--ready-file", str(self.ready_file), *flags, *_sets(self.settings), *words),
         ]
         with (self.folder / "log").open("a") as log:
-            self.process = subprocess.Popen(command, env=_environment(), stderr=log, text=True)
+            self.process = subprocess.Popen(
+                command, env=_environment(), stderr=log, text=True, pass_fds=self.passed
+            )
         return self.process
 
     def start(self, *words: str) -> Service:

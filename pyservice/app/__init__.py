@@ -15,7 +15,7 @@ from pyservice.settings import Settings
 
 _MODULES: Final = {"data": "pyservice.app.dataplane", "control": "pyservice.app.control"}
 
-__all__ = ["Launch", "load", "run_all", "run_control", "run_data"]
+__all__ = ["Launch", "load", "run_all", "run_control", "run_data", "run_edge_guard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,13 @@ def run_data(launch: Launch) -> int:
         return DataPlane(settings, is_control_awaited=launch.parent is not None)
 
     return run_plane(make, launch, launch.settings.data_dir, START_FAILURES)
+
+
+def run_edge_guard(launch: Launch) -> int:
+    """Keeps edge-guard alone running until a signal."""
+    from pyservice.app.edge_role import run
+
+    return run(launch)
 
 
 def run_control(launch: Launch) -> int:

@@ -74,7 +74,7 @@ class ControlFiles:
             domain = settings.domains.cdn
             uploads = Uploads(self._folder, self._signer, self.objects.counts, domain, rays)
         listeners = [listener]
-        if settings.domains.cdn is not None:
+        if settings.cdn_hosts:
             listeners.append(listen_unix(settings.edge_cdn_socket))
         self._server = CdnServer(self._cdn, listeners, uploads, settings.trusted_proxies)
         await self._server.start()

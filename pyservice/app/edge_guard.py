@@ -11,22 +11,19 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
-from urllib.parse import urlsplit
 
+from pyservice.app.edge_config import READ_AGAIN, edge_config
+from pyservice.app.edge_lock import BINARY, EdgeLock
 from pyservice.durable import write_file
 from pyservice.observability.logging import get_logger
 from pyservice.settings import Settings, SettingsError
+from pyservice.settings.sections import InheritedSocket
 
-BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
-
-_PROCESSES: Final = Path("/proc")
-_NAME_MAX: Final = 15
-"""Of a process, as the kernel keeps it."""
-_ENDED: Final = ("Z", "X")
 _LOOK_S: Final = 0.02
+_ASK_S: Final = 1.0
 _START_S: Final = 10.0
 _END_S: Final = 5.0
 _HURRIED_END_S: Final = 0.5
@@ -34,8 +31,6 @@ _HURRIED_END_S: Final = 0.5
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
-_READ_AGAIN: Final = ("certificates", "limits", "timeouts")
-"""What a running one takes anew. The rest of its settings is that of our start."""
 
 _log = get_logger("serve")
 
@@ -43,13 +38,20 @@ _log = get_logger("serve")
 class EdgeGuard:
     """The one of this data directory."""
 
-    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
-        """`reread` is `Launch`'s."""
+    def __init__(
+        self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
+    ) -> None:
+        """`reread` is `Launch`'s. `is_alone`: there is nothing else that this process is there for."""
         self._folder = settings.data_dir.resolve() / "edge"
-        self._config = _config(settings, self._folder)
+        self._lock = EdgeLock(self._folder)
+        self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}
+        self._config = edge_config(settings, self._folder)
         self._reread = reread
         self._reload_due = asyncio.Event()
-        self._is_vital = settings.domains.job is not None
+        self._is_vital = is_alone or settings.domains.job is not None
+        self._goes_on = not settings.runtime.end_with_service
+        self.serves = asyncio.Event()
+        """Set when it served for the first time."""
         self._pid = 0
         self._binary: list[int] = []
         """Which one runs: by now another one may be in its place."""
@@ -58,7 +60,7 @@ class EdgeGuard:
     @property
     def pid(self) -> int:
         """Of the one that serves; 0: none."""
-        return self._holder()
+        return self._lock.holder()
 
     @property
     def has_routes(self) -> bool:
@@ -67,12 +69,15 @@ class EdgeGuard:
             return bool(json.loads((self._folder / "routes").read_bytes())["routes"])
         except (FileNotFoundError, ValueError, KeyError):
             return False
+        except OSError:
+            return True  # what cannot be read may be anything
 
     async def keep(
         self, stop: asyncio.Event, needed: asyncio.Event, failed: Callable[[], None]
     ) -> None:
         """Until `stop`: one of these settings serves. Where it would lead nobody it waits until it is `needed`. With a
-        domain nothing is reached without it: `failed` is called when it does not begin to serve.
+        domain nothing is reached without it, nor when it is alone: `failed` is called when it does not begin to serve.
+        Does not raise.
         """
         if not self.has_routes and not self._is_vital:
             await _either(stop, needed)
@@ -81,16 +86,18 @@ class EdgeGuard:
             try:
                 await self._read_again()
                 await self._ensure()
-            except (OSError, TimeoutError, EdgeGuardFailed) as error:
-                _log.error("edge-guard does not serve", error=str(error))
-                if is_first and self._is_vital:
-                    failed()
-                    return
-            else:
                 tried, is_first = 0, False
+                self.serves.set()
                 await self._until_it_ends(stop)
                 if not stop.is_set():
                     _log.error("edge-guard ended; starting it again")
+            except Exception as error:  # noqa: BLE001 — whatever it is, players need edge-guard
+                foreseen = isinstance(error, (OSError, EdgeGuardFailed))
+                about = {} if foreseen else {"exc_info": error}
+                _log.error("edge-guard does not serve", error=str(error), **about)
+                if is_first and self._is_vital:
+                    failed()
+                    return
             await _pause(stop, _AGAIN_S[min(tried, len(_AGAIN_S) - 1)])
             tried += 1
 
@@ -98,25 +105,31 @@ class EdgeGuard:
         """Certificates, limits and times are taken from the settings of now, as soon as `keep` comes to it."""
         self._reload_due.set()
 
+    async def leave(self, hurry: asyncio.Event) -> bool:
+        """The service ends: so does it, unless game servers go on and somebody is led to them. False: it was deaf, and
+        is killed.
+        """
+        return (self._goes_on and await self._leads_somebody()) or await self.end(hurry)
+
     async def end(self, hurry: asyncio.Event) -> bool:
         """Ends it, and whoever it took over from. At once: connections are cut. False: it was deaf, and is killed."""
         # The first drains, the second hurries.
-        pid = self._signal(signal.SIGTERM, signal.SIGTERM)
+        pid = self._lock.signal(signal.SIGTERM, signal.SIGTERM)
         if not pid or await self._has_ended(pid, hurry):
             return True
         _log.error("edge-guard is deaf; killing it", pid=pid)
-        self._signal(signal.SIGKILL)
+        self._lock.signal(signal.SIGKILL)
         await self._has_ended(pid, hurry)
         return False
 
     async def _has_ended(self, pid: int, hurry: asyncio.Event) -> bool:
         """Whether it does in time."""
         left_s = _END_S
-        while self._holder() == pid and left_s > 0:
+        while self._lock.holder() == pid and left_s > 0:
             left_s = min(left_s, _HURRIED_END_S if hurry.is_set() else _END_S) - _LOOK_S
             await asyncio.sleep(_LOOK_S)
             self._reap()
-        return self._holder() != pid
+        return self._lock.holder() != pid
 
     async def _ensure(self) -> None:
         """Raises OSError, EdgeGuardFailed."""
@@ -125,17 +138,17 @@ class EdgeGuard:
         wanted = self._wanted()
         started = self._folder / "started.json"
         with contextlib.suppress(FileNotFoundError):
-            if self._holder() and started.read_text() == wanted:
-                self._pid = self._holder()
+            if self._lock.holder() and started.read_text() == wanted:
+                self._pid = self._lock.holder()
                 _log.info("edge-guard found", pid=self._pid)
                 return
         path = self._folder / "config.json"
         write_file(path, _text_of(self._config))
-        before = self._holder()
+        before = self._lock.holder()
         self._process = self._start(path)
         await self._started()
         write_file(started, wanted.encode())
-        self._pid = self._holder()
+        self._pid = self._lock.holder()
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
     def _wanted(self) -> str:
@@ -152,7 +165,7 @@ class EdgeGuard:
             write_file(self._folder / "config.json", _text_of(config))
             self._config = config
             # It was not found yet, or is about to be replaced: what it was started with is not for us to say.
-            if self._pid and self._pid == self._holder():
+            if self._pid and self._pid == self._lock.holder():
                 write_file(self._folder / "started.json", self._wanted().encode())
         except SettingsError as error:
             for problem in error.problems:
@@ -160,13 +173,13 @@ class EdgeGuard:
         except (OSError, TimeoutError, EdgeGuardFailed) as error:
             _log.error("settings of edge-guard not reloaded", problem=str(error))
         else:
-            self._signal(signal.SIGHUP)
+            self._lock.signal(signal.SIGHUP)
             _log.info("settings of edge-guard reloaded")
 
     async def _checked(self, settings: Settings) -> dict[str, Any]:
         """The settings of now with what may change of these. Raises OSError, TimeoutError, EdgeGuardFailed."""
-        fresh = _config(settings, self._folder)
-        config = {**self._config, **{name: fresh[name] for name in _READ_AGAIN}}
+        fresh = edge_config(settings, self._folder)
+        config = {**self._config, **{name: fresh[name] for name in READ_AGAIN}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
             # Lobbies are told whether there is TLS at a port by what the data plane was started with.
             raise EdgeGuardFailed("edge.certificates: the first ones, and none, need a restart")
@@ -180,8 +193,20 @@ class EdgeGuard:
         return config
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
+        given = {
+            name: one.number
+            for name, one in self._listeners.items()
+            if isinstance(one, InheritedSocket)
+        }
+        for name, number in given.items():
+            try:
+                os.fstat(number)
+            except OSError:
+                raise EdgeGuardFailed(
+                    f"{name} is fd:{number}, and the service was started without a socket there"
+                ) from None
         with self._open_log() as log:
-            return _begin(path, "--replace", log, is_apart=True)
+            return _begin(path, "--replace", log, is_apart=True, given=list(given.values()))
 
     async def _started(self) -> None:
         """Until it serves: the lock alone may be that of one that is about to fail."""
@@ -195,20 +220,29 @@ class EdgeGuard:
                 await asyncio.sleep(_LOOK_S)
 
     async def _is_serving(self, pid: int) -> bool:
-        if self._holder() != pid:
-            return False
+        return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
+
+    async def _leads_somebody(self) -> bool:
+        """By what it says itself: on a full disk its routes are not those of its file."""
+        told = await self._told()
+        if not told.get("is_ready"):
+            return self.has_routes
+        return bool(told["routes_listening"] or told["routes_refused"])
+
+    async def _told(self) -> dict[str, Any]:
+        """What it says of itself; empty: nothing."""
         try:
-            reader, writer = await asyncio.open_unix_connection(str(self._folder / "admin.sock"))
-        except OSError:
-            return False
-        try:
-            writer.write(b"GET /readyz HTTP/1.0\r\nHost: edge-guard\r\n\r\n")
-            line = await reader.readline()
-        except OSError:
-            return False
-        finally:
-            writer.close()
-        return line.split(b" ")[1:2] == [b"200"]
+            async with asyncio.timeout(_ASK_S):
+                path = str(self._folder / "admin.sock")
+                reader, writer = await asyncio.open_unix_connection(path)
+                try:
+                    writer.write(b"GET /readyz?verbose HTTP/1.0\r\nHost: edge-guard\r\n\r\n")
+                    answer = await reader.read()
+                finally:
+                    writer.close()
+            return dict(json.loads(answer.partition(b"\r\n\r\n")[2]))
+        except (OSError, ValueError):  # a TimeoutError is an OSError
+            return {}
 
     def _open_log(self) -> Any:
         path = self._folder / "log"
@@ -220,34 +254,6 @@ class EdgeGuard:
     def _last_line(self) -> str:
         lines = (self._folder / "log").read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
-
-    def _holder(self) -> int:
-        """Whoever has the lock; 0: nobody. Trying to take it would be in the way of one that starts."""
-        path = self._folder / "LOCK"
-        try:
-            found = path.stat()
-            text = path.read_text().strip()
-        except FileNotFoundError:
-            return 0
-        # Who has just taken it may not have signed yet: the number may be that of somebody else by now.
-        return int(text) if text and _has_locked(int(text), found) else 0
-
-    def _signal(self, *numbers: signal.Signals) -> int:
-        """Whom it went to; 0: nobody has the lock."""
-        pid = self._holder()
-        if not pid:
-            return 0
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                # From here on the number cannot become another process's unseen.
-                if self._holder() != pid:
-                    return 0
-                for number in numbers:
-                    signal.pidfd_send_signal(descriptor, number)
-            finally:
-                os.close(descriptor)
-        return pid
 
     async def _until_it_ends(self, stop: asyncio.Event) -> None:
         try:
@@ -266,27 +272,6 @@ class EdgeGuard:
 
 class EdgeGuardFailed(Exception):
     """It did not start; says why."""
-
-
-def _has_locked(pid: int, lock: os.stat_result) -> bool:
-    """Whether a process has this file open with the lock that was taken by it, or by whoever gave it the file."""
-    process = _PROCESSES / str(pid)
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        try:
-            descriptors = sorted(int(path.name) for path in (process / "fd").iterdir())
-            return any(_is_lock(process, str(number), lock) for number in descriptors)
-        except PermissionError:
-            # One with rights of its own, such as to low ports, is looked into by nobody. Its name is for all.
-            name, _, about = (process / "stat").read_text().partition("(")[2].rpartition(")")
-            return name == BINARY.name[:_NAME_MAX] and about.split()[0] not in _ENDED
-    return False
-
-
-def _is_lock(process: Path, descriptor: str, lock: os.stat_result) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        is_file = os.path.samestat((process / "fd" / descriptor).stat(), lock)
-        return is_file and "FLOCK" in (process / "fdinfo" / descriptor).read_text()
-    return False
 
 
 async def _either(*events: asyncio.Event) -> None:
@@ -327,9 +312,9 @@ async def _check(path: Path) -> None:
 
 
 def _begin(
-    path: Path, how: str, said: IO[bytes], *, is_apart: bool = False
+    path: Path, how: str, said: IO[bytes], *, is_apart: bool = False, given: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """With these settings. `is_apart`: it outlives us."""
+    """With these settings. `is_apart`: it outlives us. `given`: descriptors that it has under the same numbers."""
     # On the loop: a thread would outlive the main one when we are killed, and our children would take us for alive.
     return subprocess.Popen(
         [str(BINARY), str(path), how],
@@ -339,6 +324,7 @@ def _begin(
         env={},
         cwd="/",
         start_new_session=is_apart,
+        pass_fds=given,
     )
 
 
@@ -359,62 +345,3 @@ def _end_of(pid: int) -> Iterator[asyncio.Event]:
 def _version() -> list[int]:
     found = BINARY.stat()
     return [found.st_size, found.st_mtime_ns]
-
-
-def _config(settings: Settings, folder: Path) -> dict[str, Any]:
-    edge, limits, domains = settings.edge, settings.edge.limits, settings.domains
-    config: dict[str, Any] = {
-        "folder": str(folder),
-        "source": str(settings.admin_socket.resolve()),
-        "bind": edge.bind,
-        "advertised": edge.address,
-        "proxies": [str(network) for network in edge.proxies],
-        "certificates": [
-            {
-                "server_names": list(one.server_names),
-                "cert": str(one.cert.resolve()),
-                "key": str(one.key.resolve()),
-            }
-            for one in edge.certificates
-        ],
-        "backends": [],
-        "nice": edge.nice,
-        "limits": {
-            "connections": limits.connections,
-            "connections_per_route": limits.connections_per_route,
-            "connections_per_address": limits.connections_per_address,
-            "datagram_sessions": limits.datagram_sessions,
-            "datagram_sessions_per_route": limits.datagram_sessions_per_route,
-            "datagram_sessions_per_address": limits.datagram_sessions_per_address,
-        },
-        "timeouts": {
-            "stream_idle_ms": limits.stream_idle_ms,
-            "datagram_idle_ms": limits.datagram_idle_ms,
-        },
-    }
-    if edge.workers is not None:
-        config["workers"] = edge.workers
-    for name, address in (("http", edge.http), ("https", edge.https)):
-        if address is not None:
-            config[name] = str(address)
-    if domains.main is not None:
-        config["backends"].append(
-            {
-                "hosts": [domains.main],
-                "address": f"unix:{settings.edge_http_socket.resolve()}",
-                "proxy_protocol": True,
-            }
-        )
-    hosts = [] if domains.cdn is None else [domains.cdn, f"*.{domains.cdn}"]
-    if settings.cdn_url is not None:
-        # A host of its own: where files are uploaded to, and pictures are.
-        hosts.append(urlsplit(settings.cdn_url).hostname or "")
-    if hosts:
-        config["backends"].append(
-            {
-                "hosts": hosts,
-                "address": f"unix:{settings.edge_cdn_socket.resolve()}",
-                "proxy_protocol": False,
-            }
-        )
-    return config

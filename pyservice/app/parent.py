@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pyservice.app import Launch
 from pyservice.app.children import Child
+from pyservice.app.edge_lock import GUARD_LOCK
 from pyservice.process import (
     DirectoryLock,
     DirectoryUnusable,
@@ -45,13 +46,12 @@ def run(launch: Launch, flags: Sequence[str]) -> int:
     """Serves until a signal; the exit status. What prevents a start is told on standard error."""
     data_dir = launch.settings.data_dir
     try:
-        lock = DirectoryLock.take(data_dir, LOCK_NAME)
-        try:
+        with contextlib.ExitStack() as locks:
+            for folder, name in ((data_dir, LOCK_NAME), (data_dir / "edge", GUARD_LOCK)):
+                locks.callback(DirectoryLock.take(folder, name).release)
             if launch.ready_file is not None:
                 remove_ready_file(launch.ready_file)
             return asyncio.run(_Household(launch, flags).live())
-        finally:
-            lock.release()
     except (DirectoryUnusable, OSError) as error:
         print(f"pyservice: {error}", file=sys.stderr)
         return 1
@@ -100,8 +100,7 @@ class _Household:
         self._signals.stop.set()
         await self._end(keeping)
         await guarding
-        has_use = self._edge_guard.has_routes and not settings.runtime.end_with_service
-        if not has_use and not await self._edge_guard.end(self._signals.hurry):
+        if not await self._edge_guard.leave(self._signals.hurry):
             self._status = 1
         await telling
         return self._status

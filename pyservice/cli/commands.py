@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pyservice.app import Launch, run_all, run_control, run_data
+from pyservice.app import Launch, run_all, run_control, run_data, run_edge_guard
 from pyservice.cli import people
 from pyservice.cli.options import (
     Cdn,
@@ -52,6 +52,7 @@ class Role(enum.StrEnum):
     ALL = "all"
     DATA = "data"
     CONTROL = "control"
+    EDGE_GUARD = "edge-guard"
 
 
 class Front(enum.StrEnum):
@@ -104,6 +105,8 @@ def serve(
         sys.exit(run_data(launch))
     if role is Role.CONTROL:
         sys.exit(run_control(launch))
+    if role is Role.EDGE_GUARD:
+        sys.exit(run_edge_guard(launch))
     given = {
         "config": config,
         "data-dir": data_dir,

@@ -34,6 +34,9 @@ CONNECTED_S: Final = 3.0
 
 _LOOK_S: Final = 0.25
 
+_NO_ROOM: Final = frozenset({"PORTS_EXHAUSTED", "STORAGE_FULL"})
+"""What keeps a port from another number for now."""
+
 _log = get_logger("routes")
 
 
@@ -66,7 +69,9 @@ class RouteBook:
         self._told_servers: set[bytes] = set()
         """Whose numbers somebody heard from this process."""
         self._refused: dict[bytes, dict[str, pb.Outcome]] = {}
-        """Of servers for whose ports nobody waited then, by port name."""
+        """What has no other number yet, by port name and owner: there was no room for one, or nobody waited for the
+        ports of the server then. It leaves with its owner at the latest.
+        """
 
     def described(self) -> str:
         """For operators."""
@@ -75,8 +80,9 @@ class RouteBook:
         return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
-        """Takes what became of routes, then tells what is new, at most `wait_ms` later. Raises STORAGE_FULL; then the
-        outcomes are to be said again.
+        """Takes what became of routes, then tells what is new, at most `wait_ms` later. Raises STORAGE_FULL where an
+        end was not written; then the outcomes are to be said again. A refused port that gets no other number raises
+        nothing: everybody's routes would wait for it.
         """
         problems = validate(request)
         if problems:
@@ -130,15 +136,8 @@ class RouteBook:
         has another then. Its process, which is told them, is not there yet. `leased` tells them as they are now. Raises
         OVERLOADED.
         """
-
-        async def mended() -> Leased:
-            if server not in self._told_servers:
-                for outcome in self._refused.pop(server, {}).values():
-                    await self._replace(server, outcome)
-            return await leased()
-
         say = "Edge-guard does not serve the ports of the server yet; try again."
-        ports = await self._all_served(server, mended, self._are_bound, LEASE_S, say)
+        ports = await self._all_served(server, leased, self._are_bound, LEASE_S, say)
         self._told_servers.add(server)
         return ports
 
@@ -156,10 +155,12 @@ class RouteBook:
             async with asyncio.timeout(within_s):
                 while True:
                     event.clear()
+                    is_hindered = await self._mend(owner)
                     ports = await leased()
                     if are_served(owner, ports):
                         return ports
-                    await event.wait()
+                    # That a port has rested, or the disk has room, nobody says.
+                    await _set_within(event, _LOOK_S if is_hindered else None)
         except TimeoutError:
             raise ServiceError("OVERLOADED", say) from None
         finally:
@@ -201,14 +202,15 @@ class RouteBook:
                 bound = self._served.setdefault(owner, {})
                 bound[outcome.port_name, outcome.port] = outcome.backend_port
                 self._refused.get(owner, {}).pop(outcome.port_name, None)
-                for event in self._waiting.get(owner, ()):
-                    event.set()
-            case pb.OUTCOME_KIND_REFUSED if self._may_be_replaced(owner):
-                await self._replace(owner, outcome)
+                self._wake(owner)
             case pb.OUTCOME_KIND_REFUSED:
+                # Kept before it is tried: edge-guard says it once, and an end that is told meanwhile takes it away.
                 self._refused.setdefault(owner, {})[outcome.port_name] = outcome
+                await self._replace(owner, outcome)
+                self._wake(owner)
             case pb.OUTCOME_KIND_UNSERVED:
                 # Another number would meet the same. Edge-guard goes on trying.
+                self._refused.get(owner, {}).pop(outcome.port_name, None)
                 self._served.get(owner, {}).pop((outcome.port_name, outcome.port), None)
                 _log.warning(
                     "port not served",
@@ -224,17 +226,41 @@ class RouteBook:
             case _:
                 raise ServiceError("BODY_INVALID", "Say what became of the route.")
 
+    def _wake(self, owner: bytes) -> None:
+        for event in self._waiting.get(owner, ()):
+            event.set()
+
+    async def _mend(self, owner: bytes) -> bool:
+        """Tries once more what was refused; whether some of it is to be tried again."""
+        refused = self._refused.get(owner, {})
+        # Together, as in `_take_all`.
+        await asyncio.gather(*(self._replace(owner, outcome) for outcome in refused.values()))
+        return bool(self._refused.get(owner)) and self._may_be_replaced(owner)
+
     async def _replace(self, owner: bytes, outcome: pb.Outcome) -> None:
-        with contextlib.suppress(ServiceError):
-            # Without another one edge-guard goes on trying; the refusal is in its metrics.
+        """Has another number drawn for a port in `_refused`, where it stays as long as there is no room for one. Who
+        does it twice draws once: then it is not the refused number any more.
+        """
+        if not self._may_be_replaced(owner):
+            return
+        refused = self._refused.get(owner, {})
+        try:
             number = await self._servers.replace_port(owner, outcome.port_name, outcome.port)
-            _log.warning(
-                "port refused",
-                owner_id=outcome.owner_id,
-                port=outcome.port,
-                reason=outcome.reason,
-                instead=number if number != outcome.port else None,
-            )
+        except ServiceError as error:
+            # Without another one edge-guard goes on trying; the refusal is in its metrics.
+            if error.code not in _NO_ROOM:
+                refused.pop(outcome.port_name, None)
+            return
+        if refused.get(outcome.port_name) is not outcome:
+            return
+        del refused[outcome.port_name]
+        _log.warning(
+            "port refused",
+            owner_id=outcome.owner_id,
+            port=outcome.port,
+            reason=outcome.reason,
+            instead=number if number != outcome.port else None,
+        )
 
     def _may_be_replaced(self, owner: bytes) -> bool:
         """Of a lobby the engine knows whether its ports were told. Those of a server were, unless somebody waits for
@@ -268,6 +294,13 @@ class RouteBook:
             backend_address=address,
             backend_port=number,
         )
+
+
+async def _set_within(event: asyncio.Event, at_most_s: float | None) -> None:
+    """Returns when it is set, or after so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()
 
 
 def _now_s() -> float:

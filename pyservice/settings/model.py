@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -133,6 +134,15 @@ class Settings(BaseSettings):
     def edge_cdn_socket(self) -> Path:
         """Where edge-guard brings visitors of sites."""
         return self.data_dir / "control" / "edge-cdn.sock"
+
+    @property
+    def cdn_hosts(self) -> tuple[str, ...]:
+        """Names at which edge-guard leads to sites and files; none: they are reached at `cdn` alone."""
+        domain, files = self.domains.cdn, urlsplit(self.cdn_url or "").hostname
+        hosts = [] if domain is None else [domain, f"*.{domain}"]
+        if files is not None and files != self.domains.main:
+            hosts.append(files)
+        return tuple(hosts)
 
     @property
     def control_socket(self) -> Path:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pyservice.port_ranges import HOST_PORTS, PROCESS_PORTS
 
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+_FIRST_INHERITED: Final = 3
 _DOMAIN: Final = r"^[a-z0-9-]+(\.[a-z0-9-]+)*$"
 
 
@@ -33,6 +34,26 @@ def _listen_address(value: object) -> object:
     if match is None or int(match[3]) > 65535:
         raise ValueError("must be host:port, such as 127.0.0.1:8080 or [::1]:0")
     return ListenAddress(match[1] or match[2], int(match[3]))
+
+
+class InheritedSocket(NamedTuple):
+    """A listening socket that whoever starts the service hands over, by its number."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"fd:{self.number}"
+
+
+def _edge_listen(value: object) -> object:
+    if isinstance(value, InheritedSocket):
+        return value
+    match = re.fullmatch(r"fd:(\d{1,6})", str(value))
+    if match is None:
+        return _listen_address(value)
+    if int(match[1]) < _FIRST_INHERITED:
+        raise ValueError(f"must be fd:{_FIRST_INHERITED} or more: below are input, output and log")
+    return InheritedSocket(int(match[1]))
 
 
 def from_text(value: object) -> object:
@@ -99,6 +120,7 @@ def _endpoint(value: object) -> object:
 
 Ports = Annotated[PortRange, PlainValidator(_port_range)]
 Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
+EdgeListen = Annotated[ListenAddress | InheritedSocket, PlainValidator(_edge_listen)]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 Network = Annotated[IpNetwork, PlainValidator(_network)]
 Origin = Annotated[str, BeforeValidator(_origin)]
@@ -314,9 +336,9 @@ class EdgeSettings(_Section):
     """Of this machine, for ports without edge-guard."""
     bind: Annotated[str, BeforeValidator(_ip_address)] = "127.0.0.1"
     """Address of this machine on which edge-guard listens; 0.0.0.0 or :: is all of them."""
-    http: Listen | None = None
-    """Where edge-guard tells lobbies, API and sites apart by host name. None: nowhere."""
-    https: Listen | None = None
+    http: EdgeListen | None = None
+    """Where edge-guard tells lobbies, API, sites and files apart by host name. None: nowhere."""
+    https: EdgeListen | None = None
     """The same with TLS; it needs certificates."""
     is_fronted: bool = False
     """Another proxy has ports 80 and 443 and leads to these listeners."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from pyservice.app.edge_guard import BINARY
+from pyservice.app.edge_lock import BINARY
 from tests import programs
 from tests.control.test_builds import Back
 from tests.household import UNLIMITED, Developer, House, HttpDoor

@@ -21,8 +21,8 @@ LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 class Household(Service):
     """`process` is the parent. With the feed file of `Service`, so the data plane has somebody to serve."""
 
-    role = ()
-    doors = ("http", "grpc", "cdn", "metrics")
+    role: tuple[str, ...] = ()
+    doors: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")
 
     def pid(self, role: str) -> int:
         """Of the child that holds the lock of the role."""

@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from pyservice.app.edge_guard import BINARY, EdgeGuard
+from pyservice.app.edge_guard import EdgeGuard
+from pyservice.app.edge_lock import BINARY
 from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
 from tests import programs
 from tests.app.household import Household, is_gone
+from tests.leftovers import end_leftovers
 from tests.patience import PATIENCE_S, FreeTime, until
 from tests.service import UNLIMITED
 
@@ -61,7 +64,11 @@ def held(tmp_path: Path) -> Iterator[Held]:
 def with_server(held: Held) -> tuple[str, int]:
     """Starts the service and a dynamic server in it; where the server is reached."""
     held.start()
-    said = held.ready()
+    return made_server(held, held.ready())
+
+
+def made_server(held: Held, said: dict[str, Any]) -> tuple[str, int]:
+    """A dynamic server in a service that is ready, and where it is reached."""
     token = Path(said["cloud_token_file"]).read_text().strip()
 
     def cloud(method: str, path: str, body: Any = None) -> Any:
@@ -179,6 +186,33 @@ def test_other_settings_replace_it_and_cut_nobody(held: Held) -> None:
         assert is_reached(address), "new ones reach it as well"
 
 
+def test_routes_that_cannot_be_read_keep_nobody_from_starting(held: Held) -> None:
+    (held.data_dir / "edge" / "routes").mkdir(parents=True)
+    address = with_server(held)
+    assert is_reached(address)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks are mounted by root")
+def test_one_whose_routes_found_no_room_on_the_disk_goes_on_as_well(held: Held) -> None:
+    disk = held.data_dir / "edge"
+    disk.parent.mkdir()
+    with mounted(disk):
+        held.start()
+        until(lambda: held.events("edge-guard started"))
+        with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while ballast.write(bytes(1024)):
+                pass
+        address = made_server(held, held.ready())
+        pid = held.edge_pid()
+        assert not held.edge()["is_kept"]
+        with socket.create_connection(address, 5) as player:
+            assert held.stop() == 0
+            player.sendall(b"still")
+            assert player.recv(100) == b"still"
+        assert held.edge_pid() == pid
+        end_leftovers(held.data_dir)
+
+
 def nice_values(pid: int) -> set[int]:
     """Of all its threads."""
     stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
@@ -248,8 +282,8 @@ async def test_only_who_has_the_lock_is_taken_for_edge_guard_and_ended(
         # As at a handover: the lock is that of the open file, whoever has it.
         holder = subprocess.Popen(["sleep", "1000"], pass_fds=[lock.fileno()])
     try:
-        path.write_text(f"{holder.pid}\n")
-        assert guard.pid == holder.pid
+        path.write_text(f"{holder.pid}\n7\n")
+        assert guard.pid == holder.pid, "what is behind the first line is of the one before"
         reaper = asyncio.create_task(asyncio.to_thread(holder.wait))
         await guard.end(asyncio.Event())
         assert await reaper == -signal.SIGTERM
@@ -294,3 +328,23 @@ def test_with_a_domain_nothing_starts_that_nobody_could_reach(held: Held) -> Non
         assert held.spawn().wait(60) == 1
         assert "edge-guard does not serve" in held.log()
         assert str(port) in held.log()
+
+
+def test_files_are_reached_at_the_host_of_their_addresses_without_a_domain_of_sites(
+    held: Held,
+) -> None:
+    held.settings |= {
+        "domains": {"main": "api.example.com"},
+        "cdn_url": "http://files.example.com",
+        "edge": {"http": "127.0.0.1:0"},
+    }
+    held.start()
+    until(held.is_edge_serving)
+
+    def asked(address: str) -> tuple[int, bytes]:
+        answer = httpx.get(f"http://{address}/objects/none", headers={"host": "files.example.com"})
+        return answer.status_code, answer.content
+
+    expected = asked(held.ready()["cdn"])
+    assert expected[0] < 500
+    assert asked(held.edge()["http"]) == expected

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.app.edge_guard import BINARY
+from pyservice.app.edge_lock import BINARY
 from pyservice.settings import SettingsError, load
 from tests import programs
 from tests.app.test_edge_guard import Held, is_reached, with_server

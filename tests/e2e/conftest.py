@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.addresses import FREE_PORT
 from tests.leftovers import end_leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,10 +78,10 @@ StartRun = Callable[..., Run]
 def start_run(tmp_path: Path) -> Iterator[StartRun]:
     runs: list[Run] = []
 
-    def start(*, bots: int = 0, name: str = "data") -> Run:
+    def start(*, bots: int = 0, name: str = "data", at: str = "127.0.0.1:0") -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
-        ports = [f"--{listener}={FREE_PORT}" for listener in ("http", "grpc", "cdn", "metrics")]
+        ports = [f"--{listener}={at}" for listener in ("http", "grpc", "cdn", "metrics")]
         with printed.open("w") as output:
             process = subprocess.Popen(
                 [

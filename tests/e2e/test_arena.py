@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect as websocket
 
+from tests.addresses import FREE_PORT
 from tests.app.household import is_gone
 from tests.e2e.conftest import ROOT, Run, StartRun
 from tests.leftovers import pids_of
@@ -178,7 +179,7 @@ def test_players_notice_nothing_while_the_whole_service_is_killed_and_started_ag
     start_run: StartRun,
 ) -> None:
     """Their server is a process under a keeper, the way to it is edge-guard's: both go on by themselves."""
-    run = start_run()
+    run = start_run(at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     _, found = find(run)
     with websocket(address_of(found)) as player:
@@ -207,7 +208,7 @@ def test_players_notice_nothing_while_the_whole_service_is_killed_and_started_ag
 def test_players_play_on_while_the_service_is_killed_and_new_ones_get_in_after(
     start_run: StartRun,
 ) -> None:
-    run = start_run(bots=3)
+    run = start_run(bots=3, at=FREE_PORT)
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 3, "bots do not play")
     os.kill(run.service_pid(), signal.SIGKILL)

@@ -4,11 +4,12 @@
 //! somebody else has its new address, ends with its reason, and the older one goes on.
 
 use std::net::TcpListener;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
+use socket2::SockRef;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -157,6 +158,11 @@ fn listen_on(listen: &Listen) -> std::io::Result<TcpListener> {
     match listen {
         Listen::Address(address) => bind_stream(*address),
         Listen::Inherited(number) => {
+            // SAFETY: it is only asked what it is, and by nobody else closed meanwhile.
+            let given = unsafe { BorrowedFd::borrow_raw(*number) };
+            if !SockRef::from(&given).is_listener()? {
+                return Err(std::io::Error::other("it does not listen"));
+            }
             // SAFETY: whoever started us says that this descriptor is ours; nothing else here uses its number, since
             // descriptors are taken from the lowest free number and this one is taken.
             let socket = TcpListener::from(unsafe { OwnedFd::from_raw_fd(*number) });
@@ -170,7 +176,8 @@ fn listen_on(listen: &Listen) -> std::io::Result<TcpListener> {
 /// Whether a listener of before is the one that the settings ask for.
 fn is_meant(listen: &Listen, socket: &TcpListener) -> bool {
     match (listen, socket.local_addr()) {
-        (Listen::Inherited(_), Ok(_)) => true,
+        // What we were given is the newest, and has whoever waits at the same socket.
+        (Listen::Inherited(_), _) => false,
         (Listen::Address(wanted), Ok(is)) => {
             wanted.ip() == is.ip() && (wanted.port() == 0 || wanted.port() == is.port())
         }
