@@ -38,6 +38,14 @@ class DirectoryUnusable(Exception):
     """The data directory cannot be had; the message says why, with the pid of its holder."""
 
 
+def make_folder(folder: Path) -> None:
+    """Makes it (0700) when it is missing. Raises DirectoryUnusable."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DirectoryUnusable(f"{folder} cannot be used: {error.strerror}") from None
+
+
 class DirectoryLock:
     """Exclusive use of a data directory for as long as this process lives or until `release`."""
 
@@ -51,7 +59,7 @@ class DirectoryLock:
         A holder that is ending is waited for, `patience_ms` at most.
         """
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(folder / name, flags, 0o600)
         except OSError as error:

@@ -134,6 +134,7 @@ def test_addresses_are_read_and_written_alike(text: str, address: ListenAddress)
         ({"journal": {"segment_bytes": (1 << 20) + 1}}, "journal.segment_bytes"),
         ({"journal": {"boot_id_path": "/nowhere"}}, "journal.boot_id_path"),
         ({"data_dir": "x" * 97}, "data_dir"),
+        ({"data_dir": "x" * 86, "cdn_url": "http://files.example.com"}, "data_dir"),
         ({"grpc": "127.0.0.1:8080"}, "grpc"),
         ({"metrics": "0.0.0.0:8080"}, "metrics"),
         ({"http": "[::]:8081"}, "grpc"),
@@ -150,6 +151,7 @@ def test_values_out_of_range_are_refused(flags: dict[str, object], name: str) ->
 def test_what_fits_is_taken() -> None:
     load({"data_dir": "x" * 89, "http": "127.0.0.2:8081", "metrics": "127.0.0.1:0"}, environ={})
     load(dict.fromkeys(("http", "grpc", "metrics"), "127.0.0.1:0"), environ={})
+    load({"data_dir": "x" * 85, "cdn_url": "http://files.example.com"}, environ={})
 
 
 @pytest.mark.parametrize(

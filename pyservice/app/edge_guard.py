@@ -9,6 +9,8 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +25,13 @@ from pyservice.settings import Settings, SettingsError
 from pyservice.settings.sections import InheritedSocket
 
 _LOOK_S: Final = 0.02
-_ASK_S: Final = 1.0
+_ASK_S: Final = 0.5
 _START_S: Final = 10.0
 _END_S: Final = 5.0
 _HURRIED_END_S: Final = 0.5
-"""Who has not ended so long after a signal is deaf; so long where somebody is in a hurry."""
+"""Who has not answered, or ended, so long after a question or a signal is deaf; so long where somebody is in a
+hurry.
+"""
 _AGAIN_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
 _CHECK_S: Final = 10.0
@@ -52,6 +56,7 @@ class EdgeGuard:
         self._goes_on = not settings.runtime.end_with_service
         self.serves = asyncio.Event()
         """Set when it served for the first time."""
+        self._stop = asyncio.Event()
         self._pid = 0
         self._binary: list[int] = []
         """Which one runs: by now another one may be in its place."""
@@ -79,6 +84,7 @@ class EdgeGuard:
         domain nothing is reached without it, nor when it is alone: `failed` is called when it does not begin to serve.
         Does not raise.
         """
+        self._stop = stop
         if not self.has_routes and not self._is_vital:
             await _either(stop, needed)
         tried, is_first = 0, True
@@ -109,7 +115,12 @@ class EdgeGuard:
         """The service ends: so does it, unless game servers go on and somebody is led to them. False: it was deaf, and
         is killed.
         """
-        return (self._goes_on and await self._leads_somebody()) or await self.end(hurry)
+        if self._goes_on and await self._leads_somebody(hurry):
+            return True
+        if self._process is not None and self._lock.holder() != self._process.pid:
+            # It has not come so far as to lead anybody.
+            self._process.kill()
+        return await self.end(hurry)
 
     async def end(self, hurry: asyncio.Event) -> bool:
         """Ends it, and whoever it took over from. At once: connections are cut. False: it was deaf, and is killed."""
@@ -146,14 +157,24 @@ class EdgeGuard:
         write_file(path, _text_of(self._config))
         before = self._lock.holder()
         self._process = self._start(path)
-        await self._started()
+        if not await self._started():
+            return
         write_file(started, wanted.encode())
         self._pid = self._lock.holder()
         _log.info("edge-guard started", pid=self._pid, replaced=before or None)
 
     def _wanted(self) -> str:
-        """By what a later service knows that one of these settings runs."""
-        return json.dumps({"config": self._config, "binary": self._binary}, sort_keys=True)
+        """By what a later service knows that one of these settings runs, on the very sockets that were handed over."""
+        of_ours = {"config": self._config, "binary": self._binary, "given": self._given()}
+        return json.dumps(of_ours, sort_keys=True)
+
+    def _given(self) -> dict[int, tuple[int, int]]:
+        """Which sockets were handed over, by the numbers of their descriptors. Raises EdgeGuardFailed."""
+        return {
+            one.number: _listening(name, one.number)
+            for name, one in self._listeners.items()
+            if isinstance(one, InheritedSocket)
+        }
 
     async def _read_again(self) -> None:
         """When somebody asked for it. A mistake is logged, and nothing changes."""
@@ -193,41 +214,38 @@ class EdgeGuard:
         return config
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
-        given = {
-            name: one.number
-            for name, one in self._listeners.items()
-            if isinstance(one, InheritedSocket)
-        }
-        for name, number in given.items():
-            try:
-                os.fstat(number)
-            except OSError:
-                raise EdgeGuardFailed(
-                    f"{name} is fd:{number}, and the service was started without a socket there"
-                ) from None
         with self._open_log() as log:
-            return _begin(path, "--replace", log, is_apart=True, given=list(given.values()))
+            return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
 
-    async def _started(self) -> None:
-        """Until it serves: the lock alone may be that of one that is about to fail."""
+    async def _started(self) -> bool:
+        """Until it serves: the lock alone may be that of one that is about to fail. False: no need of it is left."""
         assert self._process is not None
         async with asyncio.timeout(_START_S):
             while not await self._is_serving(self._process.pid):
+                if self._stop.is_set():
+                    return False
                 if self._process.poll() is not None:
                     raise EdgeGuardFailed(
                         f"ended with {self._process.returncode}: {self._last_line()}"
                     )
                 await asyncio.sleep(_LOOK_S)
+        return True
 
     async def _is_serving(self, pid: int) -> bool:
         return self._lock.holder() == pid and bool((await self._told()).get("is_ready"))
 
-    async def _leads_somebody(self) -> bool:
+    async def _leads_somebody(self, hurry: asyncio.Event) -> bool:
         """By what it says itself: on a full disk its routes are not those of its file."""
-        told = await self._told()
-        if not told.get("is_ready"):
-            return self.has_routes
-        return bool(told["routes_listening"] or told["routes_refused"])
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while self._lock.holder():
+            told = await self._told()
+            if told.get("is_ready"):
+                return bool(told["routes_listening"] or told["routes_refused"])
+            if loop.time() - began_s >= (_HURRIED_END_S if hurry.is_set() else _END_S):
+                break
+            await asyncio.sleep(_LOOK_S)
+        return self.has_routes
 
     async def _told(self) -> dict[str, Any]:
         """What it says of itself; empty: nothing."""
@@ -340,6 +358,19 @@ def _end_of(pid: int) -> Iterator[asyncio.Event]:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+def _listening(name: str, number: int) -> tuple[int, int]:
+    """Which socket a descriptor is: its device and number. Raises EdgeGuardFailed."""
+    with contextlib.suppress(OSError):
+        about = os.fstat(number)
+        if stat.S_ISSOCK(about.st_mode):
+            with socket.socket(fileno=os.dup(number)) as given:
+                if given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    return about.st_dev, about.st_ino
+    raise EdgeGuardFailed(
+        f"{name} is fd:{number}, and the service was started without a listening socket there"
+    )
 
 
 def _version() -> list[int]:

@@ -5,60 +5,82 @@ service it leaves one that leads players, and finds it again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import sys
 
 from pyservice.app import Launch
-from pyservice.app.edge_guard import EdgeGuard, EdgeGuardFailed
+from pyservice.app.edge_guard import EdgeGuard
 from pyservice.app.edge_lock import GUARD_LOCK
-from pyservice.app.serving import run_plane
-from pyservice.process import StopSignals
-from pyservice.settings import Settings
+from pyservice.app.serving import no_room_for_ready_file
+from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.process import (
+    DirectoryLock,
+    DirectoryUnusable,
+    StopSignals,
+    make_folder,
+    remove_ready_file,
+    tell_ready,
+)
+
+_log = get_logger("serve")
 
 
 def run(launch: Launch) -> int:
-    """Keeps it until a signal; the exit status."""
+    """Keeps it until a signal; the exit status. What prevents a start is told on standard error."""
+    settings = launch.settings
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    try:
+        make_folder(settings.data_dir)
+        with contextlib.ExitStack() as stack:
+            stack.callback(DirectoryLock.take(settings.data_dir / "edge", GUARD_LOCK).release)
+            if launch.ready_file is not None:
+                remove_ready_file(launch.ready_file)
+            return asyncio.run(_GuardRole(launch).live())
+    except (DirectoryUnusable, OSError) as error:
+        print(f"pyservice: {error}", file=sys.stderr)
+        return 1
 
-    def make(settings: Settings) -> GuardRole:
-        return GuardRole(settings, launch.reread)
 
-    folder = launch.settings.data_dir / "edge"
-    return run_plane(make, launch, folder, (EdgeGuardFailed,), lock_name=GUARD_LOCK)
+class _GuardRole:
+    """Who keeps it. `live` once."""
 
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._signals = StopSignals()
+        self._guard = EdgeGuard(launch.settings, launch.reread, is_alone=True)
+        self._status = 0
 
-class GuardRole:
-    """Not a plane, but served like one. `recover`, `start` and `stop`, once each."""
-
-    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
-        """`reread` is `Launch`'s."""
-        self._guard = EdgeGuard(settings, reread, is_alone=True)
-        self._admin = settings.data_dir.resolve() / "edge" / "admin.sock"
-        self._has_failed = False
-
-    async def recover(self, signals: StopSignals) -> bool:
-        """There is nothing to read back: it does that itself."""
-        self._signals = signals
-        return True
-
-    async def start(self) -> dict[str, str]:
-        """Until it serves or everything has to stop. Raises EdgeGuardFailed."""
-        self._keeping = asyncio.create_task(
-            self._guard.keep(self._signals.stop, asyncio.Event(), self._give_up)
+    async def live(self) -> int:
+        """Until a signal, or until it cannot be started; the exit status. Raises OSError."""
+        signals = self._signals
+        signals.install(asyncio.get_running_loop(), self._guard.reload)
+        keeping = asyncio.create_task(
+            self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
         )
-        await self._signals.unless_stopped(self._guard.serves.wait())
-        if self._has_failed:
-            raise EdgeGuardFailed("edge-guard does not serve: see the log")
-        return {"edge_admin": str(self._admin)}
-
-    def reload(self, reread: Callable[[], Settings]) -> None:
-        """SIGHUP: certificates, limits and times."""
-        self._guard.reload()
-
-    async def stop(self, signals: StopSignals) -> None:
-        """Raises EdgeGuardFailed when it did not hear."""
-        await self._keeping
+        telling = asyncio.create_task(self._tell())
+        # It is told once, or cannot be.
+        await asyncio.wait({telling})
+        if telling.exception() is None:
+            await signals.stop.wait()
+        signals.stop.set()
+        await keeping
         if not await self._guard.leave(signals.hurry):
-            raise EdgeGuardFailed("edge-guard was deaf, and is killed")
+            self._status = 1
+        await telling
+        return self._status
+
+    async def _tell(self) -> None:
+        """Says that it is ready. Raises OSError."""
+        await self._signals.unless_stopped(self._guard.serves.wait())
+        if self._signals.stop.is_set():
+            return
+        admin = self._launch.settings.data_dir.resolve() / "edge" / "admin.sock"
+        said = {"edge_admin": str(admin)}
+        _log.info("ready", **said)
+        path = self._launch.ready_file
+        if path is not None:
+            await tell_ready(path, said, self._signals, no_room_for_ready_file)
 
     def _give_up(self) -> None:
-        self._has_failed = True
+        self._status = 1
         self._signals.stop.set()

@@ -18,11 +18,11 @@ from pyservice.app.tasks import end
 from pyservice.observability.descriptors import raise_limit
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.process import (
-    LOCK_FILE,
     DirectoryLock,
     DirectoryUnusable,
     StopSignals,
     holder_of,
+    make_folder,
     remove_ready_file,
     tell_ready,
     wait_for_end,
@@ -61,7 +61,6 @@ def run_plane(
     lock_dir: Path,
     failures: tuple[type[Exception], ...] = (),
     *,
-    lock_name: str = LOCK_FILE,
     outlived_dir: Path | None = None,
 ) -> int:
     """Serves until a signal, or until the plane ends by itself; the exit status. What prevents a start or ended it
@@ -78,7 +77,8 @@ def run_plane(
             return 1
         # A killed parent's children may still be ending.
         patience_ms = 0 if launch.parent is None else longest_end_ms(settings)
-        lock = DirectoryLock.take(lock_dir, lock_name, patience_ms=patience_ms)
+        make_folder(settings.data_dir)
+        lock = DirectoryLock.take(lock_dir, patience_ms=patience_ms)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 try:

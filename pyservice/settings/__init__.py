@@ -132,9 +132,10 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
         if taken is not None:
             yield [name], f"{address} is where {taken} listens"
         listeners.append((name, address))
-    longest = max(
-        (settings.admin_socket, settings.control_http_socket), key=lambda path: len(str(path))
-    )
+    sockets = [settings.admin_socket, settings.control_http_socket]
+    if "domains" not in wrong and "cdn_url" not in wrong and settings.cdn_hosts:
+        sockets.append(settings.edge_cdn_socket)
+    longest = max(sockets, key=lambda path: len(str(path)))
     if len(os.fsencode(longest)) > _SOCKET_PATH_MAX:
         yield ["data_dir"], f"is too long: {longest} may have {_SOCKET_PATH_MAX} bytes"
     boot_id_path = settings.journal.boot_id_path

@@ -33,7 +33,7 @@ class Held(Household):
 
     def edge_pid(self) -> int:
         path = self.data_dir / "edge" / "LOCK"
-        return int(path.read_text() or 0) if path.exists() else 0
+        return int(path.read_text().partition("\n")[0] or 0) if path.exists() else 0
 
     def edge(self) -> Any:
         """What it says of itself. Raises OSError, ValueError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,11 +14,12 @@ import pytest
 
 from tests import programs
 from tests.app.household import is_gone
-from tests.app.test_edge_guard import Held, is_reached, made_server
+from tests.app.test_edge_guard import Held, is_reached, made_server, with_server
 from tests.patience import PATIENCE_S, until
 from tests.service import UNLIMITED
 
 RUNTIME = {**UNLIMITED, "runtime": programs.SETTINGS}
+API = "api.example.com"
 RoleOf = Callable[[str], Held]
 
 
@@ -72,7 +74,15 @@ def test_a_role_that_cannot_have_its_listeners_ends(role_of: RoleOf) -> None:
         role.settings["edge"] = {"http": f"127.0.0.1:{port}"}
         assert role.spawn().wait(PATIENCE_S) == 1
     assert f"cannot listen on 127.0.0.1:{port}" in role.log()
-    assert "pyservice: edge-guard does not serve: see the log" in role.log()
+    assert is_gone(role.edge_pid())
+
+
+def test_a_role_that_cannot_say_that_it_is_ready_leaves_nobody(role_of: RoleOf) -> None:
+    role = role_of("edge-guard")
+    role.ready_file = role.folder / "missing" / "ready.json"
+    assert role.spawn().wait(PATIENCE_S) == 1
+    assert "missing" in role.log()
+    assert is_gone(role.edge_pid())
 
 
 def test_three_roles_are_a_service_and_players_outlive_each(role_of: RoleOf) -> None:
@@ -99,44 +109,89 @@ def test_three_roles_are_a_service_and_players_outlive_each(role_of: RoleOf) -> 
         assert is_reached(address)
 
 
-def test_sockets_that_were_handed_over_are_served(role_of: RoleOf) -> None:
-    """As systemd does: whoever has them keeps them, so nobody is refused while edge-guard starts again."""
+def of_sockets(pid: int) -> set[tuple[int, int]]:
+    """Which ones a process has."""
+    found = set[tuple[int, int]]()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            about = path.stat()
+            found.add((about.st_dev, about.st_ino))
+    return found
+
+
+def identity(one: socket.socket) -> tuple[int, int]:
+    about = os.fstat(one.fileno())
+    return about.st_dev, about.st_ino
+
+
+def status_at(listener: socket.socket) -> int:
+    host, port = listener.getsockname()
+    url = f"http://{host}:{port}/matchmaker/regions"
+    return httpx.get(url, headers={"host": API}, timeout=PATIENCE_S).status_code
+
+
+@pytest.fixture
+def named(role_of: RoleOf) -> Held:
+    """A service that is reached by a name."""
     service = role_of("all")
-    with socket.create_server(("127.0.0.1", 0)) as given, socket.socket() as other:
-        service.passed = (given.fileno(), other.fileno())
-        service.settings |= {
-            "domains": {"main": "api.example.com"},
-            "edge": {"http": f"fd:{given.fileno()}"},
-        }
-        service.start()
-        until(service.is_edge_serving)
-        host, port = given.getsockname()
-        assert service.edge()["http"] == f"{host}:{port}"
+    service.settings["domains"] = {"main": API}
+    return service
 
-        def asked() -> int:
-            headers = {"host": "api.example.com"}
-            return httpx.get(
-                f"http://{host}:{port}/matchmaker/regions", headers=headers
-            ).status_code
 
-        assert asked() == 401
-        pid = service.edge_pid()
+def hand_over(service: Held, listener: socket.socket) -> None:
+    service.passed = (listener.fileno(),)
+    service.settings["edge"] = {"http": f"fd:{listener.fileno()}"}
+
+
+def test_a_socket_that_was_handed_over_is_edge_guards_alone_and_keeps_who_waits(
+    named: Held,
+) -> None:
+    """As systemd does: it stays open while edge-guard starts again, so nobody is refused."""
+    with socket.create_server(("127.0.0.1", 0)) as given:
+        hand_over(named, given)
+        named.start()
+        until(named.is_edge_serving)
+        assert named.edge()["http"] == f"127.0.0.1:{given.getsockname()[1]}"
+        assert status_at(given) == 401
+        pid = named.edge_pid()
         os.kill(pid, signal.SIGKILL)
-        assert asked() == 401, "it waits for the next one"
-        assert service.edge_pid() not in (0, pid)
+        assert status_at(given) == 401, "who comes meanwhile waits for the next one"
+        assert named.edge_pid() not in (0, pid)
+        assert identity(given) in of_sockets(named.edge_pid())
+        for role in ("data", "control"):
+            assert identity(given) not in of_sockets(named.pid(role))
 
 
-@pytest.mark.parametrize(
-    ("number", "told"),
-    [
-        ("other", "it does not listen"),
-        ("none", "edge.http is fd:9999, and the service was started without a socket there"),
-    ],
-)
-def test_what_is_no_listening_socket_is_told(role_of: RoleOf, number: str, told: str) -> None:
+def test_another_socket_under_the_same_number_takes_the_place_of_the_one_before(
+    named: Held,
+) -> None:
+    number = 500
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        os.dup2(first.fileno(), number, inheritable=False)
+        try:
+            named.passed = (number,)
+            named.settings["edge"] = {"http": f"fd:{number}"}
+            address = with_server(named)
+            assert status_at(first) == 401
+            assert named.stop() == 0
+            with socket.create_server(("127.0.0.1", 0)) as second:
+                os.dup2(second.fileno(), number, inheritable=False)
+                named.start()
+                assert status_at(second) == 401
+                assert is_reached(address)
+        finally:
+            os.close(number)
+
+
+@pytest.mark.parametrize("is_socket", [True, False])
+def test_what_is_no_listening_socket_is_told(role_of: RoleOf, is_socket: bool) -> None:
     role = role_of("edge-guard")
     with socket.socket() as other:
-        role.passed = (other.fileno(),)
-        role.settings["edge"] = {"http": f"fd:{other.fileno() if number == 'other' else 9999}"}
+        hand_over(role, other)
+        if not is_socket:
+            role.passed = ()
+            role.settings["edge"] = {"http": "fd:3"}
         assert role.spawn().wait(PATIENCE_S) == 1
+        number = other.fileno() if is_socket else 3
+    told = f"edge.http is fd:{number}, and the service was started without a listening socket there"
     assert told in role.log()

@@ -29,7 +29,7 @@ UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n 
 
 async def test_a_run_is_placed_started_stopped_and_told_in_this_order(place: Place) -> None:
     place.ear.stuck.add("placed")
-    order = place.want("echo $PORT_GAME; touch $HOME/here; exec sleep 3600", ports=GAME)
+    order = place.want("touch $HOME/here; echo $PORT_GAME; exec sleep 3600", ports=GAME)
     await until(lambda: "placed" in place.ear.tries)
     assert not place.of(order).was_started(), "nothing runs before it is known where"
     await place.anew()

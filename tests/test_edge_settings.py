@@ -1,0 +1,83 @@
+"""Where edge-guard listens, and what it needs for that (decisions 5.9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.settings import SettingsError, load
+from pyservice.settings.sections import InheritedSocket, ListenAddress
+
+NAMES = {"main": "example.com", "job": "job.example.com"}
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> dict[str, Any]:
+    for name in ("cert", "key"):
+        (tmp_path / name).touch()
+    return {"server_names": ["a"], "cert": str(tmp_path / "cert"), "key": str(tmp_path / "key")}
+
+
+def problems_of(**edge: Any) -> dict[str, str]:
+    """Of these with names for lobbies, by the name of the setting."""
+    with pytest.raises(SettingsError) as caught:
+        load({"domains": NAMES, "edge": edge}, environ={})
+    return {problem.name: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"http": "0.0.0.0:80", "https": "[::]:443"},
+        {"http": "fd:3", "https": "fd:4"},
+        {"http": "fd:3", "https": "0.0.0.0:443"},
+        {"http": "0.0.0.0:8000", "is_fronted": True},
+        {"is_fronted": True},
+    ],
+)
+def test_names_of_lobbies_need_ports_80_and_443_bound_inherited_or_fronted(
+    where: dict[str, Any], certificate: dict[str, Any]
+) -> None:
+    load({"domains": NAMES, "edge": {**where, "certificates": [certificate]}}, environ={})
+
+
+@pytest.mark.parametrize(
+    "where", [{}, {"http": "fd:3"}, {"http": "0.0.0.0:80", "https": "0.0.0.0:8443"}]
+)
+def test_without_them_nothing_starts(where: dict[str, Any], certificate: dict[str, Any]) -> None:
+    told = problems_of(**where, certificates=[certificate])
+    assert list(told) == ["domains.job"]
+    assert "needs edge-guard at ports 80 and 443" in told["domains.job"]
+
+
+def test_what_tls_needs_is_told_at_once(tmp_path: Path, certificate: dict[str, Any]) -> None:
+    assert problems_of(is_fronted=True, https="0.0.0.0:443") == {
+        "edge.https": "needs edge.certificates"
+    }
+    absent = {**certificate, "cert": str(tmp_path / "none"), "key": str(tmp_path / "nothing")}
+    told = problems_of(is_fronted=True, certificates=[certificate, absent])
+    assert list(told) == ["edge.certificates.1.cert", "edge.certificates.1.key"]
+
+
+def test_a_socket_is_one_listener(certificate: dict[str, Any]) -> None:
+    told = problems_of(http="fd:3", https="fd:3", certificates=[certificate])
+    assert told == {"edge.https": "fd:3 is edge.http: hand over another socket"}
+
+
+@pytest.mark.parametrize("value", ["fd:2", "fd:", "fd:x", "fd:-3", "80", "nowhere"])
+def test_what_is_no_listener_is_refused(value: str) -> None:
+    assert list(problems_of(is_fronted=True, http=value)) == ["edge.http"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("fd:3", InheritedSocket(3)), ("[::1]:80", ListenAddress("::1", 80))],
+)
+def test_it_is_read_from_everywhere(value: str, expected: object, tmp_path: Path) -> None:
+    path = tmp_path / "service.toml"
+    path.write_text(f'[edge]\nhttp = "{value}"\n')
+    assert load({}, path, {}).edge.http == expected
+    assert load({}, environ={"PYSERVICE_EDGE__HTTP": value}).edge.http == expected
+    assert str(expected) == value
