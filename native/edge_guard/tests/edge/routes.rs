@@ -94,9 +94,9 @@ fn who_is_named_as_removed_by_an_older_epoch_plays_on_and_by_the_same_one_is_cut
     let older = FollowResponse { epoch: epoch - 1, version: 9, removed, ..FollowResponse::default() };
     guard.source.answer_next(FollowResponse { is_complete: true, ..older.clone() });
     guard.source.wait_for("nobody", OutcomeKind::Removed);
-    guard.source.forget_outcomes();
-    guard.source.answer_next(older);
-    guard.source.wait_for("nobody", OutcomeKind::Removed);
+    let removed = ["a", "b", "nobody else"].map(str::to_owned).to_vec();
+    guard.source.answer_next(FollowResponse { version: 10, removed, ..older });
+    guard.source.wait_for("nobody else", OutcomeKind::Removed);
     players.iter_mut().for_each(|player| echo(player, "after"));
     echo(&mut connect(first), "anew");
     guard.source.remove(&["a"]);

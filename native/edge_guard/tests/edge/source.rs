@@ -24,8 +24,9 @@ pub struct Held {
     changes: Vec<(u64, FollowResponse)>,
     /// Owners that have to go, until it is told that they have gone.
     going: BTreeSet<String>,
-    /// Answered once to whoever asks next, in the place of what would be.
-    pub next: Option<FollowResponse>,
+    /// Answered in the place of what would be, until somebody asks who has heard it: a question that was given up may
+    /// still be answered.
+    next: Option<FollowResponse>,
     outcomes: Vec<Outcome>,
     questions: u64,
     /// The newest one of whoever asks: one that was given up for it may be heard later.
@@ -112,7 +113,7 @@ impl Source {
         self.held.lock().unwrap().routes.retain(|(held, _), _| held != owner);
     }
 
-    /// Answers this to the next question.
+    /// Answers this next. Its epoch and version are those of no other answer.
     pub fn answer_next(&self, answer: FollowResponse) {
         self.held.lock().unwrap().next = Some(answer);
         self.changed.notify_waiters();
@@ -184,8 +185,8 @@ struct Door {
 impl Door {
     fn answer(&self, question: &FollowRequest) -> Option<FollowResponse> {
         let held = &mut *self.held.lock().unwrap();
-        if let Some(next) = held.next.take() {
-            return Some(next);
+        if held.next.is_some() {
+            return held.next.clone();
         }
         if question.epoch != held.epoch || question.version > held.version {
             return Some(FollowResponse {
@@ -227,6 +228,7 @@ impl Routes for Door {
                 held.outcomes.push(outcome.clone());
             }
             held.questions += 1;
+            held.next.take_if(|next| (next.epoch, next.version) == (question.epoch, question.version));
         }
         let end = tokio::time::Instant::now() + Duration::from_millis(question.wait_ms.into());
         loop {
