@@ -228,7 +228,9 @@ impl Routes for Door {
                 held.outcomes.push(outcome.clone());
             }
             held.questions += 1;
-            held.next.take_if(|next| (next.epoch, next.version) == (question.epoch, question.version));
+            // Who has heard a part alone asks for the whole.
+            let heard = |next: &FollowResponse| if next.is_complete { (next.epoch, next.version) } else { (0, 0) };
+            held.next.take_if(|next| heard(next) == (question.epoch, question.version));
         }
         let end = tokio::time::Instant::now() + Duration::from_millis(question.wait_ms.into());
         loop {
