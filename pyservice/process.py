@@ -58,8 +58,8 @@ class DirectoryLock:
 
         A holder that is ending is waited for, `patience_ms` at most.
         """
+        make_folder(folder)
         try:
-            make_folder(folder)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(folder / name, flags, 0o600)
         except OSError as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+from pyservice.app.edge_admin import ask
 from pyservice.app.edge_config import READ_AGAIN, edge_config
 from pyservice.app.edge_lock import BINARY, EdgeLock
 from pyservice.durable import write_file
@@ -56,7 +57,6 @@ class EdgeGuard:
         self._goes_on = not settings.runtime.end_with_service
         self.serves = asyncio.Event()
         """Set when it served for the first time."""
-        self._stop = asyncio.Event()
         self._pid = 0
         self._binary: list[int] = []
         """Which one runs: by now another one may be in its place."""
@@ -68,7 +68,7 @@ class EdgeGuard:
         return self._lock.holder()
 
     @property
-    def has_routes(self) -> bool:
+    def _has_routes(self) -> bool:
         """Whether somebody may be led by it, now or as soon as it runs."""
         try:
             return bool(json.loads((self._folder / "routes").read_bytes())["routes"])
@@ -84,14 +84,13 @@ class EdgeGuard:
         domain nothing is reached without it, nor when it is alone: `failed` is called when it does not begin to serve.
         Does not raise.
         """
-        self._stop = stop
-        if not self.has_routes and not self._is_vital:
+        if not self._has_routes and not self._is_vital:
             await _either(stop, needed)
         tried, is_first = 0, True
         while not stop.is_set():
             try:
                 await self._read_again()
-                await self._ensure()
+                await self._ensure(stop)
                 tried, is_first = 0, False
                 self.serves.set()
                 await self._until_it_ends(stop)
@@ -142,7 +141,7 @@ class EdgeGuard:
             self._reap()
         return self._lock.holder() != pid
 
-    async def _ensure(self) -> None:
+    async def _ensure(self, stop: asyncio.Event) -> None:
         """Raises OSError, EdgeGuardFailed."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._binary = _version()
@@ -157,7 +156,7 @@ class EdgeGuard:
         write_file(path, _text_of(self._config))
         before = self._lock.holder()
         self._process = self._start(path)
-        if not await self._started():
+        if not await self._started(stop):
             return
         write_file(started, wanted.encode())
         self._pid = self._lock.holder()
@@ -217,12 +216,12 @@ class EdgeGuard:
         with self._open_log() as log:
             return _begin(path, "--replace", log, is_apart=True, given=list(self._given()))
 
-    async def _started(self) -> bool:
+    async def _started(self, stop: asyncio.Event) -> bool:
         """Until it serves: the lock alone may be that of one that is about to fail. False: no need of it is left."""
         assert self._process is not None
         async with asyncio.timeout(_START_S):
             while not await self._is_serving(self._process.pid):
-                if self._stop.is_set():
+                if stop.is_set():
                     return False
                 if self._process.poll() is not None:
                     raise EdgeGuardFailed(
@@ -245,21 +244,14 @@ class EdgeGuard:
             if loop.time() - began_s >= (_HURRIED_END_S if hurry.is_set() else _END_S):
                 break
             await asyncio.sleep(_LOOK_S)
-        return self.has_routes
+        return self._has_routes
 
     async def _told(self) -> dict[str, Any]:
         """What it says of itself; empty: nothing."""
         try:
-            async with asyncio.timeout(_ASK_S):
-                path = str(self._folder / "admin.sock")
-                reader, writer = await asyncio.open_unix_connection(path)
-                try:
-                    writer.write(b"GET /readyz?verbose HTTP/1.0\r\nHost: edge-guard\r\n\r\n")
-                    answer = await reader.read()
-                finally:
-                    writer.close()
-            return dict(json.loads(answer.partition(b"\r\n\r\n")[2]))
-        except (OSError, ValueError):  # a TimeoutError is an OSError
+            _, about = await ask(self._folder, "/readyz?verbose", _ASK_S)
+            return dict(json.loads(about))
+        except (OSError, ValueError):
             return {}
 
     def _open_log(self) -> Any:
