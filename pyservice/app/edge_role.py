@@ -5,22 +5,14 @@ service it leaves one that leads players, and finds it again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
 
 from pyservice.app import Launch
 from pyservice.app.edge_guard import EdgeGuard
 from pyservice.app.edge_lock import GUARD_LOCK
+from pyservice.app.locked import run_locked
 from pyservice.app.serving import no_room_for_ready_file
 from pyservice.observability.logging import configure_logging, get_logger
-from pyservice.process import (
-    DirectoryLock,
-    DirectoryUnusable,
-    StopSignals,
-    make_folder,
-    remove_ready_file,
-    tell_ready,
-)
+from pyservice.process import StopSignals, tell_ready
 
 _log = get_logger("serve")
 
@@ -29,16 +21,8 @@ def run(launch: Launch) -> int:
     """Keeps it until a signal; the exit status. What prevents a start is told on standard error."""
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
-    try:
-        make_folder(settings.data_dir)
-        with contextlib.ExitStack() as stack:
-            stack.callback(DirectoryLock.take(settings.data_dir / "edge", GUARD_LOCK).release)
-            if launch.ready_file is not None:
-                remove_ready_file(launch.ready_file)
-            return asyncio.run(_GuardRole(launch).live())
-    except (DirectoryUnusable, OSError) as error:
-        print(f"pyservice: {error}", file=sys.stderr)
-        return 1
+    locks = [(settings.data_dir / "edge", GUARD_LOCK)]
+    return run_locked(launch, locks, lambda: _GuardRole(launch).live())
 
 
 class _GuardRole:

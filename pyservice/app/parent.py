@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import math
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,13 +17,8 @@ from typing import Any, Final
 from pyservice.app import Launch
 from pyservice.app.children import Child
 from pyservice.app.edge_lock import GUARD_LOCK
-from pyservice.process import (
-    DirectoryLock,
-    DirectoryUnusable,
-    StopSignals,
-    remove_ready_file,
-    tell_ready,
-)
+from pyservice.app.locked import run_locked
+from pyservice.process import StopSignals, tell_ready
 
 LOCK_NAME: Final = "SERVE.LOCK"
 
@@ -45,16 +39,8 @@ _HURRIES: Final = 25
 def run(launch: Launch, flags: Sequence[str]) -> int:
     """Serves until a signal; the exit status. What prevents a start is told on standard error."""
     data_dir = launch.settings.data_dir
-    try:
-        with contextlib.ExitStack() as locks:
-            for folder, name in ((data_dir, LOCK_NAME), (data_dir / "edge", GUARD_LOCK)):
-                locks.callback(DirectoryLock.take(folder, name).release)
-            if launch.ready_file is not None:
-                remove_ready_file(launch.ready_file)
-            return asyncio.run(_Household(launch, flags).live())
-    except (DirectoryUnusable, OSError) as error:
-        print(f"pyservice: {error}", file=sys.stderr)
-        return 1
+    locks = [(data_dir, LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
+    return run_locked(launch, locks, lambda: _Household(launch, flags).live())
 
 
 def _holds_nothing(data_dir: Path) -> bool:
