@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILE_LINES = 420
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
 # Reasoned exceptions: what is longer than it should be, and why it is one thing all the same.
