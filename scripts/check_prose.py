@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Check of the writing rules in CONTRIBUTING.md.
+
+Reads comments, docstrings and Markdown, and prints every place that breaks a rule:
+
+- a banned word (BANNED), or an opening word that hides the subject (OPENING),
+- a sentence of more than LONGEST_SENTENCE words,
+- a reference to a document that is not in this repository.
+
+`check_prose.py [PATH ...]` checks these files, or every tracked file. `check_prose.py --commit FILE` checks a commit message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+BANNED = re.compile(
+    r"\b(who|whose|whom|whoever|nobody|somebody|anybody|told|tells|mended?|thereof|wherein)\b", re.I
+)
+OPENING = re.compile(r"^(what|those|the ones)\b\s+\w", re.I)
+OUTSIDE = re.compile(r"\bdecisions? \d+(\.\d+)?|\bdesign: |\bdesign section \d")
+CODE_SPAN = re.compile(r"`[^`]*`")
+SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
+SKIPPED = re.compile(r"(^|/)pb/|\.lock$|^LICENSE$")
+LONGEST_SENTENCE = 40
+LONGEST_SUBJECT = 72
+
+COMMENT_MARKS = {
+    ".rs": "//",
+    ".proto": "//",
+    ".js": "//",
+    ".c": "//",
+    ".toml": "#",
+    ".yaml": "#",
+    ".yml": "#",
+    ".sh": "#",
+}
+
+Text = tuple[int, str]
+
+
+def python_texts(source: str) -> Iterator[Text]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield node.lineno, node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("#! ")
+
+
+def paragraphs(lines: Iterable[tuple[int, str | None]]) -> Iterator[Text]:
+    """Joins consecutive lines. None ends a paragraph."""
+    first, parts = 0, list[str]()
+    for number, line in [*lines, (0, None)]:
+        if line:
+            first = first or number
+            parts.append(line)
+        elif parts:
+            yield first, " ".join(parts)
+            first, parts = 0, []
+
+
+def comment_texts(source: str, mark: str) -> Iterator[Text]:
+    comment = re.compile(rf"\s*{mark}[/!]*\s?(.*)")
+    lines = enumerate(source.splitlines(), 1)
+    found = ((number, comment.match(line)) for number, line in lines)
+    yield from paragraphs((number, match[1] if match else None) for number, match in found)
+
+
+def markdown_texts(source: str) -> Iterator[Text]:
+    """Returns paragraphs and table cells outside of code blocks."""
+    prose: list[tuple[int, str | None]] = []
+    is_code = False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+            prose.append((number, None))
+        elif is_code or line.startswith("    "):
+            prose.append((number, None))
+        elif line.startswith("|"):
+            for cell in line.strip("|").split("|"):
+                prose += [(number, None), (number, cell.strip()), (number, None)]
+        elif re.match(r"\s*([-*]|\d+\.) ", line):
+            prose += [(number, None), (number, line.strip(" -*"))]
+        else:
+            prose.append((number, line.strip()))
+    yield from paragraphs(prose)
+
+
+def texts(path: Path) -> Iterator[Text]:
+    if path.suffix in (".py", ".pyi"):
+        yield from python_texts(path.read_text())
+    elif path.suffix == ".md":
+        yield from markdown_texts(path.read_text())
+    elif mark := COMMENT_MARKS.get(path.suffix):
+        yield from comment_texts(path.read_text(), mark)
+
+
+def problems(text: str) -> Iterator[str]:
+    plain = CODE_SPAN.sub("x", text)
+    for word in BANNED.findall(plain):
+        yield f"name the subject instead of {word!r}"
+    if found := OUTSIDE.search(text):
+        yield f"{found[0]!r} refers to a document outside of the repository"
+    for sentence in SENTENCE_END.split(plain):
+        if OPENING.match(sentence):
+            yield f"the sentence hides its subject: {sentence[:60]!r}"
+        if (count := len(sentence.split())) > LONGEST_SENTENCE:
+            yield f"a sentence of {count} words: {sentence[:60]!r}"
+
+
+def subject_problems(subject: str) -> Iterator[str]:
+    if len(subject) > LONGEST_SUBJECT:
+        yield f"{len(subject)} characters; the limit is {LONGEST_SUBJECT}"
+    if ";" in subject:
+        yield "several topics"
+    if not re.match(r"[\w/.-]+: [a-z]", subject):
+        yield "the form is `area: imperative sentence`"
+    if found := BANNED.search(subject):
+        yield f"name the subject instead of {found[0]!r}"
+
+
+def tracked_files() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True)
+    return listed.stdout.splitlines()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Check the writing rules of CONTRIBUTING.md.")
+    parser.add_argument("paths", nargs="*", help="files to check; default: every tracked file")
+    parser.add_argument("--commit", metavar="FILE", help="check a commit message instead")
+    options = parser.parse_args()
+    if options.commit:
+        subject = Path(options.commit).read_text(encoding="utf-8").splitlines()[0]
+        found = [f"commit subject: {problem}" for problem in subject_problems(subject)]
+    else:
+        found = [
+            f"{name}:{line}: {problem}"
+            for name in options.paths or tracked_files()
+            if not SKIPPED.search(name) and Path(name).is_file()
+            for line, text in texts(Path(name))
+            for problem in problems(text)
+        ]
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
