@@ -7,7 +7,8 @@ Reads comments, docstrings and Markdown, and prints every place that breaks a ru
 - a sentence of more than LONGEST_SENTENCE words,
 - a reference to a document that is not in this repository.
 
-`check_prose.py [PATH ...]` checks these files, or every tracked file. `check_prose.py --commit FILE` checks a commit message.
+`check_prose.py [PATH ...]` checks these files, or every tracked file.
+`check_prose.py --commit FILE` checks a commit message.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ Text = tuple[int, str]
 
 def python_texts(source: str) -> Iterator[Text]:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.lineno, node.value.value
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("#! ")

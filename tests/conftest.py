@@ -9,10 +9,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from google.protobuf.descriptor import Descriptor
 
 from pyservice.pb.hosting.v1 import options_pb2
-from tests.databases import databases as databases
-from tests.service import engine as engine
-from tests.service import make_service as make_service
-from tests.service import service as service
+from tests.support.data_plane_service import engine as engine
+from tests.support.data_plane_service import make_service as make_service
+from tests.support.data_plane_service import service as service
+from tests.support.databases import databases as databases
 
 _Field = descriptor_pb2.FieldDescriptorProto
 

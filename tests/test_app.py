@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.patience import PATIENCE_S, FreeTime, is_ready, until
-from tests.service import GAME, MakeService, Service, document, version
+from tests.support.data_plane_service import GAME, MakeService, Service, document, version
+from tests.support.waiting import PATIENCE_S, FreeTime, is_ready, until
 
 FIND = "/matchmaker/lobbies/find"
 JOIN = "/matchmaker/lobbies/join"

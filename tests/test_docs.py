@@ -32,7 +32,9 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
-from tests.doc_pages import (
+from tests.e2e.conftest import Run, StartRun
+from tests.e2e.conftest import start_run as start_run
+from tests.support.doc_pages import (
     CDN,
     DOCS,
     GRPC,
@@ -61,9 +63,7 @@ from tests.doc_pages import (
     settings_rows,
     table_of,
 )
-from tests.e2e.conftest import Run, StartRun
-from tests.e2e.conftest import start_run as start_run
-from tests.leftovers import end_leftovers
+from tests.support.leftover_processes import end_leftovers
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 from examples.captcha_provider import Provider
 from pyservice.pb.hosting.v1 import matchmaker_pb2, matchmaker_pb2_grpc
-from tests.patience import PATIENCE_S
-from tests.service import MODES, MakeService, Service, version
+from tests.support.data_plane_service import MODES, MakeService, Service, version
+from tests.support.waiting import PATIENCE_S
 
 PASSES_S = 1.5
 """By then a request is with the game's server, which does not answer it."""

@@ -14,7 +14,7 @@ import pytest
 
 from pyservice import _native
 from pyservice.errors import codes
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 NAMESPACE, VERSION = b"n" * 16, b"v" * 16
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import FreeTime, eventually, promised
+from tests.support.waiting import FreeTime, eventually, promised
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_no_more_passes_than_the_clock_says() -> None:
 async def test_what_a_kernel_does_not_count_may_be_lost_but_for_a_tenth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.patience._pressure_s", lambda _: None)
+    monkeypatch.setattr("tests.support.waiting._pressure_s", lambda _: None)
     began = FreeTime()
     await asyncio.sleep(0.5)
     assert 0.0 < began.passed_s < 0.2 * began.wall_s
@@ -62,7 +62,7 @@ async def test_what_a_kernel_does_not_count_may_be_lost_but_for_a_tenth(
 async def test_what_comes_is_given_and_what_does_not_is_told_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.patience.PATIENCE_S", 0.05)
+    monkeypatch.setattr("tests.support.waiting.PATIENCE_S", 0.05)
     looks = 0
 
     async def third() -> int:

@@ -27,7 +27,7 @@ from pyservice.process import (
     wait_for_end,
     write_ready_file,
 )
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 # Holds a lock until a line comes, says that it is ending, and ends at the next line.
 _ENDING_HOLDER = """

@@ -15,7 +15,7 @@ from pyservice.dataplane import engine
 from pyservice.listener import bound
 from pyservice.process import StopSignals
 from pyservice.settings import load
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pyservice.turns import Bounds, Crowded, Turns
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from pyservice.watch import (
     park,
     run_parked,
 )
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

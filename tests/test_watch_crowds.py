@@ -8,7 +8,7 @@ import pytest
 
 from pyservice.calls import Park
 from pyservice.watch import WOKEN_A_TURN, Change, Changes, Parked, Waiters
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,17 @@ import pytest
 from pyservice.pb.hosting.v1 import groups_pb2
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import close_all, read_index, watch
-from tests.patience import PATIENCE_S
-from tests.two_doors import BILLING, CLOUD, GROUP, GROUPS, Doors, SmallControl, open_doors, until
+from tests.support.forwarding_pair import (
+    BILLING,
+    CLOUD,
+    GROUP,
+    GROUPS,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from pyservice.app.edge_lock import BINARY
 from tests import programs
 from tests.control.test_builds import Back
-from tests.household import UNLIMITED, Developer, House, HttpDoor
-from tests.patience import PATIENCE_S
+from tests.support.full_service import UNLIMITED, Developer, FullService, HttpDoor
+from tests.support.waiting import PATIENCE_S
 
 API: Final = "api.example.com"
 CDN: Final = "sites.example.com"
@@ -86,7 +86,7 @@ for server in servers:
 '''
 
 
-class Domain(House):
+class Domain(FullService):
     """A service that is reached by names."""
 
     def __init__(self, folder: Path) -> None:

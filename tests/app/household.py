@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.leftovers import end_leftovers
-from tests.patience import until as until
-from tests.service import Service
+from tests.support.data_plane_service import Service
+from tests.support.leftover_processes import end_leftovers
+from tests.support.waiting import until as until
 
 LOCKS: Final = {"data": "LOCK", "control": "control/LOCK"}
 

@@ -14,7 +14,7 @@ from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.process import StopSignals
 from pyservice.rpc import InternalServer
 from pyservice.settings import Settings, load
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

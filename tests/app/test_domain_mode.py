@@ -35,7 +35,7 @@ from tests.app.domain import (
 )
 from tests.control.test_builds import Back
 from tests.dataplane.other_server import other_server
-from tests.household import ARENA_MODES, Developer, eventually, running
+from tests.support.full_service import ARENA_MODES, Developer, eventually, running
 
 pytestmark = pytest.mark.anyio
 

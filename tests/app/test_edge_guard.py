@@ -23,9 +23,9 @@ from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
 from tests import programs
 from tests.app.household import Household, is_gone
-from tests.leftovers import end_leftovers
-from tests.patience import PATIENCE_S, FreeTime, until
-from tests.service import UNLIMITED
+from tests.support.data_plane_service import UNLIMITED
+from tests.support.leftover_processes import end_leftovers
+from tests.support.waiting import PATIENCE_S, FreeTime, until
 
 
 class Held(Household):

@@ -20,8 +20,8 @@ from pyservice.app.edge_lock import BINARY
 from pyservice.settings import SettingsError, load
 from tests import programs
 from tests.app.test_edge_guard import Held, is_reached, with_server
-from tests.patience import PATIENCE_S, until
-from tests.service import UNLIMITED
+from tests.support.data_plane_service import UNLIMITED
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Operated(Held):

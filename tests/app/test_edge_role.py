@@ -15,8 +15,8 @@ import pytest
 from tests import programs
 from tests.app.household import is_gone
 from tests.app.test_edge_guard import Held, is_reached, made_server, with_server
-from tests.patience import PATIENCE_S, until
-from tests.service import UNLIMITED
+from tests.support.data_plane_service import UNLIMITED
+from tests.support.waiting import PATIENCE_S, until
 
 RUNTIME = {**UNLIMITED, "runtime": programs.SETTINGS}
 API = "api.example.com"

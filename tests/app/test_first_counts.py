@@ -15,8 +15,8 @@ from pyservice.app.control import ControlPlane
 from pyservice.control import counts
 from pyservice.process import StopSignals
 from pyservice.settings import load
-from tests.patience import PATIENCE_S
-from tests.service import NAMESPACE_ID, MakeService
+from tests.support.data_plane_service import NAMESPACE_ID, MakeService
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

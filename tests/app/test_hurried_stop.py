@@ -14,30 +14,30 @@ import pytest
 from tests import programs
 from tests.app.household import is_gone
 from tests.control.test_lobby_processes import Game
-from tests.household import Developer, House, running
-from tests.leftovers import pids_of
-from tests.patience import until
+from tests.support.full_service import Developer, FullService, running
+from tests.support.leftover_processes import pids_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_lobby_that_ignores_its_end_holds_up_nobody_in_a_hurry(tmp_path: Path) -> None:
     settings = {**programs.SETTINGS, "end_with_service": "true"}
-    with running(House(tmp_path, runtime=settings)) as house:
-        async with house.opened("http") as door:
-            developer = Developer(house, door)
+    with running(FullService(tmp_path, runtime=settings)) as full_service:
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
             game = Game(developer, await developer.game())
             await game.deploy(deaf={"docker": {"env": {"PLAY": "deaf"}}})
             assert (await game.find("deaf")).code == "OK"
-            left = set(pids_of(house.data_dir))
-            assert house.process is not None
-            house.process.send_signal(signal.SIGTERM)
+            left = set(pids_of(full_service.data_dir))
+            assert full_service.process is not None
+            full_service.process.send_signal(signal.SIGTERM)
 
-            await asyncio.to_thread(until, lambda: '"stopping"' in house.log())
-            house.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(house.process.wait) == 0
+            await asyncio.to_thread(until, lambda: '"stopping"' in full_service.log())
+            full_service.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(full_service.process.wait) == 0
             assert all(map(is_gone, left))
-            lines = (house.folder / "log").read_text().splitlines()
+            lines = (full_service.folder / "log").read_text().splitlines()
             events = [json.loads(line) for line in lines if line.startswith("{")]
             [over] = [event for event in events if event["event"] == "lobby ended"]
             assert (over["reason"], over["exit_code"]) == ("stopped", 128 + 9)

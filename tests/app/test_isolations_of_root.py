@@ -18,8 +18,8 @@ import pytest
 from tests import programs
 from tests.app.test_ordinary_user import goals_of, reaches_nothing, told_of_runtime
 from tests.control.test_servers import Servers, back_end, process_of, reached
-from tests.household import House, running
-from tests.patience import eventually
+from tests.support.full_service import FullService, running
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.anyio,
@@ -43,62 +43,70 @@ def python() -> str:
     pytest.skip("Python is where only root is let in")
 
 
-class StrictHouse(House):
+class StrictHouse(FullService):
     """Whoever starts it lets nobody read what is made."""
 
     interpreter = ("/bin/sh", "-c", 'umask 077; exec "$0" "$@"', sys.executable)
 
 
 @contextlib.contextmanager
-def serving(isolation: str, kind: type[House] = House) -> Iterator[House]:
+def serving(isolation: str, kind: type[FullService] = FullService) -> Iterator[FullService]:
     """With data that nobody else was let into."""
     with tempfile.TemporaryDirectory() as name:
         # The folder of pytest is root's alone, and what is above the data is the operator's matter.
         os.chmod(name, 0o755)
-        house = kind(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
-        for folder in (house.data_dir, house.data_dir / "servers", house.data_dir / "builds"):
+        full_service = kind(Path(name), runtime={**programs.SETTINGS, "isolation": isolation})
+        for folder in (
+            full_service.data_dir,
+            full_service.data_dir / "servers",
+            full_service.data_dir / "builds",
+        ):
             folder.mkdir(mode=0o700)
-        with running(house):
-            yield house
+        with running(full_service):
+            yield full_service
 
 
 @pytest.fixture(params=ISOLATIONS)
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
+def full_service(request: pytest.FixtureRequest) -> Iterator[FullService]:
     with serving(request.param) as made:
         yield made
 
 
 @pytest.fixture
-async def back(house: House) -> AsyncIterator[Servers]:
-    async with back_end(house, "http", python(), "-S", "server.py") as made:
+async def back(full_service: FullService) -> AsyncIterator[Servers]:
+    async with back_end(full_service, "http", python(), "-S", "server.py") as made:
         yield made
 
 
 async def test_a_game_server_of_roots_is_played_and_reads_nothing_of_others(
-    house: House, back: Servers
+    full_service: FullService, back: Servers
 ) -> None:
-    isolation = house.settings["runtime"]["isolation"]
-    runs, _ = await told_of_runtime(house)
-    assert runs == f"runs archive, isolation {isolation}", house.log()
+    isolation = full_service.settings["runtime"]["isolation"]
+    runs, _ = await told_of_runtime(full_service)
+    assert runs == f"runs archive, isolation {isolation}", full_service.log()
     other = await back.running()
     await eventually(lambda: reached(other))
-    program = process_of(house, other["id"])
+    program = process_of(full_service, other["id"])
     # Under `namespace` the first process is who keeps it, as the same user.
     assert os.stat(f"/proc/{program}/task/{program}").st_uid >= USERS_FROM or isolation != "user"
-    await reaches_nothing(back, goals_of_root(house), python())
+    await reaches_nothing(back, goals_of_root(full_service), python())
     assert await reached(other), "nobody noticed"
-    open_to_pass = {house.data_dir, house.data_dir / "servers", house.data_dir / "builds"}
+    open_to_pass = {
+        full_service.data_dir,
+        full_service.data_dir / "servers",
+        full_service.data_dir / "builds",
+    }
     for path in open_to_pass:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o711 if isolation == "landlock" else 0o700), path
 
 
-def goals_of_root(house: House) -> Any:
-    goals = goals_of(house, is_scoped=True)
+def goals_of_root(full_service: FullService) -> Any:
+    goals = goals_of(full_service, is_scoped=True)
     goals["files"] += [path for path in KEYS if os.path.exists(path)]
     # Where it has a root of its own it has folders of these names there, which lead to its own and to nothing else.
-    own = {str(house.data_dir.resolve() / name) for name in (".", "servers", "builds")}
-    if house.settings["runtime"]["isolation"] != "landlock":
+    own = {str(full_service.data_dir.resolve() / name) for name in (".", "servers", "builds")}
+    if full_service.settings["runtime"]["isolation"] != "landlock":
         goals["folders"] = [path for path in goals["folders"] if path not in own]
     return goals
 
@@ -115,11 +123,11 @@ async def test_what_a_game_server_reads_does_not_depend_on_the_umask_of_who_star
 
 async def test_what_others_may_pass_to_has_a_mode_of_its_own() -> None:
     """Other users of the machine pass where game servers do."""
-    with serving("landlock") as house:
-        async with back_end(house, "http", python(), "-S", "server.py") as back:
+    with serving("landlock") as full_service:
+        async with back_end(full_service, "http", python(), "-S", "server.py") as back:
             made = await back.running()
             await eventually(lambda: reached(made))
-            root = house.data_dir
+            root = full_service.data_dir
             shown = {
                 str(path.relative_to(root)) for path in root.rglob("*") if is_for_others(root, path)
             }

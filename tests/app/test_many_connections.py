@@ -15,9 +15,9 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.patience import PATIENCE_S, is_ready
 from tests.rpc.raw_http2 import PREFACE
-from tests.service import Service
+from tests.support.data_plane_service import Service
+from tests.support.waiting import PATIENCE_S, is_ready
 
 HARD = 512
 ELSEWHERE = "127.0.0.2"

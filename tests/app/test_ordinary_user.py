@@ -16,11 +16,11 @@ import pytest
 
 from tests import programs
 from tests.control.test_servers import Servers, reached
-from tests.household import Developer, House, running
-from tests.leftovers import pids_of
-from tests.ordinary_user import interpreter
-from tests.patience import eventually
 from tests.runtime.test_isolations import NOT_SCOPED, Machine
+from tests.support.full_service import Developer, FullService, running
+from tests.support.leftover_processes import pids_of
+from tests.support.unprivileged_python import interpreter
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ SIGNALS: Final = "game servers can signal all processes of this user, the servic
 
 
 @contextlib.contextmanager
-def serving(isolation: str, *, landlock: int | None = None) -> Iterator[House]:
+def serving(isolation: str, *, landlock: int | None = None) -> Iterator[FullService]:
     """`landlock`: on a machine without user namespaces, whose Landlock has this version."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -57,23 +57,23 @@ def serving(isolation: str, *, landlock: int | None = None) -> Iterator[House]:
         if landlock is not None:
             machine = Machine(folder)
             keeper = machine.keeper(landlock)
-        made = House(folder, runtime={**programs.SETTINGS, "isolation": isolation})
+        made = FullService(folder, runtime={**programs.SETTINGS, "isolation": isolation})
         made.interpreter = interpreter(folder, keeper)
         with running(made):
             yield made
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def full_service() -> Iterator[FullService]:
     with serving("landlock") as made:
         yield made
 
 
-async def told_of_runtime(house: House) -> tuple[str, set[str]]:
+async def told_of_runtime(full_service: FullService) -> tuple[str, set[str]]:
     """What `/readyz?verbose` says of game servers: what is run, and what is not enforced, without its reasons."""
 
     async def looked() -> str | None:
-        told = httpx.get(f"http://{house.said['metrics']}/readyz?verbose").text
+        told = httpx.get(f"http://{full_service.said['metrics']}/readyz?verbose").text
         [line] = [line for line in told.splitlines() if line.startswith("runtime: ")]
         # Who starts game servers asks a moment after the doors are open.
         return line.removeprefix("runtime: ") if "isolation" in line else None
@@ -83,9 +83,9 @@ async def told_of_runtime(house: House) -> tuple[str, set[str]]:
 
 
 @pytest.fixture
-async def back(house: House) -> AsyncIterator[Servers]:
-    door = house.door("http")
-    developer = Developer(house, door)
+async def back(full_service: FullService) -> AsyncIterator[Servers]:
+    door = full_service.door("http")
+    developer = Developer(full_service, door)
     game_id = await developer.game()
     made = Servers(developer, game_id, await developer.service_token(game_id))
     await made.prepare_build()
@@ -94,14 +94,14 @@ async def back(house: House) -> AsyncIterator[Servers]:
 
 
 async def test_a_game_server_of_our_user_reaches_nothing_of_ours(
-    house: House, back: Servers
+    full_service: FullService, back: Servers
 ) -> None:
-    runs, unenforced = await told_of_runtime(house)
+    runs, unenforced = await told_of_runtime(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     other = await back.running()
     await eventually(lambda: reached(other))
-    goals = goals_of(house, is_scoped=SIGNALS not in unenforced)
+    goals = goals_of(full_service, is_scoped=SIGNALS not in unenforced)
     for path in goals["sockets"]:
         # For us somebody is there.
         with socket.socket(socket.AF_UNIX) as connection:
@@ -125,15 +125,19 @@ async def reaches_nothing(back: Servers, goals: Any, python: str) -> None:
     assert lines == [["lives", "over"], []], record
 
 
-def goals_of(house: House, *, is_scoped: bool) -> Any:
+def goals_of(full_service: FullService, *, is_scoped: bool) -> Any:
     """All that is in the data directory, and whoever serves it."""
-    root = house.data_dir.resolve()
+    root = full_service.data_dir.resolve()
     everything = [path for path in root.rglob("*") if not path.is_symlink()]
     goals: Any = {
         "sockets": [str(path) for path in everything if path.is_socket()],
         "files": [str(path) for path in everything if path.is_file() or path.is_fifo()],
         "folders": [str(root), *(str(path) for path in everything if path.is_dir())],
-        "pids": [house.process.pid if house.process else 0, *pids_of(root), *planes(root)],
+        "pids": [
+            full_service.process.pid if full_service.process else 0,
+            *pids_of(root),
+            *planes(root),
+        ],
         "is_scoped": is_scoped,
     }
     for names, kind in ((SOCKETS, "sockets"), (FILES, "files")):
@@ -147,8 +151,8 @@ def planes(root: Path) -> list[int]:
     return [int((root / name).read_text().split()[0]) for name in ("LOCK", "control/LOCK")]
 
 
-async def test_what_nobody_enforces_here_is_told_to_operators(house: House) -> None:
-    runs, unenforced = await told_of_runtime(house)
+async def test_what_nobody_enforces_here_is_told_to_operators(full_service: FullService) -> None:
+    runs, unenforced = await told_of_runtime(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     assert runs == "runs archive, isolation landlock"
@@ -156,15 +160,15 @@ async def test_what_nobody_enforces_here_is_told_to_operators(house: House) -> N
 
 
 async def test_signals_that_get_through_are_told_where_landlock_was_asked_for_by_name() -> None:
-    with serving("landlock", landlock=NOT_SCOPED) as house:
-        runs, unenforced = await told_of_runtime(house)
+    with serving("landlock", landlock=NOT_SCOPED) as full_service:
+        runs, unenforced = await told_of_runtime(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     assert unenforced == {*UNLIMITED, SIGNALS}
 
 
 async def test_where_nothing_keeps_game_servers_apart_none_is_run_and_that_is_told() -> None:
-    with serving("auto", landlock=NOT_SCOPED) as house:
-        runs, unenforced = await told_of_runtime(house)
+    with serving("auto", landlock=NOT_SCOPED) as full_service:
+        runs, unenforced = await told_of_runtime(full_service)
     assert runs.startswith("runs nothing")
     assert unenforced == {*UNLIMITED, "archive is not run"}

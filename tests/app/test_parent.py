@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from tests.app.household import Household, is_gone, processes_of, until
-from tests.patience import PATIENCE_S, is_ready
+from tests.support.waiting import PATIENCE_S, is_ready
 
 MakeHousehold = Callable[..., Household]
 

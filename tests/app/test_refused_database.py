@@ -14,12 +14,12 @@ import pytest
 
 from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
-from tests.commands import run
-from tests.databases import Databases, Server
-from tests.databases import one_server as one_server
-from tests.databases import server as server
-from tests.household import Developer, House
-from tests.patience import PATIENCE_S, eventually
+from tests.support.command_line import run
+from tests.support.databases import Databases, Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.full_service import Developer, FullService
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -32,9 +32,9 @@ def name_of(url: str) -> str:
 
 
 @pytest.fixture
-def house(databases: Databases, tmp_path: Path) -> Iterator[House]:
+def full_service(databases: Databases, tmp_path: Path) -> Iterator[FullService]:
     """Its server has not its database."""
-    made = House(tmp_path / "house", databases.url("postgresql"))
+    made = FullService(tmp_path / "full_service", databases.url("postgresql"))
     databases.remove(made.database_url, tmp_path)
     try:
         yield made
@@ -42,54 +42,54 @@ def house(databases: Databases, tmp_path: Path) -> Iterator[House]:
         made.close()
 
 
-def sentences(house: House) -> set[str]:
+def sentences(full_service: FullService) -> set[str]:
     """What it said in words for people."""
-    return {line for line in house.log().splitlines() if line.startswith("pyservice: ")}
+    return {line for line in full_service.log().splitlines() if line.startswith("pyservice: ")}
 
 
 async def test_a_first_start_on_a_database_that_is_not_there_ends_and_says_how_to_make_it(
-    house: House, databases: Databases, tmp_path: Path
+    full_service: FullService, databases: Databases, tmp_path: Path
 ) -> None:
-    process = house.spawn()
+    process = full_service.spawn()
     assert await asyncio.to_thread(process.wait, PATIENCE_S) == 1
-    assert house.database_url is not None
-    name = name_of(house.database_url)
-    assert sentences(house) == {
+    assert full_service.database_url is not None
+    name = name_of(full_service.database_url)
+    assert sentences(full_service) == {
         f'pyservice: the PostgreSQL server says: database "{name}" does not exist: make it (createdb {name}), '
         "or correct database_url"
     }
-    done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=house.database_url)
+    done = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
     assert (done.returncode, done.stdout) == (1, "")
     assert f'pyservice migrate: the PostgreSQL server says: database "{name}"' in done.stderr
     # As it says.
     databases.server.psql(f"CREATE DATABASE {name}")
-    await asyncio.to_thread(house.start)
-    assert house.stop() == 0
+    await asyncio.to_thread(full_service.start)
+    assert full_service.stop() == 0
 
 
 async def test_players_are_served_while_the_database_is_not_there_and_it_is_used_when_it_is_back(
-    house: House, databases: Databases, tmp_path: Path
+    full_service: FullService, databases: Databases, tmp_path: Path
 ) -> None:
-    assert house.database_url is not None
-    name = name_of(house.database_url)
+    assert full_service.database_url is not None
+    name = name_of(full_service.database_url)
     databases.server.psql(f"CREATE DATABASE {name}")
-    await asyncio.to_thread(house.start)
-    async with house.opened("http") as door:
-        token = house.cloud_token
-        game_id = await Developer(house, door, token).arena()
-        assert house.stop() == 0
+    await asyncio.to_thread(full_service.start)
+    async with full_service.opened("http") as door:
+        token = full_service.cloud_token
+        game_id = await Developer(full_service, door, token).arena()
+        assert full_service.stop() == 0
         databases.server.psql(f"ALTER DATABASE {name} RENAME TO {name}_away")
-        await asyncio.to_thread(house.start)
+        await asyncio.to_thread(full_service.start)
         # The data plane has somebody to serve.
-        assert house.said["owner_group_id"] is None
-        assert any("createdb" in line for line in sentences(house))
+        assert full_service.said["owner_group_id"] is None
+        assert any("createdb" in line for line in sentences(full_service))
         databases.server.psql(f"ALTER DATABASE {name}_away RENAME TO {name}")
 
         async def is_back() -> bool:
             return (await door.call("get_game", {"game_id": game_id}, token=token)).code == "OK"
 
         await eventually(is_back)
-    assert house.stop() == 0
+    assert full_service.stop() == 0
 
 
 async def refusal(url: str, folder: Path) -> str:
@@ -145,22 +145,22 @@ async def test_a_user_who_may_make_no_tables_is_told(databases: Databases, tmp_p
 
 
 async def test_a_server_that_is_away_is_waited_for(server: Server, tmp_path: Path) -> None:
-    house = House(tmp_path / "house", server.url())
+    full_service = FullService(tmp_path / "full_service", server.url())
     await asyncio.to_thread(server.stop)
-    process = house.spawn()
+    process = full_service.spawn()
     try:
 
         async def is_told() -> bool:
-            return "database away" in house.log()
+            return "database away" in full_service.log()
 
         await eventually(is_told)
         assert process.poll() is None
         await asyncio.to_thread(server.start)
 
         async def is_ready() -> bool:
-            return house.ready_file.exists()
+            return full_service.ready_file.exists()
 
         await eventually(is_ready)
-        assert house.stop() == 0
+        assert full_service.stop() == 0
     finally:
-        house.close()
+        full_service.close()

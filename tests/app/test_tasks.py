@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from pyservice.app.tasks import Tasks
-from tests.household import Developer, House
-from tests.patience import PATIENCE_S, is_ready
+from tests.support.full_service import Developer, FullService
+from tests.support.waiting import PATIENCE_S, is_ready
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -60,7 +60,7 @@ if "--role=control" in sys.orig_argv:
 '''
 
 
-class FrailHouse(House):
+class FrailHouse(FullService):
     """A service whose feeder can be struck dead, or has a defect of its own."""
 
     def __init__(self, folder: Path, defect: str = DIES, **settings: Any) -> None:
@@ -75,8 +75,8 @@ class FrailHouse(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrailHouse]:
-    made = FrailHouse(tmp_path / "house")
+def full_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrailHouse]:
+    made = FrailHouse(tmp_path / "full_service")
     monkeypatch.setenv("PYTHONPATH", str(made.code))
     try:
         made.start()
@@ -86,32 +86,32 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FrailHous
 
 
 async def test_a_control_plane_of_which_a_part_died_is_started_again_and_players_notice_nothing(
-    house: FrailHouse,
+    full_service: FrailHouse,
 ) -> None:
-    async with house.opened("http") as door:
-        developer = Developer(house, door)
+    async with full_service.opened("http") as door:
+        developer = Developer(full_service, door)
         game_id = await developer.arena()
         token = await developer.public_token(game_id)
         version_id = await developer.version(game_id, name="2.0.0")
-        pid = house.control_pid()
-        house.told.touch()
+        pid = full_service.control_pid()
+        full_service.told.touch()
         place = {"game_id": game_id, "namespace_id": "prod"}
-        ready = f"http://{house.said['metrics']}/readyz"
+        ready = f"http://{full_service.said['metrics']}/readyz"
         end = time.monotonic() + PATIENCE_S
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             while True:
                 changed = await developer.call("set_version", **place, version_id=version_id)
                 assert is_ready(await client.get(ready))
                 assert (await door.call("list", {}, token=token)).code == "OK"
-                if changed.code == "OK" and house.control_pid() != pid:
+                if changed.code == "OK" and full_service.control_pid() != pid:
                     break
                 assert changed.code in ("OK", "CONTROL_PLANE_UNAVAILABLE"), changed
-                assert time.monotonic() < end, house.log()
-        log = house.log()
+                assert time.monotonic() < end, full_service.log()
+        log = full_service.log()
         assert "background task died" in log
         assert "pyservice: feeder died: see the log" in log
         assert '"role": "control", "status": 1' in log
-        assert house.stop() == 0
+        assert full_service.stop() == 0
 
 
 async def test_whoever_owns_tasks_knows_which_of_them_ended_by_themselves() -> None:
@@ -259,14 +259,14 @@ async def test_one_that_does_not_end_is_told_by_its_name_and_holds_up_nobody(
 async def test_a_service_with_a_task_that_does_not_end_ends_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = FrailHouse(tmp_path / "house", GOES_ON)
-    monkeypatch.setenv("PYTHONPATH", str(house.code))
+    full_service = FrailHouse(tmp_path / "full_service", GOES_ON)
+    monkeypatch.setenv("PYTHONPATH", str(full_service.code))
     try:
-        await asyncio.to_thread(house.start)
-        assert await asyncio.to_thread(house.stop) == 0
-        log = house.log()
+        await asyncio.to_thread(full_service.start)
+        assert await asyncio.to_thread(full_service.stop) == 0
+        log = full_service.log()
         assert re.search(r"does not end.*feeder|feeder.*does not end", log), log
         # What the plane has is taken down first.
         assert log.index('"event": "stopped"') < log.index("ended at once: feeder")
     finally:
-        house.close()
+        full_service.close()

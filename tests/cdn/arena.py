@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from pyservice.cdn.sites import Site, SiteFile
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 MODIFIED_S = 1_700_000_000.0
 PAGE = b"<!doctype html><title>arena</title>" + b"<p>hello</p>" * 100

@@ -12,7 +12,7 @@ from pyservice.cdn import clients, server
 from pyservice.observability import descriptors
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

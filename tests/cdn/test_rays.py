@@ -17,8 +17,8 @@ from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 from tests.cdn.arena import FILES, make_site
 from tests.cdn.listener import Listener
 from tests.cdn.wire import Connect
-from tests.patience import PATIENCE_S
 from tests.storage.places import put_whole
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
-from tests.patience import PATIENCE_S
 from tests.storage.places import put_whole
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

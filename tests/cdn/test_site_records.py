@@ -13,7 +13,7 @@ from pyservice.storage import games, groups, namespaces, sites, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.watch import Topics
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

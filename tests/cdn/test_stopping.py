@@ -11,7 +11,7 @@ import pytest
 from pyservice.doors import leaving
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect, Wire
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ import pytest
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
-from tests.patience import PATIENCE_S
 from tests.storage.places import put_whole
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from pyservice.cdn.receiving import Reception
 from pyservice.storage.objects import Part, Prepared
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Connect
-from tests.logs import logged
-from tests.patience import PATIENCE_S
+from tests.support.captured_logs import logged
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from pyservice.storage.signatures import Grant, UrlSigner
 from tests.cdn.listener import KEY
 from tests.cdn.wire import Connect, Wire
 from tests.faults.disk import SmallDisk, small_disk
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -21,8 +21,8 @@ from pyservice.storage.signatures import Grant, UrlSigner
 from tests.cdn.listener import KEY, Listener, running_listener
 from tests.cdn.wire import Connect
 from tests.faults.disk import small_disk
-from tests.patience import PATIENCE_S
 from tests.storage.places import put_whole
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 
 class Wire:

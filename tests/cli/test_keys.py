@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.service import MakeService
+from tests.support.data_plane_service import MakeService
 
 REGIONS = "/matchmaker/regions"
 

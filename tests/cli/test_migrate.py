@@ -9,9 +9,9 @@ import pytest
 
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import HEAD, current_revision, known_revisions, upgrade
-from tests.commands import run
-from tests.databases import KINDS, Databases
-from tests.household import START_TIMEOUT_S, Developer, House
+from tests.support.command_line import run
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import START_TIMEOUT_S, Developer, FullService
 
 
 @pytest.fixture(params=KINDS)
@@ -27,15 +27,17 @@ def test_it_makes_the_tables_and_repeats_change_nothing(url: str | None, tmp_pat
 
 
 def test_it_refuses_while_a_service_uses_the_database(url: str | None, tmp_path: Path) -> None:
-    house = House(tmp_path, url)
+    full_service = FullService(tmp_path, url)
     try:
-        house.start()
-        done = run(house.data_dir, "migrate")
+        full_service.start()
+        done = run(full_service.data_dir, "migrate")
         assert (done.returncode, done.stdout) == (1, "")
         assert "in use by process" in done.stderr
     finally:
-        house.close()
-    assert run(house.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})).stdout
+        full_service.close()
+    assert run(
+        full_service.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})
+    ).stdout
 
 
 def revision(url: str | None, folder: Path, wanted: str | None = None) -> str | None:
@@ -56,30 +58,32 @@ def revision(url: str | None, folder: Path, wanted: str | None = None) -> str | 
 def test_a_start_that_may_not_migrate_refuses_an_older_database_until_somebody_has_migrated_it(
     url: str | None, tmp_path: Path
 ) -> None:
-    house = House(tmp_path, url, migrate_at_start=False)
-    folder, oldest = house.data_dir / "control", known_revisions()[0]
+    full_service = FullService(tmp_path, url, migrate_at_start=False)
+    folder, oldest = full_service.data_dir / "control", known_revisions()[0]
     folder.mkdir(parents=True, mode=0o700)
     assert revision(url, folder, oldest) == oldest != HEAD
     try:
-        assert house.spawn().wait(START_TIMEOUT_S) == 1
-        assert not house.ready_file.exists()
-        said = house.log()
+        assert full_service.spawn().wait(START_TIMEOUT_S) == 1
+        assert not full_service.ready_file.exists()
+        said = full_service.log()
         assert f"the database is at revision {oldest}, this version needs {HEAD}" in said
         assert "pyservice migrate" in said
         assert revision(url, folder) == oldest
 
-        done = run(house.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {}))
+        done = run(
+            full_service.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})
+        )
         assert (done.returncode, done.stdout) == (0, f"{HEAD}\n"), done.stderr
-        house.start()
+        full_service.start()
 
         async def make_a_game() -> None:
-            async with house.opened("http") as door:
-                await Developer(house, door).game()
+            async with full_service.opened("http") as door:
+                await Developer(full_service, door).game()
 
         asyncio.run(make_a_game())
-        assert house.stop() == 0
+        assert full_service.stop() == 0
     finally:
-        house.close()
+        full_service.close()
 
 
 def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from tests.faults.actors import attach_fields
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.plane import Plane
 from tests.faults.shim import Shim, compile_library
-from tests.patience import PATIENCE_S, FreeTime, until
-from tests.service import MODES, MakeService, Service, document, version
+from tests.support.data_plane_service import MODES, MakeService, Service, document, version
+from tests.support.waiting import PATIENCE_S, FreeTime, until
 
 REGIONS = "/matchmaker/regions"
 WITH_BRAWL: dict[str, Any] = {"brawl": {}, **MODES}

@@ -14,8 +14,8 @@ import pytest
 from pyservice.cli import token
 from pyservice.control.timestamps import rfc3339
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID
-from tests.patience import until
-from tests.service import GAME, MakeService, Service, document, version
+from tests.support.data_plane_service import GAME, MakeService, Service, document, version
+from tests.support.waiting import until
 
 REGIONS = "/matchmaker/regions"
 WRONG = {"actions": {"join": {"enabled": True, "verification": {"url": "http://127.0.0.1/ask"}}}}

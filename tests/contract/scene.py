@@ -22,7 +22,7 @@ from pyservice.schema.methods import METHODS, Method
 from tests import programs
 from tests.app.household import Household
 from tests.contract.gates import Gates, open_gates
-from tests.service import GAME, UNLIMITED, document
+from tests.support.data_plane_service import GAME, UNLIMITED, document
 
 PORTS: Final = {"game": {"protocol": "tcp"}}
 MODES: Final[dict[str, dict[str, Any]]] = {

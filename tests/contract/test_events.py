@@ -12,7 +12,7 @@ from pyservice.pb.hosting.v1 import events_pb2 as pb
 from tests.contract.conftest import Game
 from tests.faults.doors import Answer
 from tests.faults.plane import Plane
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

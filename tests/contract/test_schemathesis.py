@@ -38,7 +38,7 @@ from tests.contract.areas.developing import ask_mock, check_mock
 from tests.contract.conditions import CONDITIONS, left_to_others
 from tests.contract.judge import Judge, is_failure
 from tests.contract.scene import BY_SLUG, ORIGIN, Scene, World, open_world
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 provocations.load_areas()
 

@@ -25,7 +25,7 @@ from tests.contract import provocations
 from tests.contract.conditions import is_passed, swept
 from tests.contract.judge import Judge
 from tests.contract.scene import BY_SLUG, Scene, World, open_world
-from tests.small_service import HttpConnection
+from tests.support.sample_service import HttpConnection
 
 provocations.load_areas()
 

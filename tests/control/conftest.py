@@ -11,21 +11,21 @@ import pytest
 from pyservice.storage.database import open_database
 from tests import programs
 from tests.control.world import Records, World
-from tests.databases import KINDS, Databases
-from tests.household import Developer, Door, House
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, Door, FullService
 
 
 @pytest.fixture(scope="session", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     """A running service that the tests of a run share; each makes games of its own in it."""
     # What one test asks for leaves the rays of another.
     rays = {"per_second": 10_000}
-    made = House(
-        tmp_path_factory.mktemp("house"),
+    made = FullService(
+        tmp_path_factory.mktemp("full_service"),
         databases.url(request.param),
         rays=rays,
         runtime=programs.SETTINGS,
@@ -37,8 +37,8 @@ def house(
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def door(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Door]:
-    made = house.door(request.param)
+async def door(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Door]:
+    made = full_service.door(request.param)
     try:
         yield made
     finally:
@@ -46,15 +46,15 @@ async def door(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Do
 
 
 @pytest.fixture
-def developer(house: House, door: Door) -> Developer:
+def developer(full_service: FullService, door: Door) -> Developer:
     """The owner of the service."""
-    return Developer(house, door)
+    return Developer(full_service, door)
 
 
 @pytest.fixture(scope="session")
-async def records(house: House) -> AsyncIterator[Records]:
+async def records(full_service: FullService) -> AsyncIterator[Records]:
     """The records of the running service: for what only the command line makes, and to see what changed."""
-    database = open_database(house.database_url, house.data_dir / "control")
+    database = open_database(full_service.database_url, full_service.data_dir / "control")
     try:
         yield Records(database)
     finally:
@@ -62,10 +62,10 @@ async def records(house: House) -> AsyncIterator[Records]:
 
 
 @pytest.fixture(scope="session")
-async def world(house: House, records: Records) -> AsyncIterator[World]:
+async def world(full_service: FullService, records: Records) -> AsyncIterator[World]:
     """A game, and everybody who may call."""
-    door = house.door("http")
-    made = World(house, records, door)
+    door = full_service.door("http")
+    made = World(full_service, records, door)
     try:
         yield await made.build()
     finally:
@@ -74,10 +74,10 @@ async def world(house: House, records: Records) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def owner(house: House) -> AsyncIterator[Developer]:
+async def owner(full_service: FullService) -> AsyncIterator[Developer]:
     """The owner of the service at the HTTP door alone, where the door makes no difference."""
-    door = house.door("http")
+    door = full_service.door("http")
     try:
-        yield Developer(house, door)
+        yield Developer(full_service, door)
     finally:
         await door.close()

@@ -33,7 +33,7 @@ from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import namespaces as namespaces_table
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 EPOCH = 1_700_000_000_000
 IDS = RecordIds()

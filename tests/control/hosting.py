@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from tests import programs
 from tests.control.files import put
-from tests.household import Developer, eventually
+from tests.support.full_service import Developer, eventually
 
 
 class Hosted:

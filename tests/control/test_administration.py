@@ -11,35 +11,35 @@ from uuid import uuid4
 
 import pytest
 
-from tests.commands import refused, said, told
 from tests.control.shapes import ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer, unique
 from tests.control.world import Records
-from tests.household import Developer, eventually
-from tests.patience import PATIENCE_S, promised
+from tests.support.command_line import error_output, json_output, output
+from tests.support.full_service import Developer, eventually
+from tests.support.waiting import PATIENCE_S, promised
 
 pytestmark = pytest.mark.anyio
 
 
 async def _person(developer: Developer) -> str:
     """Id of a new identity."""
-    return await said(
-        developer.house.data_dir, "identity", "create", "--display-name", unique("Person")
+    return await output(
+        developer.full_service.data_dir, "identity", "create", "--display-name", unique("Person")
     )
 
 
 async def _group(developer: Developer, *words: str) -> str:
     """Id of a new group."""
-    data_dir = developer.house.data_dir
-    return await said(data_dir, "group", "create", "--display-name", unique("Group"), *words)
+    data_dir = developer.full_service.data_dir
+    return await output(data_dir, "group", "create", "--display-name", unique("Group"), *words)
 
 
 async def test_an_identity_is_made_and_listed_with_its_groups(owner: Developer) -> None:
-    data_dir, name = owner.house.data_dir, unique("Person")
-    made = await told(data_dir, "identity", "create", "--display-name", name)
+    data_dir, name = owner.full_service.data_dir, unique("Person")
+    made = await json_output(data_dir, "identity", "create", "--display-name", name)
     assert shape(made) == {"identity_id": ID}
     group_id = await _group(owner, "--owner", made["identity_id"])
-    listed = await told(data_dir, "identity", "list")
+    listed = await json_output(data_dir, "identity", "list")
     [mine] = [one for one in listed["identities"] if one["identity_id"] == made["identity_id"]]
     assert shape(mine) == {
         "identity_id": ID,
@@ -48,18 +48,18 @@ async def test_an_identity_is_made_and_listed_with_its_groups(owner: Developer) 
         "group_ids": [ID],
     }
     assert (mine["display_name"], mine["group_ids"]) == (name, [group_id])
-    lines = (await said(data_dir, "identity", "list")).splitlines()
+    lines = (await output(data_dir, "identity", "list")).splitlines()
     assert f"{made['identity_id']}\t{name}" in lines
 
 
 async def test_a_group_is_the_services_owners_unless_said_otherwise(owner: Developer) -> None:
-    data_dir = owner.house.data_dir
+    data_dir = owner.full_service.data_dir
     owner_id = (await owner.good("inspect_token"))["identity_id"]
     group_id = await _group(owner)
-    listed = (await told(data_dir, "group", "list"))["groups"]
+    listed = (await json_output(data_dir, "group", "list"))["groups"]
     [mine] = [one for one in listed if one["group_id"] == group_id]
     assert (mine["owner_identity_id"], mine["member_ids"]) == (owner_id, [owner_id])
-    lines = (await said(data_dir, "group", "list")).splitlines()
+    lines = (await output(data_dir, "group", "list")).splitlines()
     assert f"{group_id}\t{mine['display_name']}" in lines
     # The owner's token reaches it at once.
     answer = await owner.good("get_group", group_id=group_id)
@@ -67,7 +67,7 @@ async def test_a_group_is_the_services_owners_unless_said_otherwise(owner: Devel
 
 
 async def test_what_a_group_says_of_itself_is_changed_and_told(developer: Developer) -> None:
-    data_dir, group_id = developer.house.data_dir, await _group(developer)
+    data_dir, group_id = developer.full_service.data_dir, await _group(developer)
     before = (await developer.good("get_group", group_id=group_id))["group"]
     assert (before["bio"], before["publicity"]) == ("", "closed")
     update = ("group", "update", group_id)
@@ -79,11 +79,11 @@ async def test_what_a_group_says_of_itself_is_changed_and_told(developer: Develo
         (("--bio", ""), "bio", ""),
         (("--bio", "one line"), "bio", "one line"),
     ):
-        assert await said(data_dir, *update, *words) == ""
+        assert await output(data_dir, *update, *words) == ""
         before[field] = value
         assert (await developer.good("get_group", group_id=group_id))["group"] == before
-    assert await told(data_dir, *update, "--publicity", "closed", "--bio", bio) == {}
-    listed = (await told(data_dir, "group", "list"))["groups"]
+    assert await json_output(data_dir, *update, "--publicity", "closed", "--bio", bio) == {}
+    listed = (await json_output(data_dir, "group", "list"))["groups"]
     [mine] = [one for one in listed if one["group_id"] == group_id]
     told_of_it = (mine["display_name"], mine["bio"], mine["publicity"])
     assert told_of_it == (name, bio, "closed")
@@ -94,7 +94,7 @@ async def test_who_watches_the_games_of_a_group_is_woken_when_it_changes(
 ) -> None:
     me, group_id = await new_developer(developer, records)
     other, other_id = await new_developer(developer, records)
-    data_dir = developer.house.data_dir
+    data_dir = developer.full_service.data_dir
     games = await me.good("get_games")
     for words, field, value in (
         (("--bio", "We ride"), "bio", "We ride"),
@@ -104,10 +104,10 @@ async def test_who_watches_the_games_of_a_group_is_woken_when_it_changes(
         index = games["watch"]["index"]
         waiting = asyncio.create_task(me.good("get_games", watch_index=index))
         for unseen in ((other_id, *words), (group_id, "--publicity", games_publicity(games))):
-            await said(data_dir, "group", "update", *unseen)
+            await output(data_dir, "group", "update", *unseen)
         done, _ = await asyncio.wait({waiting}, timeout=0.25)
         assert not done
-        await said(data_dir, "group", "update", group_id, *words)
+        await output(data_dir, "group", "update", group_id, *words)
         games = await asyncio.wait_for(waiting, PATIENCE_S)
         assert games["groups"][0][field] == value
     assert (await other.good("get_games"))["groups"][0]["display_name"] == "Riders"
@@ -142,7 +142,9 @@ async def test_a_change_of_a_group_against_the_rules_changes_nothing(
     words, problem = BAD_CHANGES[name]
     rest = {"--bio": "good", "--publicity": "open", "--display-name": "Good"}
     more = [word for pair in rest.items() if pair[0] != words[0] for word in pair]
-    told_of_it = await refused(owner.house.data_dir, "group", "update", group_id, *words, *more)
+    told_of_it = await error_output(
+        owner.full_service.data_dir, "group", "update", group_id, *words, *more
+    )
     assert "VALIDATION_FAILED: " in told_of_it
     assert f"; {problem}\n" in told_of_it
     assert (await me.good("get_group", group_id=group_id))["group"] == before
@@ -150,8 +152,8 @@ async def test_a_change_of_a_group_against_the_rules_changes_nothing(
 
 async def test_every_problem_of_a_change_is_told(owner: Developer) -> None:
     words = ("--bio", "a\r" * 600, "--publicity", "", "--display-name", "")
-    told_of_it = await refused(
-        owner.house.data_dir, "group", "update", owner.house.group_id, *words
+    told_of_it = await error_output(
+        owner.full_service.data_dir, "group", "update", owner.full_service.group_id, *words
     )
     for problem in (
         "display_name.too-short",
@@ -165,41 +167,41 @@ async def test_every_problem_of_a_change_is_told(owner: Developer) -> None:
 async def test_the_largest_bio_is_taken(owner: Developer, records: Records) -> None:
     me, group_id = await new_developer(owner, records)
     for bio in ("\n" * 5, "a" * BIO_MAX, "a\n" * 5, "\u00e9" * BIO_MAX):
-        await said(owner.house.data_dir, "group", "update", group_id, "--bio", bio)
+        await output(owner.full_service.data_dir, "group", "update", group_id, "--bio", bio)
         assert (await me.good("get_group", group_id=group_id))["group"]["bio"] == bio
 
 
 async def test_a_new_member_sees_the_group_at_once_and_waits_for_it(developer: Developer) -> None:
-    data_dir = developer.house.data_dir
+    data_dir = developer.full_service.data_dir
     person = await _person(developer)
-    token = await said(data_dir, "token", "create", "--identity", person)
-    me = Developer(developer.house, developer.door, token)
+    token = await output(data_dir, "token", "create", "--identity", person)
+    me = Developer(developer.full_service, developer.door, token)
     games = await me.good("get_games")
     assert games["groups"] == []
     waiting = asyncio.create_task(me.good("get_games", watch_index=games["watch"]["index"]))
-    group_id = developer.house.group_id
+    group_id = developer.full_service.group_id
     for _ in range(2):
         words = ("group", "add-member", "--group", group_id, "--identity", person)
-        assert await said(data_dir, *words) == ""
+        assert await output(data_dir, *words) == ""
     answer = await asyncio.wait_for(waiting, PATIENCE_S)
     [group] = answer["groups"]
     assert (group["group_id"], group["is_current_identity_member"]) == (group_id, True)
     waiting = asyncio.create_task(me.good("get_games", watch_index=answer["watch"]["index"]))
     words = ("group", "remove-member", "--group", group_id, "--identity", person)
-    assert await said(data_dir, *words) == ""
+    assert await output(data_dir, *words) == ""
     answer = await asyncio.wait_for(waiting, PATIENCE_S)
     assert answer["groups"] == []
     assert await me.code("get_group", group_id=group_id) == "GROUP_NOT_FOUND"
-    assert await said(data_dir, *words) == ""
+    assert await output(data_dir, *words) == ""
 
 
 async def test_members_are_counted_as_they_come_and_go_for_everybody_who_sees_the_group(
     developer: Developer,
 ) -> None:
-    data_dir = developer.house.data_dir
+    data_dir = developer.full_service.data_dir
     group_id, person = await _group(developer), await _person(developer)
-    token = await said(data_dir, "token", "create", "--identity", person)
-    me = Developer(developer.house, developer.door, token)
+    token = await output(data_dir, "token", "create", "--identity", person)
+    me = Developer(developer.full_service, developer.door, token)
     # A group of theirs: its member is none of the other.
     await me.good("create_group", display_name=unique("Group"))
 
@@ -215,26 +217,26 @@ async def test_members_are_counted_as_they_come_and_go_for_everybody_who_sees_th
 
     assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
     member = ("--group", group_id, "--identity", person)
-    await said(data_dir, "group", "add-member", *member)
+    await output(data_dir, "group", "add-member", *member)
     assert (await seen_by(developer), await seen_by(me)) == ([(True, 2)] * 2, [(True, 2)] * 2)
-    await said(data_dir, "group", "remove-member", *member)
+    await output(data_dir, "group", "remove-member", *member)
     assert (await seen_by(developer), await seen_by(me)) == ([(True, 1)] * 2, [])
 
 
 async def test_tokens_of_a_group_end_with_the_membership(developer: Developer) -> None:
-    data_dir = developer.house.data_dir
+    data_dir = developer.full_service.data_dir
     person, group_id = await _person(developer), await _group(developer)
     member = ("--group", group_id, "--identity", person)
-    assert "FORBIDDEN" in await refused(data_dir, "token", "create", *member)
-    await said(data_dir, "group", "add-member", *member)
-    made = await told(data_dir, "token", "create", *member)
+    assert "FORBIDDEN" in await error_output(data_dir, "token", "create", *member)
+    await output(data_dir, "group", "add-member", *member)
+    made = await json_output(data_dir, "token", "create", *member)
     assert shape(made) == {"token": TEXT, "token_id": ID}
-    me = Developer(developer.house, developer.door, made["token"])
+    me = Developer(developer.full_service, developer.door, made["token"])
     game_id = await me.game(developer_group_id=group_id)
     version_id = await me.version(game_id)
     await me.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
     lobby = await me.lobby(game_id, made["token"])
-    await said(data_dir, "group", "remove-member", *member)
+    await output(data_dir, "group", "remove-member", *member)
     assert await me.code("get_group", group_id=group_id) == "TOKEN_REVOKED"
 
     # The data plane believes a token for less than a second.
@@ -246,41 +248,41 @@ async def test_tokens_of_a_group_end_with_the_membership(developer: Developer) -
 
 
 async def test_the_owner_of_a_group_stays_its_member(owner: Developer) -> None:
-    data_dir = owner.house.data_dir
+    data_dir = owner.full_service.data_dir
     group_id = await _group(owner)
     owner_id = (await owner.good("inspect_token"))["identity_id"]
     member = ("--group", group_id, "--identity", owner_id)
-    assert "IN_USE" in await refused(data_dir, "group", "remove-member", *member)
+    assert "IN_USE" in await error_output(data_dir, "group", "remove-member", *member)
     assert (await owner.good("get_group", group_id=group_id))["group"]["member_count"] == 1
 
 
 async def test_a_token_covers_what_was_asked_for(developer: Developer) -> None:
-    data_dir = developer.house.data_dir
+    data_dir = developer.full_service.data_dir
     game_id = await developer.game()
     name = (await developer.good("get_game", game_id=game_id))["game"]["name_id"]
-    group_id = developer.house.group_id
+    group_id = developer.full_service.group_id
     for words, scope in (
         (("--group", group_id), (group_id, None)),
         (("--game", game_id), (group_id, game_id)),
         (("--game", name), (group_id, game_id)),
     ):
-        token = await said(data_dir, "token", "create", *words)
+        token = await output(data_dir, "token", "create", *words)
         assert token.startswith("cloud_")
-        whose = await Developer(developer.house, developer.door, token).good("inspect_token")
+        whose = await Developer(developer.full_service, developer.door, token).good("inspect_token")
         assert (whose.get("group_id"), whose.get("game_id")) == scope
 
 
 async def test_tokens_of_a_namespace_are_good_listed_and_can_be_revoked(
     developer: Developer,
 ) -> None:
-    data_dir = developer.house.data_dir
+    data_dir = developer.full_service.data_dir
     game_id = await developer.arena()
     game = (await developer.good("get_game", game_id=game_id))["game"]
     place = {"game_id": game_id, "namespace_id": "prod"}
     names = (f"{game['name_id']}/prod", game["namespaces"][0]["namespace_id"])
     for kind, prefix, name in (("public", "pub", names[0]), ("environment", "env", names[1])):
         words = ("token", "create", "--kind", kind, "--namespace", name)
-        made = await told(data_dir, *words)
+        made = await json_output(data_dir, *words)
         assert made["token"].startswith(f"{prefix}_")
         assert (await developer.door.call("regions", {}, token=made["token"])).code == "OK"
         listed = (await developer.good("list_namespace_tokens", **place))["tokens"]
@@ -295,7 +297,7 @@ async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str
     game = (await developer.good("get_game", game_id=game_id))["game"]
     identity_id = (await developer.good("inspect_token"))["identity_id"]
     return [
-        ("--group", developer.house.group_id),
+        ("--group", developer.full_service.group_id),
         ("--game", game_id),
         ("--identity", identity_id),
         ("--kind", "environment", "--namespace", f"{game['name_id']}/prod"),
@@ -303,17 +305,17 @@ async def _words_of_tokens(developer: Developer, game_id: str) -> list[tuple[str
 
 
 async def test_a_time_to_live_is_answered_and_listed(developer: Developer) -> None:
-    data_dir, game_id = developer.house.data_dir, await developer.arena()
+    data_dir, game_id = developer.full_service.data_dir, await developer.arena()
     listed: dict[str, str] = {}
     made: list[dict[str, str]] = []
     for words in await _words_of_tokens(developer, game_id):
-        made.append(await told(data_dir, "token", "create", *words, "--expires-in", "30d"))
+        made.append(await json_output(data_dir, "token", "create", *words, "--expires-in", "30d"))
         assert shape(made[-1]) == {"token": TEXT, "token_id": ID, "expires_ts": TIME}
         rest = datetime.fromisoformat(made[-1]["expires_ts"]) - datetime.now(UTC)
         assert timedelta(days=29, hours=23) < rest < timedelta(days=30)
     place = {"game_id": game_id, "namespace_id": "prod"}
     for slug, fields in (
-        ("list_group_tokens", {"group_id": developer.house.group_id}),
+        ("list_group_tokens", {"group_id": developer.full_service.group_id}),
         ("list_namespace_tokens", place),
     ):
         for one in (await developer.good(slug, **fields))["tokens"]:
@@ -322,14 +324,16 @@ async def test_a_time_to_live_is_answered_and_listed(developer: Developer) -> No
         one["token_id"]: one["expires_ts"] for one in made
     }
     for one in made[:3]:
-        whose = await Developer(developer.house, developer.door, one["token"]).good("inspect_token")
+        whose = await Developer(developer.full_service, developer.door, one["token"]).good(
+            "inspect_token"
+        )
         assert whose["expires_ts"] == one["expires_ts"]
     answer = await developer.door.call("list", {}, token=made[3]["token"])
     assert answer.code == "OK"
 
 
 async def test_a_token_whose_time_is_over_is_refused_by_both_planes(developer: Developer) -> None:
-    data_dir, game_id = developer.house.data_dir, await developer.arena()
+    data_dir, game_id = developer.full_service.data_dir, await developer.arena()
     lobby = await developer.lobby(game_id, await developer.service_token(game_id))
     in_control = ("list_builds", {"game_id": game_id, "environment_id": "prod"})
     detach = ("detach", {"game_id": game_id, "lobby_id": lobby["lobby_id"]})
@@ -338,7 +342,7 @@ async def test_a_token_whose_time_is_over_is_refused_by_both_planes(developer: D
         *((words, (in_control, detach)) for words in clouds),
         (environment, (in_control, ("list", {}))),
     ):
-        token = await said(data_dir, "token", "create", *words, "--expires-in", "1s")
+        token = await output(data_dir, "token", "create", *words, "--expires-in", "1s")
 
         async def is_over(slug: str, fields: dict[str, str], token: str = token) -> bool:
             answer = await developer.door.call(slug, fields, token=token)
@@ -349,18 +353,22 @@ async def test_a_token_whose_time_is_over_is_refused_by_both_planes(developer: D
 
 
 async def test_a_time_to_live_has_a_form_and_is_not_for_public_tokens(owner: Developer) -> None:
-    data_dir, create = owner.house.data_dir, ("token", "create")
-    cloud = ("--group", owner.house.group_id)
-    before = await owner.good("list_group_tokens", group_id=owner.house.group_id)
-    assert "such as 30d or 12h" in await refused(data_dir, *create, *cloud, "--expires-in", "30")
-    assert "expires_in_ms" in await refused(data_dir, *create, *cloud, "--expires-in", "36501d")
+    data_dir, create = owner.full_service.data_dir, ("token", "create")
+    cloud = ("--group", owner.full_service.group_id)
+    before = await owner.good("list_group_tokens", group_id=owner.full_service.group_id)
+    assert "such as 30d or 12h" in await error_output(
+        data_dir, *create, *cloud, "--expires-in", "30"
+    )
+    assert "expires_in_ms" in await error_output(
+        data_dir, *create, *cloud, "--expires-in", "36501d"
+    )
     public = ("--kind", "public", "--namespace", "no/where", "--expires-in", "1d")
-    assert "until it is revoked" in await refused(data_dir, *create, *public)
-    assert await owner.good("list_group_tokens", group_id=owner.house.group_id) == before
+    assert "until it is revoked" in await error_output(data_dir, *create, *public)
+    assert await owner.good("list_group_tokens", group_id=owner.full_service.group_id) == before
 
 
 async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
-    data_dir, nobody = owner.house.data_dir, str(uuid4())
+    data_dir, nobody = owner.full_service.data_dir, str(uuid4())
     create = ("token", "create")
     for words, code in (
         ((*create, "--group", nobody), "GROUP_NOT_FOUND"),
@@ -370,7 +378,7 @@ async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
         ((*create, "--kind", "public", "--namespace", nobody), "NAMESPACE_NOT_FOUND"),
         (("group", "add-member", "--group", nobody, "--identity", nobody), "GROUP_NOT_FOUND"),
         (
-            ("group", "add-member", "--group", owner.house.group_id, "--identity", nobody),
+            ("group", "add-member", "--group", owner.full_service.group_id, "--identity", nobody),
             "NOT_FOUND",
         ),
         (("group", "create", "--display-name", "x", "--owner", nobody), "NOT_FOUND"),
@@ -380,12 +388,12 @@ async def test_what_is_not_there_is_told_by_its_code(owner: Developer) -> None:
         (("identity", "create", "--display-name", "x" * 129), "VALIDATION_FAILED"),
         (("identity", "create", "--display-name", ""), "BODY_INVALID"),
     ):
-        assert f"{code}: " in await refused(data_dir, *words), words
+        assert f"{code}: " in await error_output(data_dir, *words), words
 
 
 async def test_flags_that_do_not_belong_together_are_refused(owner: Developer) -> None:
-    data_dir, group_id = owner.house.data_dir, owner.house.group_id
-    assert "at least one" in await refused(data_dir, "group", "update", group_id)
+    data_dir, group_id = owner.full_service.data_dir, owner.full_service.group_id
+    assert "at least one" in await error_output(data_dir, "group", "update", group_id)
     for words in (
         (),
         ("--kind", "public"),
@@ -393,4 +401,4 @@ async def test_flags_that_do_not_belong_together_are_refused(owner: Developer) -
         ("--group", group_id, "--game", "a"),
         ("--group", group_id, "--kind", "public", "--namespace", "a/b"),
     ):
-        assert "--" in await refused(data_dir, "token", "create", *words), words
+        assert "--" in await error_output(data_dir, "token", "create", *words), words

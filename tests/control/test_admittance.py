@@ -17,7 +17,7 @@ from pyservice.storage.tables import metadata
 from tests.control.crowds import add_domains
 from tests.control.shapes import TEXT, TIME, shape
 from tests.control.world import Records
-from tests.household import Developer, House
+from tests.support.full_service import Developer, FullService
 
 pytestmark = pytest.mark.anyio
 
@@ -182,10 +182,10 @@ async def test_of_domains_a_namespace_has_as_many_as_the_data_plane_takes(
 
 
 @pytest.fixture(scope="module")
-def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     """A service with domains of its own. On SQLite alone: the settings are compared before any record is read."""
     domains = {"main": "games.example.com", "cdn": "cdn.example.com", "job": "job.example.com"}
-    made = House(
+    made = FullService(
         tmp_path_factory.mktemp("named"),
         domains=domains,
         cdn_url="https://files.example.com",
@@ -199,7 +199,7 @@ def named_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.mark.parametrize("of_service", ["games.example.com", "cdn.example.com", "job.example.com"])
 async def test_domains_of_the_service_are_no_developers(
-    named_house: House, of_service: str
+    named_house: FullService, of_service: str
 ) -> None:
     door = named_house.door("http")
     try:

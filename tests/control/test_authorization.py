@@ -14,7 +14,7 @@ from pyservice.schema.methods import METHODS, option
 from tests.control.authorization import OK, Row, expected, is_concerned, token_of
 from tests.control.authorization_rows import ROWS
 from tests.control.world import Bearer, World
-from tests.household import BY_SLUG, Answer, Door
+from tests.support.full_service import BY_SLUG, Answer, Door
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.control.files import jpeg, png, put
-from tests.household import Developer, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

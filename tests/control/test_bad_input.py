@@ -15,11 +15,11 @@ from pyservice.schema.methods import descriptor_of
 from tests.control.authorization import Row
 from tests.control.authorization_rows import ROWS
 from tests.control.world import World
-from tests.databases import KINDS
-from tests.household import BY_SLUG, Developer, House, HttpDoor
+from tests.support.databases import KINDS
+from tests.support.full_service import BY_SLUG, Developer, FullService, HttpDoor
 
 # Nothing of this gets as far as a database.
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("house", KINDS[:1], indirect=True)]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("full_service", KINDS[:1], indirect=True)]
 
 _OF_THE_DATA_PLANE: Final = ("hosting.v1.Matchmaker.", "hosting.v1.Events.")
 NOUNS: Final = tuple(
@@ -71,7 +71,12 @@ async def test_an_unknown_id_is_not_found(
 
 
 async def send(
-    house: House, world: World, row: Row, fields: dict[str, Any], body: Any, query: str = ""
+    full_service: FullService,
+    world: World,
+    row: Row,
+    fields: dict[str, Any],
+    body: Any,
+    query: str = "",
 ) -> Any:
     """The operation with any body; the answer's code and paths."""
     method = BY_SLUG[row.slug]
@@ -79,7 +84,7 @@ async def send(
     for name in method.path_fields:
         path = path.replace(f"{{{name}}}", fields[name])
     content = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
-    door = HttpDoor(house.said["http"])
+    door = HttpDoor(full_service.said["http"])
     try:
         answer = await door.request(
             method.http_method,
@@ -100,7 +105,9 @@ def body_of(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
-async def test_a_body_without_form_is_refused(house: House, world: World, row: Row) -> None:
+async def test_a_body_without_form_is_refused(
+    full_service: FullService, world: World, row: Row
+) -> None:
     fields = await row.fields(world)
     good = body_of(row, fields)
     before = await world.records.tables()
@@ -115,20 +122,20 @@ async def test_a_body_without_form_is_refused(house: House, world: World, row: R
         7,
     )
     for body in bodies:
-        status, code, paths = await send(house, world, row, fields, body)
+        status, code, paths = await send(full_service, world, row, fields, body)
         assert (status, code, len(paths)) == (400, "BODY_INVALID", 1), body
-    found = await send(house, world, row, fields, {**good, "nonsense": 1, "none": None})
+    found = await send(full_service, world, row, fields, {**good, "nonsense": 1, "none": None})
     unknown = [("nonsense", "unknown-field"), ("none", "unknown-field")]
     assert found == (400, "BODY_INVALID", unknown)
     for name in BY_SLUG[row.slug].path_fields:
-        found = await send(house, world, row, fields, {**good, name: "x"})
+        found = await send(full_service, world, row, fields, {**good, name: "x"})
         assert found == (400, "BODY_INVALID", [(name, "unknown-field")])
     assert await world.records.tables() == before
 
 
 @pytest.mark.parametrize("row", WITH_BODY, ids=name_of)
 async def test_values_of_other_types_are_all_told_at_once(
-    house: House, world: World, row: Row
+    full_service: FullService, world: World, row: Row
 ) -> None:
     fields = await row.fields(world)
     good = body_of(row, fields)
@@ -136,19 +143,21 @@ async def test_values_of_other_types_are_all_told_at_once(
     if not good:
         return
     wrong = {name: 7 if isinstance(value, str) else "x" for name, value in good.items()}
-    status, code, paths = await send(house, world, row, fields, wrong)
+    status, code, paths = await send(full_service, world, row, fields, wrong)
     assert (status, code) == (400, "BODY_INVALID")
     assert set(paths) == {(name, "wrong-type") for name in good}
     nothing: dict[str, None] = dict.fromkeys(good)
-    status, code, paths = await send(house, world, row, fields, nothing)
+    status, code, paths = await send(full_service, world, row, fields, nothing)
     assert (status, code) == (400, "BODY_INVALID")
     assert set(paths) == {(name, "required") for name in good}
-    assert await send(house, world, row, fields, {}) == (status, code, paths)
+    assert await send(full_service, world, row, fields, {}) == (status, code, paths)
     assert await world.records.tables() == before
 
 
 @pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
-async def test_an_unknown_query_parameter_is_refused(house: House, world: World, row: Row) -> None:
+async def test_an_unknown_query_parameter_is_refused(
+    full_service: FullService, world: World, row: Row
+) -> None:
     fields = await row.fields(world)
     before = await world.records.tables()
     unknown = [("nonsense", "unknown-parameter"), ("more", "unknown-parameter")]
@@ -157,14 +166,14 @@ async def test_an_unknown_query_parameter_is_refused(house: House, world: World,
         for name, value in body_of(row, fields).items()
     }
     query = "?" + urlencode({**good, "nonsense": "1", "more": ""})
-    found = await send(house, world, row, fields, None, query)
+    found = await send(full_service, world, row, fields, None, query)
     assert found == (400, "QUERY_INVALID", unknown)
     assert await world.records.tables() == before
 
 
 @pytest.mark.parametrize("row", WITHOUT_BODY, ids=name_of)
 async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
-    house: House, world: World, row: Row
+    full_service: FullService, world: World, row: Row
 ) -> None:
     fields = await row.fields(world)
     before = await world.records.tables()
@@ -178,7 +187,7 @@ async def test_a_parameter_that_is_not_percent_encoded_is_told_by_its_name(
         given = {key: text for key, text in body_of(row, fields).items() if key != name}
         for text in ("%zz", "%ff", "%"):
             query = "?" + urlencode(given) + f"&{name}={text}"
-            status, code, paths = await send(house, world, row, fields, None, query)
+            status, code, paths = await send(full_service, world, row, fields, None, query)
             assert (status, code) == (400, "QUERY_INVALID"), query
             assert (name, "invalid") in paths
     assert await world.records.tables() == before

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.commands import refused, said, told
 from tests.control.test_games import new_developer
 from tests.control.world import Records
-from tests.household import Developer
-from tests.patience import PATIENCE_S
+from tests.support.command_line import error_output, json_output, output
+from tests.support.full_service import Developer
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,9 @@ EVENTS = ("payment_failed", "payment_method_attached", "payment_method_valid", "
 
 
 async def _record(developer: Developer, group_id: str, *words: str) -> str:
-    return await said(developer.house.data_dir, "billing", "record", "--group", group_id, *words)
+    return await output(
+        developer.full_service.data_dir, "billing", "record", "--group", group_id, *words
+    )
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -71,22 +73,24 @@ async def test_a_watch_wakes_when_something_is_recorded(
 
 
 async def test_what_cannot_be_recorded_is_told_with_its_reason(owner: Developer) -> None:
-    data_dir, group_id = owner.house.data_dir, owner.house.group_id
+    data_dir, group_id = owner.full_service.data_dir, owner.full_service.group_id
     record = ("billing", "record", "--group")
-    assert "GROUP_NOT_FOUND" in await refused(
+    assert "GROUP_NOT_FOUND" in await error_output(
         data_dir, *record, str(uuid4()), "--payment-failed", TIME
     )
-    assert "group_id" in await refused(data_dir, *record, "developers", "--payment-failed", TIME)
+    assert "group_id" in await error_output(
+        data_dir, *record, "developers", "--payment-failed", TIME
+    )
     for time in ("yesterday", "2030-01-31", "2030-W05-1T12:00:00Z", "1969-01-01T00:00:00Z"):
-        problem = await refused(data_dir, *record, group_id, "--payment-failed", time)
+        problem = await error_output(data_dir, *record, group_id, "--payment-failed", time)
         assert "such as 2030-01-31T12:00:00Z" in problem
-    assert "exactly one" in await refused(data_dir, *record, group_id)
+    assert "exactly one" in await error_output(data_dir, *record, group_id)
     both = ("--payment-failed", TIME, "--payment-succeeded", TIME)
-    assert "exactly one" in await refused(data_dir, *record, group_id, *both)
+    assert "exactly one" in await error_output(data_dir, *record, group_id, *both)
     assert (await owner.good("get_billing", group_id=group_id))["group"] == {}
 
 
 async def test_with_json_it_answers_an_object(owner: Developer, records: Records) -> None:
     _, group_id = await new_developer(owner, records)
     words = ("billing", "record", "--group", group_id, "--payment-failed", TIME)
-    assert await told(owner.house.data_dir, *words) == {}
+    assert await json_output(owner.full_service.data_dir, *words) == {}

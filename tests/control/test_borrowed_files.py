@@ -11,7 +11,7 @@ import pytest
 from tests.control.files import put_all, tar
 from tests.control.test_sites import FILES, of
 from tests.control.world import Records
-from tests.household import ARENA_MODES, Developer
+from tests.support.full_service import ARENA_MODES, Developer
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ async def lender(request: pytest.FixtureRequest, developer: Developer, records: 
         return developer, await developer.game()
     identity_id, (group_id,) = await records.identity("Theirs")
     token, _ = await records.cloud_token(identity_id)
-    stranger = Developer(developer.house, developer.door, token)
+    stranger = Developer(developer.full_service, developer.door, token)
     return stranger, await stranger.game(developer_group_id=group_id)
 
 

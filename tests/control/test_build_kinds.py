@@ -16,9 +16,9 @@ import pytest
 
 from tests.control.files import bomb, packed, put, tar
 from tests.control.test_builds import Back
-from tests.databases import KINDS, Databases
-from tests.household import ARENA_MODES, Developer, House, eventually, running
 from tests.programs.images import file, layer, link, needs_oci_runtime, saved
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import ARENA_MODES, Developer, FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -30,14 +30,16 @@ CONTENTS: Final = {"archive": tar(), "docker_image": IMAGE}
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     """Its operator takes two kinds of the three."""
     kinds = {"kinds": list(CONTENTS)}
-    made = House(tmp_path_factory.mktemp("house"), databases.url(request.param), runtime=kinds)
+    made = FullService(
+        tmp_path_factory.mktemp("full_service"), databases.url(request.param), runtime=kinds
+    )
     try:
         yield made.start()
     finally:
@@ -45,15 +47,15 @@ def house(
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def back(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Back]:
-    async for made in back_of(house, request.param):
+async def back(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Back]:
+    async for made in back_of(full_service, request.param):
         yield made
 
 
-async def back_of(house: House, door_name: str = "http") -> AsyncIterator[Back]:
-    door = house.door(door_name)
+async def back_of(full_service: FullService, door_name: str = "http") -> AsyncIterator[Back]:
+    door = full_service.door(door_name)
     try:
-        developer = Developer(house, door)
+        developer = Developer(full_service, door)
         game_id = await developer.game()
         yield Back(developer, game_id, await developer.service_token(game_id))
     finally:
@@ -129,15 +131,15 @@ async def test_a_game_build_has_a_kind_too_and_one_that_is_not_taken_is_refused(
 
 
 @pytest.fixture(scope="module")
-def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def open_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     """Its operator takes all kinds."""
     kinds = {"kinds": ["archive", "docker_image", "oci_bundle"]}
-    with running(House(tmp_path_factory.mktemp("open"), runtime=kinds)) as made:
+    with running(FullService(tmp_path_factory.mktemp("open"), runtime=kinds)) as made:
         yield made
 
 
 @pytest.fixture
-async def guest(open_house: House) -> AsyncIterator[Back]:
+async def guest(open_house: FullService) -> AsyncIterator[Back]:
     async for made in back_of(open_house):
         yield made
 
@@ -275,8 +277,8 @@ async def test_where_nothing_runs_a_kind_its_builds_are_refused_with_the_reason(
 ) -> None:
     missing = tmp_path / "no-runtime"
     settings = {"kinds": ["archive", "oci_bundle"], "oci_runtime": str(missing)}
-    with running(House(tmp_path / "house", runtime=settings)) as house:
-        async for back in back_of(house):
+    with running(FullService(tmp_path / "full_service", runtime=settings)) as full_service:
+        async for back in back_of(full_service):
             image = {"path": "x.tar", "content_length": 10}
             refused = await back.call(
                 "prepare_build", name="x", image_file=image, kind="oci_bundle"
@@ -285,7 +287,7 @@ async def test_where_nothing_runs_a_kind_its_builds_are_refused_with_the_reason(
             assert "(archive)" in problem(refused)
             assert str(missing.name) in problem(refused)
             await back.build()
-        async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}") as client:
+        async with httpx.AsyncClient(base_url=f"http://{full_service.said['metrics']}") as client:
 
             async def is_told() -> bool:
                 verbose = await client.get("/readyz?verbose")

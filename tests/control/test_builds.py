@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from tests.control.files import MANIFEST, bomb, entry, packed, put, tar
-from tests.household import ARENA_MODES, Answer, Developer
+from tests.support.full_service import ARENA_MODES, Answer, Developer
 
 pytestmark = pytest.mark.anyio
 

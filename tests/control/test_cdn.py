@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.control.files import put_all
-from tests.household import Developer, House
-from tests.patience import PATIENCE_S, promised
+from tests.support.full_service import Developer, FullService
+from tests.support.waiting import PATIENCE_S, promised
 
 pytestmark = pytest.mark.anyio
 
@@ -63,9 +63,9 @@ class Page:
 
 
 @pytest.fixture
-async def page(developer: Developer, house: House) -> AsyncIterator[Page]:
+async def page(developer: Developer, full_service: FullService) -> AsyncIterator[Page]:
     async with httpx.AsyncClient(
-        base_url=f"http://{house.said['cdn']}", timeout=PATIENCE_S
+        base_url=f"http://{full_service.said['cdn']}", timeout=PATIENCE_S
     ) as client:
         made = Page(developer, client, await developer.game())
         game = (await developer.good("get_game", game_id=made.game_id))["game"]

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.control.files import put_all
-from tests.databases import KINDS, Databases
-from tests.household import ARENA_MODES, Developer, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import ARENA_MODES, Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -23,14 +23,14 @@ PAGES: Final = {"prod": b"<h1>The game</h1>", "staging": b"<h1>The next game</h1
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     settings: dict[str, Any] = {"domains": {"cdn": DOMAIN}, "cdn_url": FILES_URL}
     folder = tmp_path_factory.mktemp("domain")
-    made = House(folder, databases.url(request.param), **settings)
+    made = FullService(folder, databases.url(request.param), **settings)
     try:
         yield made.start()
     finally:
@@ -38,9 +38,9 @@ def house(
 
 
 @pytest.fixture
-async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
     """At the listener that the proxy of the domain passes on to."""
-    address = f"http://{house.said['cdn']}"
+    address = f"http://{full_service.said['cdn']}"
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client:
         yield client
 
@@ -54,7 +54,7 @@ async def show(developer: Developer, game_id: str, namespace: str) -> None:
     for request in requests:
         assert request["url"].startswith(f"{FILES_URL}/")
         # What a proxy of that host does.
-        here = f"http://{developer.house.said['cdn']}"
+        here = f"http://{developer.full_service.said['cdn']}"
         request["url"] = here + request["url"].removeprefix(FILES_URL)
     await put_all(requests, content)
     await developer.good("complete_upload", upload_id=made["upload_id"])

@@ -12,7 +12,7 @@ import pytest
 from pyservice.observability.rays import SLOW_S
 from tests.control.files import png, put_all
 from tests.control.world import Records
-from tests.household import Developer, House, eventually
+from tests.support.full_service import Developer, FullService, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -26,9 +26,11 @@ def fresh_trace() -> tuple[str, dict[str, str]]:
 
 
 @pytest.fixture
-async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the listener."""
-    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}", timeout=60) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{full_service.said['cdn']}", timeout=60
+    ) as client:
         yield client
 
 

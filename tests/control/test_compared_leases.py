@@ -14,7 +14,7 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime.orders import End, Order, Owner
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

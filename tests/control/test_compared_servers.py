@@ -17,8 +17,8 @@ from pyservice.storage import servers
 from pyservice.storage.database import open_database
 from tests.control.fed import Source
 from tests.control.test_server_starts import DataPlane, Desk
-from tests.patience import eventually
 from tests.runtime.node import Place, open_place
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from pyservice.control.configuration import problems_of, size, to_feed
 from pyservice.dataplane import feed_rules
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from tests.control.configurations import CONTEXT
-from tests.household import Developer
+from tests.support.full_service import Developer
 
 MAX = size.MATCHMAKER_BYTES_MAX
 

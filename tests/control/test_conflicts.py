@@ -28,11 +28,11 @@ from pyservice.storage.failures import Conflict
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import device_links, identities, members
 from pyservice.watch import Topics
-from tests.commands import said
 from tests.control.world import Records
-from tests.databases import Databases
-from tests.household import Developer
-from tests.patience import eventually
+from tests.support.command_line import output
+from tests.support.databases import Databases
+from tests.support.full_service import Developer
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -120,9 +120,9 @@ async def test_who_makes_a_link_notices_nothing_of_a_server_that_gave_up_droppin
 async def test_a_member_who_is_added_is_one_whatever_others_do_meanwhile(
     owner: Developer, records: Records
 ) -> None:
-    database, data_dir = records.database, owner.house.data_dir
+    database, data_dir = records.database, owner.full_service.data_dir
     _, [group_id] = await records.identity("Riders")
-    person = await said(data_dir, "identity", "create", "--display-name", "Somebody")
+    person = await output(data_dir, "identity", "create", "--display-name", "Somebody")
     values = {"group_id": group_id, "identity_id": person, "create_ms": now_ms()}
     words = ("group", "add-member", "--group", group_id, "--identity", person)
     adding: list[asyncio.Task[str]] = []
@@ -134,7 +134,7 @@ async def test_a_member_who_is_added_is_one_whatever_others_do_meanwhile(
             async with database.write() as tx:
                 mine = select(identities).where(identities.c.identity_id == person)
                 await tx.run(mine.with_for_update())
-                adding.append(asyncio.create_task(said(data_dir, *words)))
+                adding.append(asyncio.create_task(output(data_dir, *words)))
                 await until_one_waits(database)
                 await tx.run(insert(members), values)
                 raise LookupError

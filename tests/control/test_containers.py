@@ -16,9 +16,9 @@ from pyservice.runtime.removal import is_empty
 from tests import programs
 from tests.control.files import packed
 from tests.control.test_servers import Servers, echoed, process_of, reached
-from tests.household import Developer, House, eventually, running
 from tests.programs import images
 from tests.programs.images import file
+from tests.support.full_service import Developer, FullService, eventually, running
 
 pytestmark = [pytest.mark.anyio, images.needs_oci_runtime]
 
@@ -27,16 +27,16 @@ OWNER: Final = 2_100_000
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     settings = {**programs.SETTINGS, "kinds": images.KINDS}
-    with running(House(tmp_path_factory.mktemp("containers"), runtime=settings)) as made:
+    with running(FullService(tmp_path_factory.mktemp("containers"), runtime=settings)) as made:
         yield made
 
 
 @pytest.fixture
-async def back(house: House) -> AsyncIterator[Hosts]:
-    door = house.door("http")
-    developer = Developer(house, door)
+async def back(full_service: FullService) -> AsyncIterator[Hosts]:
+    door = full_service.door("http")
+    developer = Developer(full_service, door)
     game_id = await developer.game()
     made = Hosts(developer, game_id, await developer.service_token(game_id))
     made.made, made.build_id = [], ""
@@ -157,12 +157,12 @@ async def test_one_that_ends_by_itself_has_its_own_code_and_one_that_crashes_the
 
 
 async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leaves_nothing(
-    back: Hosts, house: House
+    back: Hosts, full_service: FullService
 ) -> None:
     made = await back.of(await back.bundle(images.bundle()), "deaf")
     record = await back.until(made["id"], "running")
     await eventually(lambda: reached(record))
-    inside = container_of(house, made["id"])
+    inside = container_of(full_service, made["id"])
     await back.good("destroy_server", server_id=made["id"])
     assert (await back.get(made["id"]))["status"] == "stopping"
     assert is_there(inside)
@@ -170,7 +170,7 @@ async def test_one_that_ignores_its_end_is_killed_when_its_time_is_over_and_leav
     over = await back.until(made["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGKILL
     assert not is_there(inside)
-    left = house.data_dir / "servers" / made["id"]
+    left = full_service.data_dir / "servers" / made["id"]
 
     async def is_tidy() -> bool:
         return is_empty(left / "scratch") and not (left / "bundle").exists()
@@ -188,12 +188,14 @@ async def test_a_stop_right_after_the_start_is_heard(back: Hosts) -> None:
         assert over["destroyed_at"] - over["created_at"] < 10_000, "long before it would be killed"
 
 
-async def test_nothing_of_this_machine_is_seen_from_inside(back: Hosts, house: House) -> None:
-    keys = house.data_dir / "keys.json"
+async def test_nothing_of_this_machine_is_seen_from_inside(
+    back: Hosts, full_service: FullService
+) -> None:
+    keys = full_service.data_dir / "keys.json"
     assert keys.exists()
     build_id = await back.image(images.saved(images.server_layer()))
     play = (
-        f"who see:/ see:/proc see:/home see:/root see:/dev read:{keys} see:{house.data_dir}"
+        f"who see:/ see:/proc see:/home see:/root see:/dev read:{keys} see:{full_service.data_dir}"
         " read:/proc/1/cmdline read:/etc/shadow read:/proc/self/uid_map rights"
         " write:/proc/sys/kernel/hostname write:/bin/own write:/tmp/x read:/proc/self/mountinfo"
     )
@@ -207,7 +209,7 @@ async def test_nothing_of_this_machine_is_seen_from_inside(back: Hosts, house: H
     processes = [name for name in told["see", "/proc"] if name.isdigit()]
     assert len(processes) == 1, "itself, not even what keeps it"
     assert told["read", str(keys)] == ["NotFound"]
-    assert told["see", str(house.data_dir)] == ["NotFound"]
+    assert told["see", str(full_service.data_dir)] == ["NotFound"]
     assert told["read", "/proc/1/cmdline"] == ["NotFound"]
     assert told["read", "/etc/shadow"] == ["NotFound"]
     assert told["read", "/proc/self/uid_map"] == ["0", str(OWNER), "65536"]
@@ -220,14 +222,14 @@ async def test_nothing_of_this_machine_is_seen_from_inside(back: Hosts, house: H
     assert told["CapEff:", "0000000000000000"] == told["CapBnd:", "0000000000000000"] == []
     assert told["NoNewPrivs:", "1"] == []
     assert told["SigBlk:", "0000000000000000"] == []
-    assert str(house.data_dir) not in "".join(lines).replace(f"read {keys}", "").replace(
-        f"see {house.data_dir}", ""
+    assert str(full_service.data_dir) not in "".join(lines).replace(f"read {keys}", "").replace(
+        f"see {full_service.data_dir}", ""
     ), "not even where we are"
     unchanged = await back.said(build_id, "see:/bin")
     assert unchanged[-1] == "see /bin server", "what one writes is its own"
 
 
-async def test_it_runs_as_whom_the_image_names(back: Hosts, house: House) -> None:
+async def test_it_runs_as_whom_the_image_names(back: Hosts, full_service: FullService) -> None:
     config = {"Entrypoint": [images.PROGRAM], "User": "game"}
     more = (file("home/game/secret", b"saved", 0o600, uid=1000, gid=1001),)
     layers = images.server_layer(*more, file("root/secret", b"of root", 0o600))
@@ -239,12 +241,12 @@ async def test_it_runs_as_whom_the_image_names(back: Hosts, house: House) -> Non
     assert "Groups: 1002" in lines
     assert "read /home/game/secret saved" in lines
     assert "read /root/secret PermissionDenied" in lines
-    inside = container_of(house, made["id"])
+    inside = container_of(full_service, made["id"])
     assert Path(f"/proc/{inside}").stat().st_uid == OWNER + 1000
 
 
 async def test_a_bundle_has_no_right_that_it_asks_for(
-    back: Hosts, house: House, tmp_path: Path
+    back: Hosts, full_service: FullService, tmp_path: Path
 ) -> None:
     hook = tmp_path / "hooked"
     every = ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
@@ -308,14 +310,14 @@ async def test_what_cannot_be_run_says_why(back: Hosts) -> None:
 
 
 async def test_a_container_goes_on_while_everything_of_ours_is_killed(
-    back: Hosts, house: House
+    back: Hosts, full_service: FullService
 ) -> None:
     made = await back.of(await back.image(images.saved(images.server_layer())))
     record = await back.until(made["id"], "running")
     await eventually(lambda: reached(record))
-    inside = container_of(house, made["id"])
+    inside = container_of(full_service, made["id"])
     for name in ("LOCK", "control/LOCK"):
-        os.kill(int((house.data_dir / name).read_text().split()[0]), signal.SIGKILL)
+        os.kill(int((full_service.data_dir / name).read_text().split()[0]), signal.SIGKILL)
     assert await echoed(record) == b"hello", "nothing of ours is needed"
 
     async def back_again() -> bool:
@@ -326,7 +328,7 @@ async def test_a_container_goes_on_while_everything_of_ours_is_killed(
 
     await eventually(back_again)
     assert await back.get(record["id"]) == record
-    assert container_of(house, made["id"]) == inside
+    assert container_of(full_service, made["id"]) == inside
     await back.good("destroy_server", server_id=record["id"])
     over = await back.until(record["id"], "destroyed")
     assert over["exit_code"] == 128 + signal.SIGTERM
@@ -335,13 +337,13 @@ async def test_a_container_goes_on_while_everything_of_ours_is_killed(
 
 @pytest.mark.parametrize("victim", ["keeper", "runtime"])
 async def test_whatever_of_it_is_killed_takes_the_container_with_it(
-    back: Hosts, house: House, victim: str
+    back: Hosts, full_service: FullService, victim: str
 ) -> None:
     made = await back.of(await back.bundle(images.bundle()))
     record = await back.until(made["id"], "running")
     await eventually(lambda: reached(record))
-    inside = container_of(house, made["id"])
-    state = Folder(house.data_dir / "servers" / made["id"]).state()
+    inside = container_of(full_service, made["id"])
+    state = Folder(full_service.data_dir / "servers" / made["id"]).state()
     assert state is not None
     pid = state.keeper_pid if victim == "keeper" else parent_of(inside)
     os.kill(pid, signal.SIGKILL)
@@ -355,9 +357,9 @@ async def test_whatever_of_it_is_killed_takes_the_container_with_it(
     await eventually(is_gone)
 
 
-def container_of(house: House, server_id: str) -> int:
+def container_of(full_service: FullService, server_id: str) -> int:
     """The game server: the last of those below what the keeper runs."""
-    pid = process_of(house, server_id)
+    pid = process_of(full_service, server_id)
     while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         (pid,) = map(int, children)
     return pid

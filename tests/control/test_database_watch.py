@@ -20,13 +20,13 @@ from pyservice.errors import ServiceError
 from pyservice.storage import numbers
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
-from tests.databases import KINDS, Databases, Server
-from tests.databases import one_server as one_server
-from tests.databases import server as server
 from tests.faults.control.struck import StruckHouse
 from tests.faults.shim import compile_library
-from tests.household import House, eventually
-from tests.patience import PATIENCE_S, POLL_S
+from tests.support.databases import KINDS, Databases, Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.full_service import FullService, eventually
+from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -200,10 +200,10 @@ async def test_a_loss_is_a_warning_once_and_its_end_is_said_once(
 # The whole service --------------------------------------------------------------------------------
 
 
-async def says(house: House, line: str, within_s: float = 30.0) -> None:
+async def says(full_service: FullService, line: str, within_s: float = 30.0) -> None:
     """The verbose page has this line; and it is ready: players need no database."""
     async with httpx.AsyncClient(
-        base_url=f"http://{house.said['metrics']}", timeout=PATIENCE_S
+        base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
     ) as client:
 
         async def is_there() -> bool:
@@ -223,7 +223,7 @@ async def says(house: House, line: str, within_s: float = 30.0) -> None:
 @pytest.fixture
 def struck(tmp_path: Path) -> Iterator[StruckHouse]:
     """A service whose disk does what a test says."""
-    made = StruckHouse(tmp_path / "house", compile_library(tmp_path), None)
+    made = StruckHouse(tmp_path / "full_service", compile_library(tmp_path), None)
     try:
         yield made
     finally:
@@ -261,9 +261,9 @@ async def test_a_disk_that_takes_nothing_is_told_until_it_does(
 
 
 async def test_a_service_on_a_server_tells_the_same(databases: Databases, tmp_path: Path) -> None:
-    house = House(tmp_path / "house", databases.url("postgresql"))
+    full_service = FullService(tmp_path / "full_service", databases.url("postgresql"))
     try:
-        await asyncio.to_thread(house.start)
-        await says(house, "ok")
+        await asyncio.to_thread(full_service.start)
+        await says(full_service, "ok")
     finally:
-        house.close()
+        full_service.close()

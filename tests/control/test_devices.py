@@ -25,8 +25,8 @@ from pyservice.storage.tables import cloud_tokens, device_links, idempotent_answ
 from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape
 from tests.control.world import Records
-from tests.household import Developer, Door, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer, Door, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ async def test_a_completed_link_gives_the_device_a_token_of_the_game(developer: 
     assert await developer.good("complete_device_link", **fields) == {}
     after = await developer.door.call("get_device_link", {"device_link_token": token})
     assert shape(after.body) == {"cloud_token": TEXT, "watch": WATCH}
-    device = Developer(developer.house, developer.door, after.body["cloud_token"])
+    device = Developer(developer.full_service, developer.door, after.body["cloud_token"])
     whose = await device.good("inspect_token")
     assert whose["game_id"] == game_id
     assert (await device.good("get_game", game_id=game_id))["game"]["game_id"] == game_id
@@ -114,7 +114,7 @@ async def test_a_repetition_with_its_key_is_answered_as_the_first(developer: Dev
 
 
 async def test_neither_token_is_in_the_records_in_clear(
-    developer: Developer, records: Records, house: House
+    developer: Developer, records: Records, full_service: FullService
 ) -> None:
     game_id = await developer.game()
     token = (await _link(developer.door, uuid4().hex))["device_link_token"]
@@ -127,7 +127,7 @@ async def test_neither_token_is_in_the_records_in_clear(
     assert kept is not None
     assert kept.sha256 == sha256(secret.encode()).digest()
     assert not any(token in rows or secret in rows for rows in told)
-    key_file = house.data_dir / "control" / "keys.json"
+    key_file = full_service.data_dir / "control" / "keys.json"
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
 
 
@@ -305,9 +305,9 @@ async def _other(_: Transaction) -> pb.GetDeviceLinkResponse:
     return pb.GetDeviceLinkResponse(cloud_token="other")
 
 
-def later(house: House, records: Records, now_ms: int) -> tuple[Devices, LinkKeys]:
+def later(full_service: FullService, records: Records, now_ms: int) -> tuple[Devices, LinkKeys]:
     """The service's links, looked at with its own keys when it is so late."""
-    keys = LinkKeys(ControlKeys.load_or_create(house.data_dir / "control"))
+    keys = LinkKeys(ControlKeys.load_or_create(full_service.data_dir / "control"))
     database, hub = (
         records.database,
         Links("http://127.0.0.1:1", None, "https://h.example", None, str),
@@ -324,7 +324,7 @@ async def row_of(records: Records, link: dict[str, str]) -> Record:
 
 
 async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_again(
-    developer: Developer, records: Records, house: House
+    developer: Developer, records: Records, full_service: FullService
 ) -> None:
     game_id, link = await developer.game(), await _link(developer.door)
     fields = {"device_link_token": link["device_link_token"]}
@@ -333,7 +333,7 @@ async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_aga
     row = await row_of(records, link)
     # Until then it takes both, what the records have and the key.
     for ended_ms in (row.expires_ms - 1, row.expires_ms):
-        made, keys = later(house, records, ended_ms)
+        made, keys = later(full_service, records, ended_ms)
         await made.tidy()
         row = await row_of(records, link)
         kept = [b"", row.token_secret or b""]
@@ -342,7 +342,7 @@ async def test_when_its_link_has_ended_nobody_can_make_the_token_of_a_device_aga
     assert row.token_secret is None
     assert (await developer.door.call("get_device_link", fields)).code == "TOKEN_EXPIRED"
     # The device goes on with it.
-    assert await Developer(developer.house, developer.door, token).good("inspect_token")
+    assert await Developer(developer.full_service, developer.door, token).good("inspect_token")
 
 
 async def test_two_devices_of_one_link_key_have_nothing_in_common(tmp_path: Path) -> None:
@@ -354,19 +354,19 @@ async def test_two_devices_of_one_link_key_have_nothing_in_common(tmp_path: Path
 async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path)
+    full_service = FullService(tmp_path)
     try:
-        house.start()
-        assert house.stop() == 0
-        database = open_database(None, house.data_dir / "control")
+        full_service.start()
+        assert full_service.stop() == 0
+        database = open_database(None, full_service.data_dir / "control")
         async with database.write() as tx:
             await links.add(tx, "ended", 1, 2, 1)
             assert await links.complete(tx, "ended", "game", "token", b"secret", 1)
             await links.add(tx, "lasting", 1, 9_000_000_000_000, 1)
             assert await links.complete(tx, "lasting", "game", "token", b"secret", 1)
         await database.close()
-        house.start()
-        database = open_database(None, house.data_dir / "control")
+        full_service.start()
+        database = open_database(None, full_service.data_dir / "control")
 
         async def secrets() -> list[bytes | None]:
             async with database.read() as tx:
@@ -382,7 +382,7 @@ async def test_a_service_that_was_away_when_a_link_ended_forgets_its_secret_when
         await eventually(is_gone)
         await database.close()
     finally:
-        house.close()
+        full_service.close()
 
 
 async def test_links_of_before_a_rotation_go_on_and_last_no_longer(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from pyservice.storage.signatures import PREFIX
 from pyservice.storage.tables import versions
 from tests.control.test_uploads import IDS, NOW_MS, Desk
 from tests.control.test_uploads import desk as desk
-from tests.patience import PATIENCE_S, eventually
 from tests.storage.places import put_whole
 from tests.storage.test_portions import Nobody
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

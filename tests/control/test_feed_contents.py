@@ -21,7 +21,7 @@ from tests.control.fed import Fed
 from tests.control.test_feeder import fed as fed
 from tests.control.test_feeder import plane as plane
 from tests.control.test_feeder import source as source
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

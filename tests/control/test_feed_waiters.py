@@ -21,8 +21,8 @@ from pyservice.storage import namespaces
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import versions
 from tests.control.fed import TOO_MANY, Fed, FedPlane, Source
-from tests.databases import KINDS, Databases
-from tests.patience import PATIENCE_S
+from tests.support.databases import KINDS, Databases
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ from pyservice.control import feeder
 from pyservice.errors import ServiceError
 from pyservice.storage.database import open_database
 from tests.control.fed import EPOCH, TOO_MANY, Fed, FedPlane, Source
-from tests.databases import KINDS, Databases
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.databases import KINDS, Databases
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from tests.control.fed import TOO_MANY, Fed
 from tests.control.test_feeder import fed as fed
 from tests.control.test_feeder import plane as plane
 from tests.control.test_feeder import source as source
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ import pytest
 from tests import programs
 from tests.control.test_lobby_processes import Game
 from tests.control.test_servers import Servers
-from tests.household import Developer, House, running
-from tests.patience import PATIENCE_S, promised
+from tests.support.full_service import Developer, FullService, running
+from tests.support.waiting import PATIENCE_S, promised
 
 pytestmark = pytest.mark.anyio
 
@@ -28,15 +28,15 @@ TIER: Final = "basic-1d1"
 
 
 @pytest.fixture(scope="module")
-def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     runtime = {**programs.SETTINGS, "cpu_millicores": MILLICORES}
     folder = tmp_path_factory.mktemp("small")
-    with running(House(folder, runtime=runtime, empty_lobby_grace_ms=200)) as house:
-        yield house
+    with running(FullService(folder, runtime=runtime, empty_lobby_grace_ms=200)) as full_service:
+        yield full_service
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def back(small_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+async def back(small_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
     """It leaves the node empty."""
     door = small_house.door(request.param)
     developer = Developer(small_house, door)
@@ -56,8 +56,8 @@ async def end(back: Servers, *ids: str) -> None:
 
 
 @contextlib.contextmanager
-def edge_guard_hangs(house: House) -> Iterator[None]:
-    pid = int((house.data_dir / "edge" / "LOCK").read_text())
+def edge_guard_hangs(full_service: FullService) -> Iterator[None]:
+    pid = int((full_service.data_dir / "edge" / "LOCK").read_text())
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -94,7 +94,7 @@ async def test_a_server_that_is_refused_late_leaves_its_room_to_others(back: Ser
 
 
 async def test_a_repetition_is_answered_by_a_node_that_its_first_call_filled(
-    back: Servers, small_house: House
+    back: Servers, small_house: FullService
 ) -> None:
     key = "the-key-of-the-last-room"
     first = await back.try_create(key, **WHOLE)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, WATCH, shape
 from tests.control.world import Records
-from tests.household import Developer
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,7 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
     """Somebody with a group of their own, so that their lists are short."""
     identity_id, (group_id,) = await records.identity("Fresh")
     token, _ = await records.cloud_token(identity_id)
-    return Developer(owner.house, owner.door, token), group_id
+    return Developer(owner.full_service, owner.door, token), group_id
 
 
 # What a new game has ------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ async def new_developer(owner: Developer, records: Records) -> tuple[Developer, 
 
 async def test_a_new_game_has_two_namespaces_and_a_first_version(developer: Developer) -> None:
     made = await developer.good(
-        "create_game", developer_group_id=developer.house.group_id, display_name=unique()
+        "create_game", developer_group_id=developer.full_service.group_id, display_name=unique()
     )
     assert shape(made) == {"game_id": ID}
     answer = await developer.good("get_game", game_id=made["game_id"])
     assert shape(answer) == {"game": GAME, "watch": WATCH}
     game = answer["game"]
     assert game["game_id"] == made["game_id"]
-    assert game["developer_group_id"] == developer.house.group_id
+    assert game["developer_group_id"] == developer.full_service.group_id
     assert [one["name_id"] for one in game["namespaces"]] == ["prod", "staging"]
     (version,) = game["versions"]
     assert version["display_name"] == "0.0.1"
@@ -127,7 +127,7 @@ async def test_the_list_has_the_games_and_groups_of_the_token(
     assert game["url"].endswith(f"/{game['name_id']}/prod/")
     assert game["developer"]["external"]["profile"].endswith(f"/groups/{group_id}")
     token = (await me.good("create_game_token", game_id=second))["token"]
-    of_one = await Developer(me.house, me.door, token).good("get_games")
+    of_one = await Developer(me.full_service, me.door, token).good("get_games")
     assert [one["game_id"] for one in of_one["games"]] == [second]
     assert [one["group_id"] for one in of_one["groups"]] == [group_id]
 
@@ -174,7 +174,9 @@ async def test_what_validate_tells_create_refuses(
     told = await owner.good("validate_game", **fields)
     assert shape(told) == {"errors": [{"path": [TEXT], "message": TEXT}]}
     assert [tuple(one["path"]) for one in told["errors"]] == [path]
-    refused = await owner.call("create_game", developer_group_id=owner.house.group_id, **fields)
+    refused = await owner.call(
+        "create_game", developer_group_id=owner.full_service.group_id, **fields
+    )
     assert (refused.code, refused.errors) == ("VALIDATION_FAILED", (path,))
 
 
@@ -188,7 +190,7 @@ async def test_a_display_name_is_taken_as_it_is(owner: Developer, text: str) -> 
 async def test_every_problem_is_told_at_once(developer: Developer) -> None:
     fields = {"display_name": "x" * 129 + "  ", "name_id": "-"}
     answer = await developer.call(
-        "create_game", developer_group_id=developer.house.group_id, **fields
+        "create_game", developer_group_id=developer.full_service.group_id, **fields
     )
     assert answer.errors == (
         ("display_name", "too-long"),
@@ -212,7 +214,7 @@ async def test_a_name_of_another_game_is_not_unique_whoever_has_it(
 
 async def name_of(me: Developer, display_name: str) -> str:
     made = await me.good(
-        "create_game", developer_group_id=me.house.group_id, display_name=display_name
+        "create_game", developer_group_id=me.full_service.group_id, display_name=display_name
     )
     game: Any = (await me.good("get_game", game_id=made["game_id"]))["game"]
     return str(game["name_id"])
@@ -242,7 +244,7 @@ async def test_a_display_name_without_a_letter_of_ours_gets_a_name_too(owner: De
 async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Developer) -> None:
     name_id = f"race-{uuid4().hex[:12]}"
     fields = {
-        "developer_group_id": developer.house.group_id,
+        "developer_group_id": developer.full_service.group_id,
         "display_name": "x",
         "name_id": name_id,
     }
@@ -257,7 +259,7 @@ async def test_of_simultaneous_creations_of_one_name_one_is_made(developer: Deve
 
 async def test_simultaneous_creations_without_a_name_all_get_one(developer: Developer) -> None:
     text = unique("Race")
-    fields = {"developer_group_id": developer.house.group_id, "display_name": text}
+    fields = {"developer_group_id": developer.full_service.group_id, "display_name": text}
     answers = await asyncio.gather(*(developer.good("create_game", **fields) for _ in range(8)))
     games = [await developer.good("get_game", game_id=one["game_id"]) for one in answers]
     assert len({one["game"]["name_id"] for one in games}) == 8

@@ -15,7 +15,7 @@ from pyservice.storage import tokens
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from tests.control.world import Records
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ import pytest
 from pyservice.control.going_on import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict
-from tests.household import Developer, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -100,9 +100,9 @@ async def test_who_ends_the_work_is_no_error() -> None:
 async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
     tmp_path: Path,
 ) -> None:
-    house = House(tmp_path / "house")
+    full_service = FullService(tmp_path / "full_service")
     try:
-        await asyncio.to_thread(house.start)
+        await asyncio.to_thread(full_service.start)
         works = (
             "answers",
             "exports",
@@ -117,22 +117,22 @@ async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
             "tokens",
             "uploads",
         )
-        before = await counted(house)
+        before = await counted(full_service)
         assert before == dict.fromkeys(works, 0.0)
-        path = house.data_dir / "control" / "records.db"
+        path = full_service.data_dir / "control" / "records.db"
         with sqlite3.connect(path, timeout=30) as records:
             records.execute("ALTER TABLE service_state RENAME TO elsewhere")
 
         async def is_met() -> bool:
-            met = await counted(house)
+            met = await counted(full_service)
             return met["database"] > 1 and met["facts"] > 1
 
         await eventually(is_met, 30)
         with sqlite3.connect(path, timeout=30) as records:
             records.execute("ALTER TABLE elsewhere RENAME TO service_state")
         records.close()
-        async with house.opened("http") as door:
-            developer = Developer(house, door)
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
             game_id = await developer.arena()
             lobby = await developer.lobby(game_id, await developer.service_token(game_id))
             fields = {"game_id": game_id, "namespace_id": "prod", "lobby_id": lobby["lobby_id"]}
@@ -143,12 +143,14 @@ async def test_the_metrics_page_counts_them_by_work_and_the_service_goes_on(
             # What the facts tell is read again.
             await eventually(is_recorded, 30)
     finally:
-        house.close()
+        full_service.close()
 
 
-async def scraped(house: House) -> str:
+async def scraped(full_service: FullService) -> str:
     """The metrics page, from a scrape that the control plane was in time for."""
-    async with httpx.AsyncClient(base_url=f"http://{house.said['metrics']}", timeout=60) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{full_service.said['metrics']}", timeout=60
+    ) as client:
 
         async def asked() -> str | None:
             page = (await client.get("/metrics")).text
@@ -158,8 +160,8 @@ async def scraped(house: House) -> str:
     return page
 
 
-async def counted(house: House) -> dict[str, float]:
+async def counted(full_service: FullService) -> dict[str, float]:
     """By work."""
-    page = await scraped(house)
+    page = await scraped(full_service)
     told = re.findall(r'^hosting_control_unforeseen_errors_total\{work="(\w+)"\} (.+)$', page, re.M)
     return {work: float(count) for work, count in told}

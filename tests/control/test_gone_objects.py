@@ -14,9 +14,9 @@ import pytest
 
 from tests.control.files import png, put, put_all, tar
 from tests.control.test_sites import of
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,10 @@ SITE = {"index.html": b"<h1>gone</h1>", "level.bin": bytes(1 << 20)}
 
 
 @pytest.fixture(params=KINDS)
-def house(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) -> Iterator[House]:
-    made = House(tmp_path / "house", databases.url(request.param))
+def full_service(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> Iterator[FullService]:
+    made = FullService(tmp_path / "full_service", databases.url(request.param))
     try:
         yield made.start()
     finally:
@@ -33,9 +35,9 @@ def house(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) 
 
 
 @pytest.fixture
-async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
-        base_url=f"http://{house.said['cdn']}", timeout=PATIENCE_S
+        base_url=f"http://{full_service.said['cdn']}", timeout=PATIENCE_S
     ) as client:
         yield client
 
@@ -59,7 +61,7 @@ async def build(owner: Developer, game_id: str) -> Any:
 
 
 async def test_what_lost_its_content_is_not_found_and_the_records_are_told(
-    house: House, owner: Developer, browser: httpx.AsyncClient
+    full_service: FullService, owner: Developer, browser: httpx.AsyncClient
 ) -> None:
     game_id = await owner.game()
     place: dict[str, Any] = {"game_id": game_id}
@@ -82,7 +84,7 @@ async def test_what_lost_its_content_is_not_found_and_the_records_are_told(
     await eventually(is_shown)
     before = await records(owner, game_id)
 
-    shutil.rmtree(house.data_dir / "control" / "objects")
+    shutil.rmtree(full_service.data_dir / "control" / "objects")
 
     assert await records(owner, game_id) == before
     (avatar,) = before["avatars"]["custom_avatars"]

@@ -22,8 +22,8 @@ from tests.control.test_games import (
     unique,
 )
 from tests.control.world import IDS, PAID_TS, Records
-from tests.household import Developer
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ async def test_billing_tells_only_what_happened(developer: Developer, records: R
 async def test_a_watch_of_billing_waits_and_one_of_another_run_does_not(
     developer: Developer,
 ) -> None:
-    group_id = developer.house.group_id
+    group_id = developer.full_service.group_id
     index = (await developer.good("get_billing", group_id=group_id))["watch"]["index"]
     fields = {"group_id": group_id, "watch_index": index}
     blocked = asyncio.create_task(developer.good("get_billing", **fields))

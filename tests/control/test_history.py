@@ -26,9 +26,9 @@ from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import lobbies as lobbies_table
 from pyservice.watch import Topics
-from tests.databases import KINDS, Databases
-from tests.household import eventually
-from tests.patience import PATIENCE_S
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ import pytest
 
 from pyservice.process import holder_of
 from tests.control.test_lobbies import Arena
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House, eventually
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=KINDS)
 def own_house(
     request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     """A service that may be killed."""
-    made = House(tmp_path / "house", databases.url(request.param))
+    made = FullService(tmp_path / "full_service", databases.url(request.param))
     try:
         yield made.start()
     finally:
@@ -33,7 +33,7 @@ def own_house(
 
 @pytest.mark.parametrize("folder", [".", "control"], ids=["data plane", "control plane"])
 async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
-    own_house: House, folder: str
+    own_house: FullService, folder: str
 ) -> None:
     async with own_house.opened("http") as door:
         arena = Arena(Developer(own_house, door), await Developer(own_house, door).arena())

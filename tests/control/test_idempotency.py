@@ -22,8 +22,8 @@ from pyservice.storage.database import Transaction
 from pyservice.storage.tables import idempotent_answers
 from tests.control.test_games import new_developer, unique
 from tests.control.world import Records
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ async def games_named(developer: Developer, name: str) -> list[str]:
 
 
 def new_game(developer: Developer) -> dict[str, Any]:
-    return {"developer_group_id": developer.house.group_id, "display_name": unique()}
+    return {"developer_group_id": developer.full_service.group_id, "display_name": unique()}
 
 
 async def test_the_same_key_gets_the_same_answer_and_changes_once(developer: Developer) -> None:
@@ -64,11 +64,11 @@ async def test_the_same_key_with_another_operation_is_refused(developer: Develop
     assert await developer.code("create_game", key, **fields) == "IDEMPOTENCY_KEY_REUSED"
 
 
-async def test_either_door_knows_the_keys_of_the_other(house: House) -> None:
+async def test_either_door_knows_the_keys_of_the_other(full_service: FullService) -> None:
     key = a_key()
-    doors = [house.door("http"), house.door("grpc")]
+    doors = [full_service.door("http"), full_service.door("grpc")]
     try:
-        first, second = [Developer(house, door) for door in doors]
+        first, second = [Developer(full_service, door) for door in doors]
         fields = new_game(first)
         made = await first.good("create_game", key, **fields)
         assert await second.good("create_game", key, **fields) == made
@@ -246,8 +246,8 @@ async def test_one_message_leaves_another_trace_under_each_secret(records: Recor
 @pytest.fixture(params=KINDS)
 def own_house(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
-) -> Iterator[House]:
-    made = House(tmp_path, databases.url(request.param))
+) -> Iterator[FullService]:
+    made = FullService(tmp_path, databases.url(request.param))
     try:
         yield made.start()
     finally:
@@ -255,7 +255,7 @@ def own_house(
 
 
 @pytest.fixture
-async def at_home(own_house: House) -> AsyncIterator[Developer]:
+async def at_home(own_house: FullService) -> AsyncIterator[Developer]:
     door = own_house.door("http")
     try:
         yield Developer(own_house, door)
@@ -264,7 +264,7 @@ async def at_home(own_house: House) -> AsyncIterator[Developer]:
 
 
 async def test_answers_are_remembered_over_a_restart_and_a_kill(
-    own_house: House, at_home: Developer
+    own_house: FullService, at_home: Developer
 ) -> None:
     key, fields = a_key(), new_game(at_home)
     made = await at_home.good("create_game", key, **fields)
@@ -282,7 +282,7 @@ async def test_answers_are_remembered_over_a_restart_and_a_kill(
 
 
 async def test_without_the_key_file_of_before_nothing_is_repeated_and_nothing_made_twice(
-    own_house: House, at_home: Developer
+    own_house: FullService, at_home: Developer
 ) -> None:
     """As after a restore of the records alone."""
     key, fields = a_key(), new_game(at_home)

@@ -19,10 +19,10 @@ from pyservice.storage.s3_objects import Bucket, BucketSettings
 from tests.control.files import MANIFEST, jpeg, png, put, put_all, tar
 from tests.control.test_sites import of
 from tests.control.test_uploads import Desk
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House, eventually
-from tests.patience import PATIENCE_S
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -42,12 +42,12 @@ def public(server: S3Server) -> str:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     s3: S3Server,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     settings = {
         "bucket": BUCKET,
         "endpoint": s3.endpoint,
@@ -56,7 +56,9 @@ def house(
         "secret_access_key": SECRET_KEY,
         "prefix": PREFIX,
     }
-    made = House(tmp_path_factory.mktemp("house"), databases.url(request.param), s3=settings)
+    made = FullService(
+        tmp_path_factory.mktemp("full_service"), databases.url(request.param), s3=settings
+    )
     try:
         yield made.start()
     finally:
@@ -64,17 +66,21 @@ def house(
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def developer(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Developer]:
-    door = house.door(request.param)
+async def developer(
+    request: pytest.FixtureRequest, full_service: FullService
+) -> AsyncIterator[Developer]:
+    door = full_service.door(request.param)
     try:
-        yield Developer(house, door)
+        yield Developer(full_service, door)
     finally:
         await door.close()
 
 
 @pytest.fixture
-async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{house.said['cdn']}", timeout=60) as client:
+async def browser(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=f"http://{full_service.said['cdn']}", timeout=60
+    ) as client:
         yield client
 
 

@@ -16,11 +16,11 @@ import pytest
 from pyservice.control import keys
 from pyservice.control.keys import NEEDED_MS, ControlKeys
 from pyservice.errors import ServiceError
-from tests.commands import told
 from tests.control.files import png, put, tar
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House
-from tests.patience import PATIENCE_S
+from tests.support.command_line import json_output
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -30,14 +30,14 @@ async def at_home(
     request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[Developer]:
     kind, door = request.param
-    house = House(tmp_path, databases.url(kind))
+    full_service = FullService(tmp_path, databases.url(kind))
     try:
-        house.start()
-        made = Developer(house, house.door(door))
+        full_service.start()
+        made = Developer(full_service, full_service.door(door))
         yield made
         await made.door.close()
     finally:
-        house.close()
+        full_service.close()
 
 
 BOTH = [(kind, door) for kind in KINDS for door in ("http", "grpc")]
@@ -47,7 +47,7 @@ BOTH = [(kind, door) for kind in KINDS for door in ("http", "grpc")]
 async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_restart(
     at_home: Developer,
 ) -> None:
-    house, game_id = at_home.house, await at_home.game()
+    full_service, game_id = at_home.full_service, await at_home.game()
     place, picture = {"game_id": game_id}, png()
     image = {"path": "a.tar", "content_length": len(tar())}
     build = await at_home.good("create_game_build", **place, display_name="x", image_file=image)
@@ -60,7 +60,7 @@ async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_re
     version = {**place, "display_name": "2.0.0", "config": {}}
     first = await at_home.good("create_version", key, **version)
 
-    told_keys = await told(house.data_dir, "keys", "rotate")
+    told_keys = await json_output(full_service.data_dir, "keys", "rotate")
     assert told_keys["control"] == {"current_key": 2, "kept_keys": [1], "dropped_keys": []}
     after = (await at_home.good("get_game", **place))["game"]["logo_url"]
     assert after != shown
@@ -70,8 +70,8 @@ async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_re
     assert (await put(build["image_presigned_request"], tar())).status_code == 200
     assert await at_home.good("complete_device_link", device_link_token=link, **place) == {}
     device = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
-    assert house.stop() == 0
-    house.start()
+    assert full_service.stop() == 0
+    full_service.start()
     again = (await at_home.door.call("get_device_link", {"device_link_token": link})).body
     assert again["cloud_token"] == device["cloud_token"]
     assert await at_home.good("create_version", key, **version) == first

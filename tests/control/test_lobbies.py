@@ -11,8 +11,8 @@ import pytest
 from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import new_developer
 from tests.control.world import Records
-from tests.household import ARENA_MODES, Answer, Developer, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import ARENA_MODES, Answer, Developer, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

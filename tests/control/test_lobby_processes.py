@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from tests import programs
-from tests.addresses import OWN_ADDRESS
 from tests.control.test_builds import Back
-from tests.databases import KINDS, Databases
-from tests.household import Answer, Developer, House, eventually, running
-from tests.patience import FreeTime
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer, Developer, FullService, eventually, running
+from tests.support.loopback import OWN_ADDRESS
+from tests.support.waiting import FreeTime
 
 pytestmark = pytest.mark.anyio
 
@@ -48,16 +48,16 @@ def lobbies_house(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
-    made = House(
+) -> Iterator[FullService]:
+    made = FullService(
         tmp_path_factory.mktemp("lobbies"),
         databases.url(request.param),
         runtime=programs.SETTINGS,
         empty_lobby_grace_ms=200,
         lobby_env_aliases=ALIASES,
     )
-    with running(made) as house:
-        yield house
+    with running(made) as full_service:
+        yield full_service
 
 
 class Game:
@@ -160,7 +160,7 @@ class Game:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def game(lobbies_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
+async def game(lobbies_house: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Game]:
     door = lobbies_house.door(request.param)
     developer = Developer(lobbies_house, door)
     yield Game(developer, await developer.game())

@@ -15,7 +15,7 @@ import pytest
 from tests import programs
 from tests.control.test_lobby_processes import Game, echoed
 from tests.control.test_servers import Servers, reached
-from tests.household import Developer, Door, House, eventually
+from tests.support.full_service import Developer, Door, FullService, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,9 @@ class Operator:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
         self.doors: list[Door] = []
-        self.house = House(folder / "house", runtime=programs.SETTINGS, empty_lobby_grace_ms=200)
+        self.full_service = FullService(
+            folder / "full_service", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
+        )
 
     async def start(self, *regions: str) -> Door:
         """With these. Everybody comes to another door."""
@@ -41,19 +43,19 @@ class Operator:
             for one in regions
         )
         self.path.write_text("".join(tables))
-        await asyncio.to_thread(self.house.start, "--config", str(self.path))
-        self.doors.append(self.house.door("http"))
+        await asyncio.to_thread(self.full_service.start, "--config", str(self.path))
+        self.doors.append(self.full_service.door("http"))
         return self.doors[-1]
 
     async def take_away(self, *games: Game) -> None:
         """The service ends and starts without the region."""
-        await asyncio.to_thread(self.house.stop)
+        await asyncio.to_thread(self.full_service.stop)
         door = await self.start(STAYS)
         for game in games:
             game.developer.door = door
 
     async def game(self, **modes: Any) -> Game:
-        developer = Developer(self.house, self.doors[-1])
+        developer = Developer(self.full_service, self.doors[-1])
         made = Game(developer, await developer.game())
         await made.deploy(**modes)
         return made
@@ -68,7 +70,7 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     finally:
         for door in made.doors:
             await door.close()
-        await asyncio.to_thread(made.house.close)
+        await asyncio.to_thread(made.full_service.close)
 
 
 async def ids_of_listed(game: Game) -> set[str]:

@@ -22,12 +22,12 @@ from pyservice.runtime.orders import End, Resources
 from pyservice.storage import lobby_runs
 from pyservice.storage.database import Database, Record, open_database
 from pyservice.storage.migrations import migrate
-from tests.databases import KINDS, Databases
 from tests.dataplane.processes import BUILD_ID
 from tests.dataplane.processes import Place as DataPlane
-from tests.patience import eventually
 from tests.runtime.node import Place as Node
 from tests.runtime.node import build_of, open_place, until
+from tests.support.databases import KINDS, Databases
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

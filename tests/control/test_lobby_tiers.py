@@ -13,7 +13,7 @@ import pytest
 
 from tests import programs
 from tests.control.test_lobby_processes import TIER, Game
-from tests.household import Developer, Door, House, eventually
+from tests.support.full_service import Developer, Door, FullService, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,9 @@ class Operator:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "settings.toml"
         self.doors: list[Door] = []
-        self.house = House(folder / "house", runtime=programs.SETTINGS, empty_lobby_grace_ms=200)
+        self.full_service = FullService(
+            folder / "full_service", runtime=programs.SETTINGS, empty_lobby_grace_ms=200
+        )
 
     @property
     def words(self) -> tuple[str, str]:
@@ -37,8 +39,8 @@ class Operator:
     async def hang_up(self) -> None:
         """Returns when both planes have read the settings again."""
         before = self._reloads()
-        assert self.house.process is not None
-        self.house.process.send_signal(signal.SIGHUP)
+        assert self.full_service.process is not None
+        self.full_service.process.send_signal(signal.SIGHUP)
 
         async def is_read() -> bool:
             return self._reloads() >= before + 2
@@ -46,14 +48,14 @@ class Operator:
         await eventually(is_read)
 
     def _reloads(self) -> int:
-        return (self.house.folder / "log").read_text().count('"reloaded"')
+        return (self.full_service.folder / "log").read_text().count('"reloaded"')
 
     def door(self) -> Door:
-        self.doors.append(self.house.door("http"))
+        self.doors.append(self.full_service.door("http"))
         return self.doors[-1]
 
     async def game(self) -> Game:
-        developer = Developer(self.house, self.door())
+        developer = Developer(self.full_service, self.door())
         return Game(developer, await developer.game())
 
 
@@ -69,12 +71,12 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     made = Operator(tmp_path)
     made.write(basic_1d8=64, small=32)
     try:
-        await asyncio.to_thread(made.house.start, *made.words)
+        await asyncio.to_thread(made.full_service.start, *made.words)
         yield made
     finally:
         for door in made.doors:
             await door.close()
-        await asyncio.to_thread(made.house.close)
+        await asyncio.to_thread(made.full_service.close)
 
 
 async def test_a_hangup_gives_tiers_to_lobbies_of_their_size(operator: Operator) -> None:
@@ -102,8 +104,8 @@ async def test_a_tier_that_is_taken_away_ends_its_own_new_lobbies_and_no_others(
     if how == "at a hangup":
         await operator.hang_up()
     else:
-        await asyncio.to_thread(operator.house.stop)
-        await asyncio.to_thread(operator.house.start, *operator.words)
+        await asyncio.to_thread(operator.full_service.stop)
+        await asyncio.to_thread(operator.full_service.start, *operator.words)
         for game in (poor, other):
             game.developer.door = operator.door()
 

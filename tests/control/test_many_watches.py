@@ -12,9 +12,9 @@ import pytest
 from pyservice.control.changes import now_ms
 from pyservice.storage import groups
 from tests.control.world import Records
-from tests.household import Developer, House, HttpDoor, eventually
-from tests.patience import PATIENCE_S
-from tests.small_service import HttpConnection, Response, code_of
+from tests.support.full_service import Developer, FullService, HttpDoor, eventually
+from tests.support.sample_service import HttpConnection, Response, code_of
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -23,25 +23,27 @@ EACH = 98
 
 
 @pytest.fixture
-async def developer(house: House) -> AsyncIterator[Developer]:
+async def developer(full_service: FullService) -> AsyncIterator[Developer]:
     """Over HTTP, whose watches cost a connection each."""
-    door = HttpDoor(house.said["http"])
-    yield Developer(house, door)
+    door = HttpDoor(full_service.said["http"])
+    yield Developer(full_service, door)
     await door.close()
 
 
-async def held(house: House) -> int:
+async def held(full_service: FullService) -> int:
     """`hosting_watches_held`, by a scrape."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-        text = (await client.get(f"http://{house.said['metrics']}/metrics")).text
+        text = (await client.get(f"http://{full_service.said['metrics']}/metrics")).text
     (line,) = [one for one in text.splitlines() if one.startswith("hosting_watches_held ")]
     return int(float(line.split()[1]))
 
 
-async def watch_all(house: House, target: str, bearers: list[str]) -> list[HttpConnection]:
+async def watch_all(
+    full_service: FullService, target: str, bearers: list[str]
+) -> list[HttpConnection]:
     """Connections whose watches are all blocked."""
-    host, port = house.said["http"].rsplit(":", 1)
-    before = await held(house)
+    host, port = full_service.said["http"].rsplit(":", 1)
+    before = await held(full_service)
     watching: list[HttpConnection] = []
     for start in range(0, len(bearers), 100):
         for token in bearers[start : start + 100]:
@@ -50,7 +52,7 @@ async def watch_all(house: House, target: str, bearers: list[str]) -> list[HttpC
             watching.append(connection)
 
         async def are_held() -> bool:
-            return await held(house) >= before + len(watching)
+            return await held(full_service) >= before + len(watching)
 
         await eventually(are_held, 30)
     return watching
@@ -68,7 +70,7 @@ async def answers(watching: list[HttpConnection]) -> list[Response]:
 async def test_each_is_told_a_change_by_its_own_token(
     developer: Developer, records: Records, slug: str
 ) -> None:
-    house = developer.house
+    full_service = developer.full_service
     owner_id, (group_id,) = await records.identity("Many")
     members = [owner_id]
     for _ in range(3):
@@ -77,7 +79,7 @@ async def test_each_is_told_a_change_by_its_own_token(
             await groups.add_member(tx, group_id, identity_id, now_ms())
         members.append(identity_id)
     *staying, leaving = members
-    me = Developer(house, developer.door, (await records.cloud_token(owner_id))[0])
+    me = Developer(full_service, developer.door, (await records.cloud_token(owner_id))[0])
     game_id = await me.game(developer_group_id=group_id)
     fields = {"game_id": game_id} if slug == "get_game" else {}
     index = (await me.good(slug, **fields))["watch"]["index"]
@@ -88,7 +90,7 @@ async def test_each_is_told_a_change_by_its_own_token(
     # Who has no games any more is not concerned by another one, and would wait for the whole hold time.
     bearers = [*good[:EACH], revoked, *good[EACH:], *([left] if slug == "get_game" else [])]
     path = f"/cloud/games/{game_id}" if slug == "get_game" else "/cloud/games"
-    watching = await watch_all(house, f"{path}?watch_index={index}", bearers)
+    watching = await watch_all(full_service, f"{path}?watch_index={index}", bearers)
 
     await records.leave(leaving, group_id)
     # What was believed of any token ends with it.

@@ -12,18 +12,18 @@ import pytest
 
 from tests.control.files import png, put
 from tests.control.test_going_on import scraped
-from tests.household import Developer, House, eventually
-from tests.stranger import CLAIMED
-from tests.stranger import house as house
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.unknown_namespace import CLAIMED
+from tests.support.unknown_namespace import full_service as full_service
 
 pytestmark = pytest.mark.anyio
 
 Figures = dict[str, float]
 
 
-async def figures(house: House) -> Figures:
+async def figures(full_service: FullService) -> Figures:
     """By what follows `hosting_control_`, labels included, by a scrape."""
-    text = await scraped(house)
+    text = await scraped(full_service)
     prefix = "hosting_control_"
     lines = [line for line in text.splitlines() if line.startswith(prefix)]
     return {
@@ -32,11 +32,11 @@ async def figures(house: House) -> Figures:
     }
 
 
-async def quiet(house: House) -> Figures:
+async def quiet(full_service: FullService) -> Figures:
     """Figures once everything is with the data plane."""
 
     async def settled() -> Figures | None:
-        told = await figures(house)
+        told = await figures(full_service)
         return told if told.get("feed_connected") == 1 and told["feed_waiting"] == 0 else None
 
     told: Figures = await eventually(settled, 30)
@@ -44,32 +44,34 @@ async def quiet(house: House) -> Figures:
 
 
 async def test_a_refused_namespace_waits_until_it_is_set_right(
-    owner: Developer, house: House
+    owner: Developer, full_service: FullService
 ) -> None:
-    before = await quiet(house)
+    before = await quiet(full_service)
     game_id = await owner.game()
-    made = await quiet(house)
+    made = await quiet(full_service)
     # The two namespaces of a new game.
     assert made["feed_acknowledged_total"] >= before["feed_acknowledged_total"] + 2
     assert (made["feed_refused"], made["feed_lag_seconds"]) == (0, 0)
     claim = {"game_id": game_id, "namespace_id": "prod", "domain": CLAIMED}
     assert await owner.code("add_domain", **claim) == "VALIDATION_FAILED"
-    refused = await figures(house)
+    refused = await figures(full_service)
     states = ("feed_refused", "feed_waiting", "feed_connected")
     assert [refused[name] for name in states] == [1, 1, 1]
     assert refused["feed_refusals_total"] > made["feed_refusals_total"]
     assert refused["feed_lag_seconds"] > 0
-    assert (await figures(house))["feed_lag_seconds"] > refused["feed_lag_seconds"]
+    assert (await figures(full_service))["feed_lag_seconds"] > refused["feed_lag_seconds"]
     await owner.good("remove_domain", **claim)
-    after = await quiet(house)
+    after = await quiet(full_service)
     assert (after["feed_refused"], after["feed_lag_seconds"]) == (0, 0)
     assert after["feed_acknowledged_total"] > made["feed_acknowledged_total"]
 
 
-async def test_objects_are_counted_with_their_bytes(owner: Developer, house: House) -> None:
+async def test_objects_are_counted_with_their_bytes(
+    owner: Developer, full_service: FullService
+) -> None:
     game_id = await owner.game()
     picture = png(7)
-    before = await figures(house)
+    before = await figures(full_service)
     fields: dict[str, Any] = {
         "game_id": game_id,
         "path": "x.png",
@@ -83,7 +85,7 @@ async def test_objects_are_counted_with_their_bytes(owner: Developer, house: Hou
         assert (await client.get(avatar["url"])).content == picture
         # What is asked for with an altered address is no object that was read.
         assert (await client.get(f"{avatar['url']}x")).status_code == 403
-    after = await figures(house)
+    after = await figures(full_service)
     assert grown(before, after, "object_") == {
         "object_puts_total": 1,
         "object_put_bytes_total": len(picture),
@@ -102,14 +104,16 @@ def grown(before: Figures, after: Figures, prefix: str) -> Figures:
     }
 
 
-async def test_what_a_watch_is_told_of_is_counted(owner: Developer, house: House) -> None:
+async def test_what_a_watch_is_told_of_is_counted(
+    owner: Developer, full_service: FullService
+) -> None:
     game_id = await owner.game()
-    await quiet(house)
+    await quiet(full_service)
     index = (await owner.good("get_game", game_id=game_id))["watch"]["index"]
-    before = await figures(house)
+    before = await figures(full_service)
     waiting = asyncio.create_task(owner.good("get_game", game_id=game_id, watch_index=index))
     version_id = await owner.version(game_id)
     told = (await asyncio.wait_for(waiting, 30))["game"]["versions"]
     assert version_id in [one["version_id"] for one in told]
-    after = await figures(house)
+    after = await figures(full_service)
     assert after["watch_changes_total"] > before["watch_changes_total"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.control.shapes import FLAG, ID, NUMBER, TEXT, TIME, shape
 from tests.control.test_games import BAD_DISPLAY_NAMES
-from tests.household import Developer
+from tests.support.full_service import Developer
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.household import ARENA_MODES, Developer
+from tests.support.full_service import ARENA_MODES, Developer
 
 pytestmark = pytest.mark.anyio
 

@@ -17,12 +17,12 @@ from pyservice.control.orphans import Orphans
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import open_database
-from tests.commands import refused, said, told
 from tests.control.fed import EPOCH, Fed, FedPlane, Source
-from tests.databases import KINDS, Databases
 from tests.dataplane.configurations import configuration
-from tests.household import Developer, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.command_line import error_output, json_output, output
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -196,21 +196,23 @@ def test_news_of_orphans_is_news_once() -> None:
 
 
 @pytest.fixture(params=KINDS)
-def lonely(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) -> Iterator[House]:
+def lonely(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> Iterator[FullService]:
     """A service of its own, whose database is lost."""
-    made = House(tmp_path / "house", databases.url(request.param))
+    made = FullService(tmp_path / "full_service", databases.url(request.param))
     yield made
     made.close()
 
 
 async def test_commands_list_and_remove_what_a_lost_database_left(
-    lonely: House, databases: Databases
+    lonely: FullService, databases: Databases
 ) -> None:
     await asyncio.to_thread(lonely.start)
     data_dir = lonely.data_dir
     async with lonely.opened("http") as door:
         game_id = await Developer(lonely, door).arena()
-        assert await told(data_dir, "namespace", "orphans") == {"orphans": []}
+        assert await json_output(data_dir, "namespace", "orphans") == {"orphans": []}
     assert lonely.stop() == 0
     databases.empty(lonely.database_url, data_dir / "control")
     await asyncio.to_thread(lonely.start)
@@ -221,15 +223,17 @@ async def test_commands_list_and_remove_what_a_lost_database_left(
         return text if "hosting_control_feed_orphans 2" in text else None
 
     await eventually(metric)
-    listed = (await said(data_dir, "namespace", "orphans")).splitlines()
+    listed = (await output(data_dir, "namespace", "orphans")).splitlines()
     assert [line.split("\t")[1].split("/")[1] for line in listed] == ["prod", "staging"]
     ids = [line.split("\t")[0] for line in listed]
-    assert "give ids of orphans, or --all" in await refused(data_dir, "namespace", "remove-orphans")
-    unknown = await refused(data_dir, "namespace", "remove-orphans", ids[0], game_id)
+    assert "give ids of orphans, or --all" in await error_output(
+        data_dir, "namespace", "remove-orphans"
+    )
+    unknown = await error_output(data_dir, "namespace", "remove-orphans", ids[0], game_id)
     assert game_id in unknown
-    assert len((await said(data_dir, "namespace", "orphans")).splitlines()) == 2
-    assert await said(data_dir, "namespace", "remove-orphans", ids[0]) == listed[0]
-    removed = (await told(data_dir, "namespace", "remove-orphans", "--all"))["removed"]
+    assert len((await output(data_dir, "namespace", "orphans")).splitlines()) == 2
+    assert await output(data_dir, "namespace", "remove-orphans", ids[0]) == listed[0]
+    removed = (await json_output(data_dir, "namespace", "remove-orphans", "--all"))["removed"]
     assert [one["namespace_id"] for one in removed] == ids[1:]
-    assert await said(data_dir, "namespace", "orphans") == ""
+    assert await output(data_dir, "namespace", "orphans") == ""
     assert lonely.stop() == 0

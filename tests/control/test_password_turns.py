@@ -14,8 +14,8 @@ from pyservice.cdn.credentials import Busy, Credentials, Source
 from pyservice.control.passwords import Crowded, PasswordThreads
 from tests.control.test_games import new_developer
 from tests.control.world import Records
-from tests.household import Developer
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

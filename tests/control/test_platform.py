@@ -18,8 +18,8 @@ from pyservice.control.links import Links
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.shapes import FLAG, NUMBER, TEXT, shape
-from tests.household import Developer, Door, House, HttpDoor, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer, Door, FullService, HttpDoor, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ TIER = {
 
 
 async def test_bootstrap_needs_no_token_and_tells_the_contract_shape(
-    house: House, door: Door
+    full_service: FullService, door: Door
 ) -> None:
     answer = await door.call("bootstrap")
     assert answer.code == "OK"
@@ -49,11 +49,11 @@ async def test_bootstrap_needs_no_token_and_tells_the_contract_shape(
     }
     assert (answer.body["access"], answer.body["cluster"]) == ("development", "oss")
     assert answer.body["login_methods"] == {"access_token": True, "email": False}
-    assert answer.body["domains"]["cdn"] == house.said["cdn"]
+    assert answer.body["domains"]["cdn"] == full_service.said["cdn"]
 
 
-async def test_pages_of_any_origin_may_read_bootstrap(house: House) -> None:
-    door = house.door("http")
+async def test_pages_of_any_origin_may_read_bootstrap(full_service: FullService) -> None:
+    door = full_service.door("http")
     assert isinstance(door, HttpDoor)
     answer = await door.request(
         "GET", "/cloud/bootstrap", headers={"origin": "https://somebody.example"}
@@ -98,16 +98,16 @@ def test_an_empty_key_is_no_key() -> None:
 
 
 async def test_the_key_is_told_to_everybody_over_both_doors(tmp_path: Path) -> None:
-    house = House(tmp_path / "house")
+    full_service = FullService(tmp_path / "full_service")
     try:
-        house.start("--set", "captcha.captcha_b_site_key=a-key")
+        full_service.start("--set", "captcha.captcha_b_site_key=a-key")
         for name in ("http", "grpc"):
-            door = house.door(name)
+            door = full_service.door(name)
             answer = await door.call("bootstrap")
             assert answer.body["captcha"] == {"captcha_b": {"site_key": "a-key"}}
             await door.close()
     finally:
-        house.close()
+        full_service.close()
 
 
 async def test_tiers_need_no_token_and_come_largest_first(door: Door) -> None:
@@ -153,9 +153,9 @@ LARGE = SMALL.replace("small", "large").replace("denominator = 8", "denominator 
 
 
 @pytest.fixture
-def reloading(tmp_path: Path) -> Iterator[House]:
+def reloading(tmp_path: Path) -> Iterator[FullService]:
     """A service with tiers in a file of settings."""
-    made = House(tmp_path / "house")
+    made = FullService(tmp_path / "full_service")
     (tmp_path / "settings.toml").write_text(SMALL)
     try:
         yield made.start("--config", str(tmp_path / "settings.toml"))
@@ -164,7 +164,7 @@ def reloading(tmp_path: Path) -> Iterator[House]:
 
 
 async def test_a_hangup_reads_tiers_again_and_orders_them_by_size(
-    reloading: House, tmp_path: Path
+    reloading: FullService, tmp_path: Path
 ) -> None:
     door = reloading.door("http")
 

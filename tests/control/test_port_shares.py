@@ -11,7 +11,7 @@ import pytest
 from tests import programs
 from tests.control.test_ports_of_operators import PUBLIC, public_ports
 from tests.control.test_servers import Servers, back_end, reached
-from tests.household import House, eventually, running
+from tests.support.full_service import FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -25,10 +25,14 @@ FEW: Final = range(13_000, 13_400)
 
 
 @pytest.fixture
-async def house(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
+async def full_service(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[FullService]:
     """What rests in it rests for longer than anybody waits here."""
     runtime = {**programs.SETTINGS, **getattr(request, "param", {})}
-    with running(House(tmp_path / "house", runtime=runtime, port_rest_ms=3_600_000)) as made:
+    with running(
+        FullService(tmp_path / "full_service", runtime=runtime, port_rest_ms=3_600_000)
+    ) as made:
         yield made
 
 
@@ -43,30 +47,40 @@ async def assert_good(back: Servers) -> None:
     await eventually(lambda: reached(record))
 
 
-async def test_half_of_the_ports_that_players_see_is_left_to_others(house: House) -> None:
-    async with back_end(house, "http", "true") as greedy, back_end(house, "grpc") as modest:
+async def test_half_of_the_ports_that_players_see_is_left_to_others(
+    full_service: FullService,
+) -> None:
+    async with (
+        back_end(full_service, "http", "true") as greedy,
+        back_end(full_service, "grpc") as modest,
+    ):
         count = 0
         while (answer := await greedy.try_create(**WISH)).code == "OK":
             count += 1
             if count % AT_ONCE == 0:
                 # What it has in use is not what holds it back.
-                await eventually(lambda: is_none_leased(house))
+                await eventually(lambda: is_none_leased(full_service))
         assert answer.code == "PORTS_EXHAUSTED"
-        await eventually(lambda: is_none_leased(house))
-        assert PUBLIC / 2 - AT_ONCE * len(PORTS) <= public_ports(house)["free"] <= PUBLIC / 2
+        await eventually(lambda: is_none_leased(full_service))
+        assert PUBLIC / 2 - AT_ONCE * len(PORTS) <= public_ports(full_service)["free"] <= PUBLIC / 2
         await assert_good(modest)
         assert (await greedy.try_create(**WISH)).code == "PORTS_EXHAUSTED"
 
 
-async def is_none_leased(house: House) -> bool:
-    return public_ports(house)["leased"] == 0
+async def is_none_leased(full_service: FullService) -> bool:
+    return public_ports(full_service)["leased"] == 0
 
 
 @pytest.mark.parametrize(
-    "house", [{"process_ports": f"{FEW[0]}-{FEW[-1]}"}], indirect=True, ids=["few"]
+    "full_service", [{"process_ports": f"{FEW[0]}-{FEW[-1]}"}], indirect=True, ids=["few"]
 )
-async def test_half_of_the_ports_that_processes_bind_is_left_to_others(house: House) -> None:
-    async with back_end(house, "http", "true") as greedy, back_end(house, "grpc") as modest:
+async def test_half_of_the_ports_that_processes_bind_is_left_to_others(
+    full_service: FullService,
+) -> None:
+    async with (
+        back_end(full_service, "http", "true") as greedy,
+        back_end(full_service, "grpc") as modest,
+    ):
         ends = 0
         while (record := await over(greedy))["status"] == "destroyed":
             ends += 1

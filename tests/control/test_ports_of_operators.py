@@ -13,7 +13,7 @@ import pytest
 from pyservice.runtime.process import ProcessRun
 from tests import programs
 from tests.control.test_servers import back_end, reached
-from tests.household import House, eventually, running
+from tests.support.full_service import FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -38,9 +38,9 @@ def a_free_one() -> int:
         return next(n for n in HOST_PORTS if tried.connect_ex(("127.0.0.1", n)))
 
 
-def public_ports(house: House) -> dict[str, int]:
+def public_ports(full_service: FullService) -> dict[str, int]:
     """Of streams, by state, as the page of metrics has them."""
-    page = httpx.get(f"http://{house.said['metrics']}/metrics").text
+    page = httpx.get(f"http://{full_service.said['metrics']}/metrics").text
     found = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
     return {state: int(count) for state, count in found}
 
@@ -49,9 +49,9 @@ async def test_processes_bind_what_is_theirs_and_a_public_port_rests_as_long_as_
     tmp_path: Path,
 ) -> None:
     # A port would rest for longer by itself than anybody waits here.
-    house = House(tmp_path / "house", runtime=SETTINGS, port_rest_ms=1_000)
-    with running(house):
-        async with back_end(house, "http") as back:
+    full_service = FullService(tmp_path / "full_service", runtime=SETTINGS, port_rest_ms=1_000)
+    with running(full_service):
+        async with back_end(full_service, "http") as back:
             for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):
                 refused = await back.try_create(network=on_host(number))
                 assert refused.errors[0][-2:] == ("internal_port", "not-allowed")
@@ -59,15 +59,15 @@ async def test_processes_bind_what_is_theirs_and_a_public_port_rests_as_long_as_
             await eventually_reached(await back.running(network=on_host(a_free_one())))
             record = await back.running()
             await eventually_reached(record)
-            placed = ProcessRun(house.data_dir / "servers" / record["id"]).placed()
+            placed = ProcessRun(full_service.data_dir / "servers" / record["id"]).placed()
             assert placed is not None
             assert placed.ports["game"].number in PROCESS_PORTS
-            assert public_ports(house) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
+            assert public_ports(full_service) == {"free": PUBLIC - 1, "leased": 1, "resting": 0}
             await back.good("destroy_server", server_id=record["id"], override_kill_timeout=0)
             await back.until(record["id"], "destroyed")
 
             async def are_free() -> bool:
-                return public_ports(house) == {"free": PUBLIC, "leased": 0, "resting": 0}
+                return public_ports(full_service) == {"free": PUBLIC, "leased": 0, "resting": 0}
 
             await eventually(are_free)
 

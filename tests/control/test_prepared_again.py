@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.storage.tables import idempotent_answers
-from tests.commands import said
 from tests.control.files import MANIFEST, png, put, tar, without_addresses
 from tests.control.world import Records
-from tests.databases import KINDS, Databases
 from tests.faults.control.struck import StruckHouse
 from tests.faults.shim import compile_library
-from tests.household import Developer, running
+from tests.support.command_line import output
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, running
 
 pytestmark = pytest.mark.anyio
 
@@ -49,8 +49,8 @@ async def mover(request: pytest.FixtureRequest, moved: StruckHouse) -> AsyncIter
         await door.close()
 
 
-def pass_time(house: StruckHouse, seconds: float) -> None:
-    house.shim.shift_wall_clock(seconds)
+def pass_time(full_service: StruckHouse, seconds: float) -> None:
+    full_service.shim.shift_wall_clock(seconds)
 
 
 async def kept_bytes(records: Records, upload_id: str) -> int:
@@ -170,10 +170,10 @@ async def test_whoever_left_the_group_is_told_no_more_addresses_and_tokens(
     moved: StruckHouse, mover: Developer
 ) -> None:
     data_dir = moved.data_dir
-    person = await said(data_dir, "identity", "create", "--display-name", "Person")
-    token = await said(data_dir, "token", "create", "--identity", person)
+    person = await output(data_dir, "identity", "create", "--display-name", "Person")
+    token = await output(data_dir, "token", "create", "--identity", person)
     member = ("--group", moved.group_id, "--identity", person)
-    await said(data_dir, "group", "add-member", *member)
+    await output(data_dir, "group", "add-member", *member)
     me, game_id = Developer(moved, mover.door, token), await mover.arena()
     asked: dict[str, dict[str, Any]] = {
         slug: {"game_id": game_id, **fields} for slug, (fields, _) in PREPARATIONS.items()
@@ -187,11 +187,11 @@ async def test_whoever_left_the_group_is_told_no_more_addresses_and_tokens(
     keys = {slug: f"{slug}-{key}" for slug in asked}
     for slug, fields in asked.items():
         await me.good(slug, keys[slug], **fields)
-    await said(data_dir, "group", "remove-member", *member)
+    await output(data_dir, "group", "remove-member", *member)
     told = {
         slug: (await me.call(slug, keys[slug], **fields)).code for slug, fields in asked.items()
     }
     assert told == dict.fromkeys(asked, "GAME_NOT_FOUND")
-    await said(data_dir, "group", "add-member", *member)
+    await output(data_dir, "group", "add-member", *member)
     for slug, fields in asked.items():
         await me.good(slug, keys[slug], **fields)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.control.timestamps import milliseconds
-from tests.household import Answer, Developer, eventually
+from tests.support.full_service import Answer, Developer, eventually
 
 pytestmark = pytest.mark.anyio
 

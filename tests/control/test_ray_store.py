@@ -20,7 +20,7 @@ from pyservice.storage import games, groups, uploads
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import rays
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

@@ -21,10 +21,18 @@ from pyservice.control.timestamps import milliseconds
 from pyservice.observability.rays import SLOW_S
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import rays
-from tests.databases import KINDS, Databases
 from tests.dataplane.other_server import OtherServer, other_server
-from tests.household import ARENA_MODES, BY_SLUG, Answer, Developer, House, HttpDoor, eventually
 from tests.observability.collector import Collector, Seen, running_collector
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import (
+    ARENA_MODES,
+    BY_SLUG,
+    Answer,
+    Developer,
+    FullService,
+    HttpDoor,
+    eventually,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -39,13 +47,13 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
     collector: Collector,
-) -> Iterator[House]:
-    made = House(
+) -> Iterator[FullService]:
+    made = FullService(
         tmp_path_factory.mktemp("rays"),
         databases.url(request.param),
         verification_allowed_networks=["127.0.0.0/8"],
@@ -58,10 +66,10 @@ def house(
 
 
 @pytest.fixture
-async def me(house: House) -> AsyncIterator[Developer]:
-    door = HttpDoor(house.said["http"])
+async def me(full_service: FullService) -> AsyncIterator[Developer]:
+    door = HttpDoor(full_service.said["http"])
     try:
-        yield Developer(house, door)
+        yield Developer(full_service, door)
     finally:
         await door.close()
 
@@ -200,13 +208,13 @@ async def test_an_operation_of_the_control_plane_shows_both_planes(
 
 
 async def test_calls_of_the_grpc_door_have_rays_of_both_planes_too(
-    house: House, me: Developer
+    full_service: FullService, me: Developer
 ) -> None:
     game_id = await me.game()
     ray_id, headers = fresh_trace()
     method = BY_SLUG["get_game"]
     metadata = (*headers.items(), ("authorization", f"Bearer {me.token}"))
-    async with grpc.aio.insecure_channel(house.said["grpc"]) as channel:
+    async with grpc.aio.insecure_channel(full_service.said["grpc"]) as channel:
         call = channel.unary_unary(
             method.grpc_path,
             request_serializer=method.request.SerializeToString,
@@ -305,14 +313,14 @@ async def test_an_unknown_ray_is_an_empty_list(me: Developer) -> None:
 
 
 async def test_nothing_secret_is_in_what_is_stored_and_sent(
-    house: House, me: Developer, asked: OtherServer, collector: Collector
+    full_service: FullService, me: Developer, asked: OtherServer, collector: Collector
 ) -> None:
     _game_id, lobby_id, player = await gated_lobby(me, asked)
     joined = await me.door.call("join", {"lobby_id": lobby_id}, token=player)
     ray_id = joined.headers["x-ray-id"]
     await whole(me, ray_id, 1)
     await exported(collector, ray_id, 1)
-    database = open_database(house.database_url, house.data_dir / "control")
+    database = open_database(full_service.database_url, full_service.data_dir / "control")
     try:
         async with database.read() as tx:
             rows = await tx.all(select(rays.c.span_set))

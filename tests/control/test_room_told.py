@@ -19,7 +19,7 @@ from pyservice.rpc import InternalClient, InternalServer
 from pyservice.runtime.orders import End, Order, Owner, Resources
 from pyservice.runtime.room import Room
 from pyservice.storage.database import open_database
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

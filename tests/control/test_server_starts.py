@@ -20,7 +20,7 @@ from pyservice.runtime.orders import End
 from pyservice.storage import servers
 from pyservice.storage.database import Database, open_database
 from tests.control.fed import IDS, Source
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,15 @@ import pytest
 from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.test_builds import Back
-from tests.databases import KINDS, Databases
-from tests.household import REPEATED_S, Answer, Developer, House, eventually, running
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import (
+    REPEATED_S,
+    Answer,
+    Developer,
+    FullService,
+    eventually,
+    running,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -33,16 +40,18 @@ def servers_house(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     """A service whose planes are killed in the end."""
     folder = tmp_path_factory.mktemp("servers")
     url = databases.url(request.param)
-    with running(House(folder, url, runtime=programs.SETTINGS)) as house:
-        yield house
+    with running(FullService(folder, url, runtime=programs.SETTINGS)) as full_service:
+        yield full_service
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def back(servers_house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+async def back(
+    servers_house: FullService, request: pytest.FixtureRequest
+) -> AsyncIterator[Servers]:
     async with back_end(servers_house, request.param) as made:
         yield made
 
@@ -112,11 +121,13 @@ async def echoed(record: Any, words: bytes = b"hello") -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def back_end(house: House, door_name: str, *command: str) -> AsyncIterator[Servers]:
+async def back_end(
+    full_service: FullService, door_name: str, *command: str
+) -> AsyncIterator[Servers]:
     """Of a game of its own; its servers end with it. They run the command, if there is one."""
-    door = house.door(door_name)
+    door = full_service.door(door_name)
     try:
-        developer = Developer(house, door)
+        developer = Developer(full_service, door)
         game_id = await developer.game()
         made = Servers(developer, game_id, await developer.service_token(game_id))
         await made.prepare_build(*command)
@@ -134,9 +145,9 @@ async def reached(record: Any) -> bool:
         return False
 
 
-def process_of(house: House, server_id: str) -> int:
+def process_of(full_service: FullService, server_id: str) -> int:
     """Of what its keeper runs."""
-    state = Folder(house.data_dir / "servers" / server_id).state()
+    state = Folder(full_service.data_dir / "servers" / server_id).state()
     assert state is not None
     return state.pid
 
@@ -351,7 +362,7 @@ async def test_servers_and_builds_of_others_are_not_there(back: Servers) -> None
 
 
 async def test_host_networking_gives_a_server_the_very_port_and_nobody_else(
-    back: Servers, servers_house: House
+    back: Servers, servers_house: FullService
 ) -> None:
     with socket.socket() as taken:
         some = random.sample(range(20_000, 26_000), 100)  # another worker looks for one, too
@@ -389,7 +400,7 @@ async def test_a_build_that_runs_is_not_deleted(back: Servers) -> None:
 
 
 async def test_a_server_goes_on_while_everything_of_ours_is_killed(
-    back: Servers, servers_house: House
+    back: Servers, servers_house: FullService
 ) -> None:
     record = await back.running()
     await eventually(lambda: reached(record))
@@ -399,10 +410,10 @@ async def test_a_server_goes_on_while_everything_of_ours_is_killed(
         return (await back.lines(record["id"]))["lines"]
 
     lines = await eventually(written)
-    house = servers_house
-    assert house.process is not None
+    full_service = servers_house
+    assert full_service.process is not None
     for name in ("LOCK", "control/LOCK"):
-        os.kill(int((house.data_dir / name).read_text().split()[0]), 9)
+        os.kill(int((full_service.data_dir / name).read_text().split()[0]), 9)
     assert await echoed(record) == b"hello", "nothing of ours is needed"
 
     async def back_again() -> bool:

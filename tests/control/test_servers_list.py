@@ -11,8 +11,8 @@ import pytest
 from pyservice.control.servers import PAGE
 from tests import programs
 from tests.control.test_servers import Servers
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House, eventually, running
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +22,15 @@ FULL, OVER = {"shelf": "full"}, {"shelf": "over"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     folder = tmp_path_factory.mktemp("lists")
-    with running(House(folder, databases.url(request.param), runtime=programs.SETTINGS)) as made:
+    with running(
+        FullService(folder, databases.url(request.param), runtime=programs.SETTINGS)
+    ) as made:
         yield made
 
 
@@ -47,7 +49,7 @@ class Shelf:
         return [one for one in self.ids[::-1] if tags.items() <= self.tags[one].items()]
 
 
-_SHELVES: Final[dict[House, Shelf]] = {}
+_SHELVES: Final[dict[FullService, Shelf]] = {}
 """So many are made once for a service."""
 
 
@@ -73,23 +75,23 @@ async def filled(servers: Servers) -> Shelf:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def back(house: House, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
-    door = house.door(request.param)
-    developer = Developer(house, door)
-    if house not in _SHELVES:
+async def back(full_service: FullService, request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+    door = full_service.door(request.param)
+    developer = Developer(full_service, door)
+    if full_service not in _SHELVES:
         game_id = await developer.game()
         first = Servers(developer, game_id, await developer.service_token(game_id))
         first.made = []
-        _SHELVES[house] = await filled(first)
-    made = Servers(developer, _SHELVES[house].game_id, _SHELVES[house].token)
-    made.made, made.build_id = [], _SHELVES[house].build_id
+        _SHELVES[full_service] = await filled(first)
+    made = Servers(developer, _SHELVES[full_service].game_id, _SHELVES[full_service].token)
+    made.made, made.build_id = [], _SHELVES[full_service].build_id
     yield made
     await door.close()
 
 
 @pytest.fixture
-def shelf(house: House, back: Servers) -> Shelf:
-    return _SHELVES[house]
+def shelf(full_service: FullService, back: Servers) -> Shelf:
+    return _SHELVES[full_service]
 
 
 async def pages(back: Servers, **fields: Any) -> list[list[str]]:

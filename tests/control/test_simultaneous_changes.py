@@ -19,7 +19,7 @@ from pyservice.storage.database import Conflict, Transaction
 from tests.control.crowds import add_users, add_versions
 from tests.control.files import tar
 from tests.control.world import Records
-from tests.household import Answer, Developer
+from tests.support.full_service import Answer, Developer
 
 pytestmark = pytest.mark.anyio
 

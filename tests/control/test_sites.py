@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.control.files import put, put_all, without_addresses
-from tests.household import Developer, HttpDoor
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer, HttpDoor
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

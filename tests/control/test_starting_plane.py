@@ -17,8 +17,8 @@ from tests.app.test_tasks import FrailHouse
 from tests.control.test_lobby_processes import Game
 from tests.control.test_servers import back_end
 from tests.faults.control.test_static_stability import control_pid
-from tests.household import Developer, House, eventually, running
 from tests.programs import images
+from tests.support.full_service import Developer, FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -71,10 +71,10 @@ async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_
     runtime.write_text(HELD.format(gate=gate, asked=asked))
     runtime.chmod(0o755)
     settings = {**programs.SETTINGS, "kinds": images.KINDS, "oci_runtime": str(runtime)}
-    with running(House(tmp_path / "house", runtime=settings)) as house:
-        async with back_end(house, "http") as back:
+    with running(FullService(tmp_path / "full_service", runtime=settings)) as full_service:
+        async with back_end(full_service, "http") as back:
             os.mkfifo(gate)
-            os.kill(control_pid(house), signal.SIGKILL)
+            os.kill(control_pid(full_service), signal.SIGKILL)
 
             async def is_asked() -> bool:
                 return asked.exists()
@@ -93,16 +93,16 @@ async def test_a_server_that_is_wanted_while_it_looks_what_it_can_run_is_wanted_
 
 async def test_links_lead_to_the_same_place_as_soon_as_it_is_back(tmp_path: Path) -> None:
     """The port of the public door was drawn, and the plane that died was told it."""
-    with running(House(tmp_path / "house")) as house:
-        async with house.opened("http") as door:
-            developer = Developer(house, door)
-            told = await developer.good("get_group", group_id=house.group_id)
-            assert house.said["http"] in told["group"]["external"]["profile"]
+    with running(FullService(tmp_path / "full_service")) as full_service:
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
+            told = await developer.good("get_group", group_id=full_service.group_id)
+            assert full_service.said["http"] in told["group"]["external"]["profile"]
             for _ in range(3):
-                os.kill(control_pid(house), signal.SIGKILL)
+                os.kill(control_pid(full_service), signal.SIGKILL)
 
                 async def is_back() -> Any:
-                    answer = await developer.call("get_group", group_id=house.group_id)
+                    answer = await developer.call("get_group", group_id=full_service.group_id)
                     return answer.body if answer.code == "OK" else None
 
                 assert await eventually(is_back) == told
@@ -112,24 +112,26 @@ async def test_links_are_right_before_anything_is_fed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is the first to ask at the first start is led to the port that was drawn."""
-    frail = FrailHouse(tmp_path / "house", SLOW)
+    frail = FrailHouse(tmp_path / "full_service", SLOW)
     monkeypatch.setenv("PYTHONPATH", str(frail.code))
-    with running(frail) as house:
-        async with house.opened("http") as door:
-            told = await Developer(house, door).good("get_group", group_id=house.group_id)
-        assert house.said["http"] in told["group"]["external"]["profile"]
+    with running(frail) as full_service:
+        async with full_service.opened("http") as door:
+            told = await Developer(full_service, door).good(
+                "get_group", group_id=full_service.group_id
+            )
+        assert full_service.said["http"] in told["group"]["external"]["profile"]
 
 
 async def test_lobbies_are_started_as_soon_as_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = FrailHouse(tmp_path / "house", LATE, runtime=programs.SETTINGS)
-    with running(house):
-        async with house.opened("http") as door:
-            developer = Developer(house, door)
+    full_service = FrailHouse(tmp_path / "full_service", LATE, runtime=programs.SETTINGS)
+    with running(full_service):
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
             game = Game(developer, await developer.game())
             await game.deploy(duel={})
-            assert house.stop() == 0
-            monkeypatch.setenv("PYTHONPATH", str(house.code))
-            await asyncio.to_thread(house.start)
+            assert full_service.stop() == 0
+            monkeypatch.setenv("PYTHONPATH", str(full_service.code))
+            await asyncio.to_thread(full_service.start)
             assert (await game.find("duel")).code == "OK"

@@ -17,7 +17,7 @@ from pyservice.storage import uploads
 from pyservice.storage.objects import file_key
 from tests.control.test_uploads import Desk
 from tests.control.test_uploads import desk as desk
-from tests.patience import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

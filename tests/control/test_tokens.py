@@ -13,7 +13,7 @@ from tests.control.crowds import add_tokens
 from tests.control.shapes import ID, TEXT, TIME, shape
 from tests.control.test_games import new_developer
 from tests.control.world import Records
-from tests.household import Developer, eventually
+from tests.support.full_service import Developer, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -285,12 +285,12 @@ async def test_what_older_clients_send_for_ports_is_not_read(developer: Develope
 async def test_a_token_tells_whose_it_is(developer: Developer, records: Records) -> None:
     identity_id, (group_id,) = await records.identity("Inspected")
     token, token_id = await records.cloud_token(identity_id)
-    me = Developer(developer.house, developer.door, token)
+    me = Developer(developer.full_service, developer.door, token)
     assert await me.good("inspect_token") == {"token_id": token_id, "identity_id": identity_id}
     game_id = await me.game(developer_group_id=group_id)
     made = await me.good("create_game_token", game_id=game_id)
     assert shape(made) == {"token": TEXT, "token_id": ID}
-    of_game = Developer(me.house, me.door, made["token"])
+    of_game = Developer(me.full_service, me.door, made["token"])
     assert await of_game.good("inspect_token") == {
         "token_id": made["token_id"],
         "identity_id": identity_id,
@@ -299,7 +299,7 @@ async def test_a_token_tells_whose_it_is(developer: Developer, records: Records)
     }
     in_an_hour = now_ms() // 1000 * 1000 + 3_600_000
     ending, _ = await records.cloud_token(identity_id, group_id, expires_ms=in_an_hour)
-    whose = await Developer(me.house, me.door, ending).good("inspect_token")
+    whose = await Developer(me.full_service, me.door, ending).good("inspect_token")
     assert datetime.fromisoformat(whose["expires_ts"]).timestamp() * 1000 == in_an_hour
 
 
@@ -337,7 +337,7 @@ async def test_a_groups_token_does_not_meet_those_of_the_identity(
     whole, whole_id = await records.cloud_token(identity_id)
     token, token_id = await records.cloud_token(identity_id, group_id)
     _, sibling_id = await records.cloud_token(identity_id, other_id)
-    me = Developer(developer.house, developer.door, token)
+    me = Developer(developer.full_service, developer.door, token)
     listed = (await me.good("list_group_tokens", group_id=group_id))["tokens"]
     assert [one["token_id"] for one in listed] == [token_id]
     for one in (whole_id, sibling_id, str(uuid4())):
@@ -349,7 +349,7 @@ async def test_a_groups_token_does_not_meet_those_of_the_identity(
 async def test_a_token_ends_when_its_time_is_over(developer: Developer, records: Records) -> None:
     identity_id, _ = await records.identity("Ending")
     token, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 1_500)
-    me = Developer(developer.house, developer.door, token)
+    me = Developer(developer.full_service, developer.door, token)
     assert await works(me, token) == "OK"
 
     async def is_over() -> bool:

@@ -14,10 +14,10 @@ from sqlalchemy import select, update
 
 from pyservice.storage.database import open_database
 from pyservice.storage.tables import games, idempotent_answers, metadata
-from tests.commands import said
 from tests.control.world import Records
-from tests.databases import KINDS, Databases
-from tests.household import Developer, Door, House, eventually
+from tests.support.command_line import output
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, Door, FullService, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -27,9 +27,13 @@ FORM = re.compile(rb"\b(?:" + "|".join(KINDS_OF_TOKENS).encode() + rb")_[A-Za-z0
 
 
 @pytest.fixture(params=KINDS)
-def house(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> Iterator[House]:
+def full_service(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> Iterator[FullService]:
     """A service of its own that keeps every ray: what somebody sends may be in one."""
-    made = House(tmp_path / "house", databases.url(request.param), rays={"per_second": 10_000})
+    made = FullService(
+        tmp_path / "full_service", databases.url(request.param), rays={"per_second": 10_000}
+    )
     try:
         yield made.start()
     finally:
@@ -56,7 +60,7 @@ class Pockets:
         return answer.body
 
 
-async def scene(house: House, pockets: Pockets) -> None:
+async def scene(full_service: FullService, pockets: Pockets) -> None:
     """From the first start to players in a lobby, with whatever gives somebody a token."""
     developer = pockets.developer
     game_id = await developer.arena()
@@ -66,7 +70,7 @@ async def scene(house: House, pockets: Pockets) -> None:
     development = await pockets.make("create_development_token", **place, hostname="127.0.0.1")
     await pockets.make("create_game_token", game_id=game_id)
     for words in (("--kind", "public", "--namespace", f"{game_id}/prod"), ("--game", game_id)):
-        pockets.tokens.append(await said(house.data_dir, "token", "create", *words))
+        pockets.tokens.append(await output(full_service.data_dir, "token", "create", *words))
 
     link = await pockets.make("prepare_device_link", "device_link_token")
     await developer.good("complete_device_link", device_link_token=link, game_id=game_id)
@@ -129,16 +133,18 @@ def traces(
     ]
 
 
-async def test_no_column_of_any_table_has_a_token_or_a_part_of_one(house: House) -> None:
+async def test_no_column_of_any_table_has_a_token_or_a_part_of_one(
+    full_service: FullService,
+) -> None:
     tokens = []
     for name in ("http", "grpc"):
-        door = house.door(name)
-        pockets = Pockets(door, Developer(house, door))
-        await scene(house, pockets)
+        door = full_service.door(name)
+        pockets = Pockets(door, Developer(full_service, door))
+        await scene(full_service, pockets)
         await door.close()
         tokens += pockets.tokens
         assert {token.partition("_")[0] for token in pockets.tokens} == set(KINDS_OF_TOKENS)
-    database = open_database(house.database_url, house.data_dir / "control")
+    database = open_database(full_service.database_url, full_service.data_dir / "control")
     records = Records(database)
 
     async def are_all_there() -> bool:
@@ -148,10 +154,10 @@ async def test_no_column_of_any_table_has_a_token_or_a_part_of_one(house: House)
 
     await eventually(are_all_there)
     assert traces(await rows(records), tokens) == []
-    if house.database_url is None:
+    if full_service.database_url is None:
         # Not in what a page or the log of changes has left of earlier rows either.
-        assert house.stop() == 0
-        for path in (house.data_dir / "control").glob("records.db*"):
+        assert full_service.stop() == 0
+        for path in (full_service.data_dir / "control").glob("records.db*"):
             assert traces({path.name: [(path.read_bytes(),)]}, tokens) == []
 
     # And it would be seen.

@@ -37,7 +37,7 @@ from pyservice.storage.uploads import NewFile
 from pyservice.watch import Topics
 from tests.control.crowds import add_domains, add_users, add_versions
 from tests.control.world import Records
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

@@ -29,9 +29,9 @@ from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from tests.control.fed import Fed, FedPlane, Source
-from tests.databases import KINDS, Databases
 from tests.faults.cut import Way, way_to
-from tests.patience import PATIENCE_S, eventually
+from tests.support.databases import KINDS, Databases
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from pyservice.process import holder_of
-from tests.household import Developer, House
+from tests.support.full_service import Developer, FullService
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -27,8 +27,8 @@ BLOCK = bytes(range(256)) * (MIB // 256)
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "house")
+def full_service(tmp_path: Path) -> Iterator[FullService]:
+    made = FullService(tmp_path / "full_service")
     try:
         yield made.start()
     finally:
@@ -73,7 +73,7 @@ async def goes_through(developer: Developer, length: int) -> None:
         place = {"game_id": game_id, "namespace_id": "prod"}
         await developer.good("set_version", **place, version_id=version_id)
         game = (await developer.good("get_game", game_id=game_id))["game"]
-        url = f"http://{developer.house.said['cdn']}/{game['name_id']}/prod/large.bin"
+        url = f"http://{developer.full_service.said['cdn']}/{game['name_id']}/prod/large.bin"
         got = sha256()
         async with client.stream("GET", url) as download:
             assert download.status_code == 200
@@ -85,13 +85,13 @@ async def goes_through(developer: Developer, length: int) -> None:
     assert got.digest() == expected.digest()
 
 
-async def test_a_body_of_64_mib_is_never_held_whole(house: House) -> None:
-    door = house.door("http")
-    developer = Developer(house, door)
+async def test_a_body_of_64_mib_is_never_held_whole(full_service: FullService) -> None:
+    door = full_service.door("http")
+    developer = Developer(full_service, door)
     # What is loaded with the first of its kind is no part of it.
     await goes_through(developer, MIB)
     pids = {
-        name: holder_of(house.data_dir / folder)
+        name: holder_of(full_service.data_dir / folder)
         for name, folder in (("data", "."), ("control", "control"))
     }
     before = {name: begin(pid) for name, pid in pids.items() if pid is not None}

@@ -36,9 +36,9 @@ from pyservice.storage.s3_objects import Bucket
 from pyservice.storage.signatures import UrlSigner
 from pyservice.watch import Topics
 from tests.control.files import put, tar
-from tests.databases import KINDS, Databases
-from tests.household import Developer, House
-from tests.patience import PATIENCE_S
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, FullService
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -337,11 +337,11 @@ async def test_a_build_whose_content_an_operator_removed_is_told_and_can_be_dele
 
 
 @contextlib.asynccontextmanager
-async def at(house: House) -> AsyncIterator[Developer]:
-    """The owner at the door of a house that was just started."""
-    door = house.start().door("http")
+async def at(full_service: FullService) -> AsyncIterator[Developer]:
+    """The owner at the door of a full_service that was just started."""
+    door = full_service.start().door("http")
     try:
-        yield Developer(house, door)
+        yield Developer(full_service, door)
     finally:
         await door.close()
 
@@ -350,25 +350,25 @@ async def at(house: House) -> AsyncIterator[Developer]:
 async def test_the_key_of_addresses_is_private_and_files_outlive_stop_and_kill(
     tmp_path: Path, databases: Databases, kind: str
 ) -> None:
-    house = House(tmp_path, databases.url(kind))
+    full_service = FullService(tmp_path, databases.url(kind))
     try:
-        async with at(house) as developer:
+        async with at(full_service) as developer:
             game_id = await developer.game()
             fields: dict[str, Any] = {"game_id": game_id, "display_name": "x"}
             image = {"path": "a.tar", "content_length": len(tar())}
             made = await developer.good("create_game_build", **fields, image_file=image)
-        key = house.data_dir / "control" / "keys.json"
+        key = full_service.data_dir / "control" / "keys.json"
         assert key.stat().st_mode & 0o777 == 0o600
-        assert house.stop() == 0
-        house.start()
+        assert full_service.stop() == 0
+        full_service.start()
         # The same address, after the restart.
         assert (await put(made["image_presigned_request"], tar())).status_code == 200
-        assert house.process is not None
-        os.kill(house.process.pid, signal.SIGKILL)
-        house.process.wait()
-        async with at(house) as developer:
+        assert full_service.process is not None
+        os.kill(full_service.process.pid, signal.SIGKILL)
+        full_service.process.wait()
+        async with at(full_service) as developer:
             await developer.good("complete_upload", upload_id=made["upload_id"])
             (build,) = (await developer.good("list_game_builds", game_id=game_id))["builds"]
             assert build["complete"]
     finally:
-        house.close()
+        full_service.close()

@@ -13,7 +13,7 @@ import pytest
 from tests.control.configurations import EVERYTHING, everything
 from tests.control.shapes import ID, TEXT, TIME, shape
 from tests.control.test_games import BAD_DISPLAY_NAMES
-from tests.household import ARENA_MODES, Developer
+from tests.support.full_service import ARENA_MODES, Developer
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.household import Developer
+from tests.support.full_service import Developer
 
 pytestmark = pytest.mark.anyio
 

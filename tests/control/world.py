@@ -21,8 +21,15 @@ from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
 from tests.control.hosting import Hosted
-from tests.household import ARENA_MODES, Developer, Door, House, HttpDoor, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import (
+    ARENA_MODES,
+    Developer,
+    Door,
+    FullService,
+    HttpDoor,
+    eventually,
+)
+from tests.support.waiting import PATIENCE_S
 
 PAID_MS: Final = 1
 PAID_TS: Final = "1970-01-01T00:00:00.001Z"
@@ -174,8 +181,8 @@ def still(table: Table) -> Select[Any]:
 class World:
     """A game with a namespace and a lobby, what else there is, and everybody who may call."""
 
-    def __init__(self, house: House, records: Records, door: Door) -> None:
-        self.house = house
+    def __init__(self, full_service: FullService, records: Records, door: Door) -> None:
+        self.full_service = full_service
         self.records = records
         self.door = door
         self._scraper = httpx.AsyncClient(verify=False, timeout=PATIENCE_S)
@@ -193,8 +200,10 @@ class World:
         stranger_id, (stranger_group_id,) = await records.identity("Theirs")
         await records.pay(self.group_id)
         token, self.token_id = await records.cloud_token(self.identity_id)
-        self.owner = Developer(self.house, door, token)
-        self.stranger = Developer(self.house, door, (await records.cloud_token(stranger_id))[0])
+        self.owner = Developer(self.full_service, door, token)
+        self.stranger = Developer(
+            self.full_service, door, (await records.cloud_token(stranger_id))[0]
+        )
         self.game_id = await self._arena(self.owner, self.group_id)
         self.other_game_id = await self._arena(self.owner, self.group_id)
         self.stranger_game_id = await self._arena(self.stranger, stranger_group_id, "theirs")
@@ -241,7 +250,7 @@ class World:
     async def _ray(self) -> str:
         """Of a kept request about the game."""
         ray_id = uuid4().hex
-        door = HttpDoor(self.house.said["http"])
+        door = HttpDoor(self.full_service.said["http"])
         traceparent = f"00-{ray_id}-{ray_id[:16]}-01"
         path = f"/cloud/games/{self.game_id}"
         answer = await door.request(
@@ -397,7 +406,7 @@ class World:
         """What the data plane has of the namespace: its lobbies with their state, and its slots."""
         listed = await self.door.call("list", {"include_state": True}, token=self.environment_token)
         assert listed.code == "OK", listed
-        scrape = await self._scraper.get(f"http://{self.house.said['metrics']}/metrics")
+        scrape = await self._scraper.get(f"http://{self.full_service.said['metrics']}/metrics")
         names = ("hosting_lobbies{", "hosting_slots{")
         label = f'namespace="{self.game_name}/prod"'
         lines = [line for line in scrape.text.splitlines() if line.startswith(names)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -24,7 +24,7 @@ from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import version
 from tests.dataplane.scene import Scene
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 BUILD_ID = "0192f000-0000-7000-8000-0000000000b1"
 DOCKER: dict[str, Any] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.dataplane.compaction import NO_SPACE_STATUS, Compactor
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 
 from pyservice.dataplane.control_watch import ControlWatch
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
-from tests.logs import logged
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.captured_logs import logged
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
 from tests.dataplane.configurations import configuration, version
 from tests.dataplane.processes import MODES, asking, connected_place, refused
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

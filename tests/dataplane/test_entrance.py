@@ -19,7 +19,7 @@ from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
 from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal
 from tests.dataplane.other_server import OtherServer, hold, other_server, until_asked
 from tests.dataplane.scene import MODES
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

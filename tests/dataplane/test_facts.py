@@ -22,8 +22,8 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.rpc import InternalClient, InternalServer
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID
 from tests.dataplane.scene import Scene
-from tests.patience import FreeTime
-from tests.service import Service
+from tests.support.data_plane_service import Service
+from tests.support.waiting import FreeTime
 
 pytestmark = pytest.mark.anyio
 

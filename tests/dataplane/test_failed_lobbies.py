@@ -18,7 +18,7 @@ from pyservice.dataplane.engine import Engine, Limits, open_engine
 from pyservice.dataplane.supply import PAUSES_S
 from pyservice.ids import parse_uuid
 from tests.dataplane.processes import BUILD_ID, MODES, Place, asking, connected_place, refused
-from tests.patience import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

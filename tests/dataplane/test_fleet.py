@@ -26,7 +26,7 @@ from tests.dataplane.configurations import (
     version,
 )
 from tests.dataplane.scene import MODES, PORTS, Scene
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.service import MakeService, Service
+from tests.support.data_plane_service import MakeService, Service
 
 SECRET = "a-secret-that-outlives-it"
 

@@ -15,7 +15,7 @@ from pyservice.dataplane.lookups import Lookups
 from pyservice.dataplane.outbound import Outbound
 from pyservice.hosts import anywhere
 from tests.dataplane.other_server import other_server
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

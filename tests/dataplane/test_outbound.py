@@ -18,7 +18,7 @@ from aiohttp import web
 from pyservice.dataplane.outbound import Outbound, Unanswered
 from pyservice.hosts import AllowedAddresses, anywhere
 from tests.dataplane.other_server import OtherServer, other_server, raw_server
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.supply import PAUSES_S, Supply
 from tests.dataplane.processes import DOCKER, asking, connected_place
-from tests.patience import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

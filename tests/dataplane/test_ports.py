@@ -24,7 +24,7 @@ from tests.dataplane.processes import (
     outcome,
     refused,
 )
-from tests.patience import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

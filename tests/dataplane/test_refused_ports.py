@@ -18,7 +18,7 @@ from pyservice.dataplane.engine import Engine, Limits, open_engine
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import Place, asking, connected_place, outcome, refused
-from tests.patience import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from pyservice.dataplane.runners import Runners
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import Place, asking, refused
-from tests.patience import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 

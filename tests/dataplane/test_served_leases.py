@@ -12,7 +12,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import Place, asking, outcome, refused
-from tests.patience import eventually
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from tests.dataplane.configurations import OTHER_NAMESPACE_ID, configuration, ve
 from tests.dataplane.gated_scene import GatedScene, gated_scene
 from tests.dataplane.other_server import OtherServer, hold, other_server
 from tests.dataplane.scene import MODES, PORTS
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal
 from tests.dataplane.other_server import OtherServer, hold, other_server, raw_server
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.gated_scene import MemoryStandings
 from tests.dataplane.other_server import OtherServer, hold, other_server, until_asked
 from tests.dataplane.processes import MODES, Place, asking, connected_place, refused
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

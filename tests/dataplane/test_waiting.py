@@ -14,7 +14,7 @@ import pytest
 from pyservice.dataplane import waiting
 from pyservice.dataplane.waiting import Waiting
 from pyservice.errors import ServiceError
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

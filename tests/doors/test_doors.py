@@ -14,9 +14,8 @@ from pyservice.doors import DoorSettings, check_idempotency_key
 from pyservice.doors.limits import Limits, Rate
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
-from tests.logs import logged
-from tests.patience import PATIENCE_S
-from tests.small_service import (
+from tests.support.captured_logs import logged
+from tests.support.sample_service import (
     CONNECTED,
     DOORS,
     FIND,
@@ -27,6 +26,7 @@ from tests.small_service import (
     SmallService,
     open_door,
 )
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.leftovers import end_leftovers
+from tests.support.leftover_processes import end_leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 40.0

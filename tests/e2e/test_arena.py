@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect as websocket
 
-from tests.addresses import FREE_PORT
 from tests.app.household import is_gone
 from tests.e2e.conftest import ROOT, Run, StartRun
-from tests.leftovers import pids_of
-from tests.patience import PATIENCE_S
+from tests.support.leftover_processes import pids_of
+from tests.support.loopback import FREE_PORT
+from tests.support.waiting import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium")
 needs_curl = pytest.mark.skipif(

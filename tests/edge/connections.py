@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.small_service import Connect, SmallService, connections_to
+from tests.support.sample_service import Connect, SmallService, connections_to
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])

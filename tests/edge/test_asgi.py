@@ -10,7 +10,7 @@ import pytest
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
 from tests.edge.connections import service as service
-from tests.small_service import (
+from tests.support.sample_service import (
     GOOD,
     LOBBY_ID,
     HttpConnection,

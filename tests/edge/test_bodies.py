@@ -13,14 +13,14 @@ import pytest
 
 from pyservice.doors import KIB, MIB, DoorSettings
 from tests.edge.connections import anyio_backend as anyio_backend
-from tests.small_service import (
+from tests.support.forwarding_pair import VALIDATE, Doors, open_doors, until
+from tests.support.sample_service import (
     GOOD,
     HttpConnection,
     Response,
     code_of,
     is_closed,
 )
-from tests.two_doors import VALIDATE, Doors, open_doors, until
 
 pytestmark = pytest.mark.anyio
 

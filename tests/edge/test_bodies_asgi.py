@@ -9,7 +9,8 @@ import pytest
 from pyservice.doors import MIB, DoorSettings
 from pyservice.observability.metrics import RequestMetrics
 from tests.edge.test_bodies import HALF, JOIN, LARGE
-from tests.small_service import (
+from tests.support.forwarding_pair import until
+from tests.support.sample_service import (
     CONNECTED,
     GOOD,
     HttpConnection,
@@ -18,7 +19,6 @@ from tests.small_service import (
     code_of,
     open_door,
 )
-from tests.two_doors import until
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,7 @@ from pyservice.doors import DoorSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
-from tests.patience import PATIENCE_S
-from tests.small_service import (
+from tests.support.sample_service import (
     GOOD,
     LOBBY_ID,
     Connect,
@@ -21,6 +20,7 @@ from tests.small_service import (
     code_of,
     is_closed,
 )
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

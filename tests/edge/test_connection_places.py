@@ -12,8 +12,8 @@ import pytest
 from pyservice.doors import DoorSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import service as service
-from tests.patience import PATIENCE_S
-from tests.small_service import GOOD, HttpConnection, HttpDoor, SmallService, open_door
+from tests.support.sample_service import GOOD, HttpConnection, HttpDoor, SmallService, open_door
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

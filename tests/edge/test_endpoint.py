@@ -16,7 +16,8 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.watch import Topics, Waiters
 from tests.edge.connections import anyio_backend as anyio_backend
-from tests.small_service import (
+from tests.support.forwarding_pair import until
+from tests.support.sample_service import (
     DOORS,
     MATCHMAKER,
     Door,
@@ -27,7 +28,6 @@ from tests.small_service import (
     open_door,
     open_http,
 )
-from tests.two_doors import until
 
 pytestmark = pytest.mark.anyio
 

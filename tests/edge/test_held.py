@@ -16,9 +16,7 @@ from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import WOKEN_A_TURN
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import close_all, read_index, watch, watch_many
-from tests.patience import PATIENCE_S
-from tests.small_service import CONNECTED, HttpConnection, Response, code_of
-from tests.two_doors import (
+from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
     GROUP,
@@ -29,6 +27,8 @@ from tests.two_doors import (
     open_doors,
     until,
 )
+from tests.support.sample_service import CONNECTED, HttpConnection, Response, code_of
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

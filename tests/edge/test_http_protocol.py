@@ -8,7 +8,7 @@ from pyservice.doors import DoorSettings
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
-from tests.small_service import (
+from tests.support.sample_service import (
     GOOD,
     Connect,
     SmallService,

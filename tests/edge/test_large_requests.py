@@ -13,8 +13,8 @@ import pytest
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import server
-from tests.small_service import CONNECTED, GOOD, HttpConnection, code_of
-from tests.two_doors import BILLING, GAMES, VALIDATE, open_doors, until
+from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, open_doors, until
+from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, code_of
 
 pytestmark = pytest.mark.anyio
 

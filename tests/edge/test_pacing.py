@@ -19,8 +19,7 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
-from tests.patience import PATIENCE_S
-from tests.small_service import (
+from tests.support.sample_service import (
     GOOD,
     Connect,
     HttpConnection,
@@ -31,6 +30,7 @@ from tests.small_service import (
     is_closed,
     open_door,
 )
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

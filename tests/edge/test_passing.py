@@ -17,17 +17,7 @@ from pyservice.edge.passing import Passing
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
 from tests.edge.connections import anyio_backend as anyio_backend
-from tests.patience import PATIENCE_S
-from tests.small_service import (
-    CONNECTED,
-    GOOD,
-    HttpConnection,
-    Response,
-    SmallService,
-    code_of,
-    open_asgi,
-)
-from tests.two_doors import (
+from tests.support.forwarding_pair import (
     BILLING,
     CLOUD,
     GROUP,
@@ -36,6 +26,16 @@ from tests.two_doors import (
     open_doors,
     until,
 )
+from tests.support.sample_service import (
+    CONNECTED,
+    GOOD,
+    HttpConnection,
+    Response,
+    SmallService,
+    code_of,
+    open_asgi,
+)
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 from pyservice.edge.probes import create_probes
 from pyservice.observability.conditions import Note
 from pyservice.observability.metrics import RequestMetrics
-from tests.small_service import HttpConnection, open_asgi
+from tests.support.sample_service import HttpConnection, open_asgi
 
 pytestmark = pytest.mark.anyio
 

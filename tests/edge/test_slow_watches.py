@@ -13,10 +13,7 @@ from pyservice.doors.limits import Limits, Rate
 from pyservice.edge import crowds, woken
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.watches import Behind, close_all, message, read_index, watch, watch_many
-from tests.patience import PATIENCE_S
-from tests.slow_records import SlowRecords
-from tests.small_service import CONNECTED, HttpConnection, Response, code_of
-from tests.two_doors import (
+from tests.support.forwarding_pair import (
     BILLING,
     GROUP,
     OTHER_GROUP,
@@ -25,6 +22,9 @@ from tests.two_doors import (
     open_doors,
     until,
 )
+from tests.support.sample_service import CONNECTED, HttpConnection, Response, code_of
+from tests.support.slow_control import SlowRecords
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.edge.connections import connect as connect
 from tests.edge.connections import service as service
-from tests.small_service import (
+from tests.support.sample_service import (
     GOOD,
     Connect,
     HttpConnection,

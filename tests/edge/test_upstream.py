@@ -19,9 +19,9 @@ from pyservice.edge.upstream import NoAnswer, Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.watch import Waiters
 from tests.edge.connections import anyio_backend as anyio_backend
-from tests.patience import PATIENCE_S
-from tests.small_service import HttpConnection, HttpDoor, Response, code_of, open_http
-from tests.two_doors import BILLING, CLOUD, VALIDATE, SmallControl, until
+from tests.support.forwarding_pair import BILLING, CLOUD, VALIDATE, SmallControl, until
+from tests.support.sample_service import HttpConnection, HttpDoor, Response, code_of, open_http
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

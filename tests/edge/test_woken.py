@@ -17,9 +17,17 @@ from pyservice.edge.upstream import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
 from tests.edge.watches import TRACE, Behind, message, read_index, watch_many
-from tests.patience import PATIENCE_S
-from tests.small_service import CONNECTED, GOOD, HttpConnection, Response, code_of
-from tests.two_doors import BILLING, CLOUD, GROUP, Doors, SmallControl, open_doors, until
+from tests.support.forwarding_pair import (
+    BILLING,
+    CLOUD,
+    GROUP,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, Response, code_of
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

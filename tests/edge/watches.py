@@ -13,8 +13,8 @@ from pyservice.edge.exchanges import Request
 from pyservice.edge.relayed import Wish
 from pyservice.edge.woken import WokenExchange
 from pyservice.observability.metrics import RequestMetrics
-from tests.small_service import HttpConnection
-from tests.two_doors import BILLING, CLOUD, Doors, SmallControl, until
+from tests.support.forwarding_pair import BILLING, CLOUD, Doors, SmallControl, until
+from tests.support.sample_service import HttpConnection
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 

@@ -14,7 +14,7 @@ import pytest
 from examples.arena.hosting import Connections, HostingClient, Pauses, ServiceAway
 from examples.arena.lobby import RELEASES_MAX, Lobby, Releases
 from examples.arena.settings import SettingsError, read_settings
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

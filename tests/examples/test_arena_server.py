@@ -25,7 +25,7 @@ from examples.arena.pages import Pages
 from examples.arena.server import open_listener
 from examples.arena.settings import Settings
 from examples.arena.sockets import Arena
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

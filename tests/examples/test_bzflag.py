@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from tests.control.files import tar
-from tests.household import House, running
-from tests.patience import until
 from tests.programs import SETTINGS, upload_build
+from tests.support.full_service import FullService, running
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = shutil.which("bzfs", path="/usr/games:/usr/bin")
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with running(House(tmp_path / "house", runtime=SETTINGS)) as made:
+def full_service(tmp_path: Path) -> Iterator[FullService]:
+    with running(FullService(tmp_path / "full_service", runtime=SETTINGS)) as made:
         yield made
 
 
@@ -40,16 +40,18 @@ def version_of(address: tuple[str, int]) -> bytes | None:
         return None
 
 
-def test_a_server_that_knows_nothing_of_us_is_started_reached_and_ended(house: House) -> None:
-    headers = {"authorization": f"Bearer {house.cloud_token}"}
+def test_a_server_that_knows_nothing_of_us_is_started_reached_and_ended(
+    full_service: FullService,
+) -> None:
+    headers = {"authorization": f"Bearer {full_service.cloud_token}"}
 
     def cloud(method: str, path: str, body: Any = None) -> Any:
-        url = f"http://{house.said['http']}{path}"
+        url = f"http://{full_service.said['http']}{path}"
         answer = httpx.request(method, url, json=body, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    game = {"developer_group_id": house.group_id, "display_name": "BZFlag"}
+    game = {"developer_group_id": full_service.group_id, "display_name": "BZFlag"}
     game_id = cloud("POST", "/cloud/games", game)["game_id"]
     manifest = (ROOT / "examples" / "bzflag" / "server.json").read_bytes()
     build = upload_build(cloud, game_id, tar({"server.json": manifest}))

@@ -15,8 +15,8 @@ from typing import Any
 from tests.app.household import is_gone
 from tests.e2e.conftest import Run, StartRun
 from tests.e2e.conftest import start_run as start_run
-from tests.leftovers import pids_of
-from tests.patience import PATIENCE_S, until
+from tests.support.leftover_processes import pids_of
+from tests.support.waiting import PATIENCE_S, until
 
 OPEN = "Ctrl-C ends all of it"
 LOCKS = ("SERVE.LOCK", "LOCK", "control/LOCK")

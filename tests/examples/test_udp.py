@@ -39,8 +39,8 @@ from tests.examples.udp_game import (
     run_server,
     ticks_of,
 )
-from tests.household import House, running
-from tests.patience import PATIENCE_S, until
+from tests.support.full_service import FullService, running
+from tests.support.waiting import PATIENCE_S, until
 
 GRACE_MS = 300
 PSS_MAX_KB = 3_000
@@ -55,9 +55,11 @@ def programs() -> Path:
 @pytest.fixture(scope="module")
 def stage(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("udp")
-    house = House(folder, runtime=test_programs.SETTINGS, empty_lobby_grace_ms=GRACE_MS)
-    with running(house):
-        stage = Stage(house, programs)
+    full_service = FullService(
+        folder, runtime=test_programs.SETTINGS, empty_lobby_grace_ms=GRACE_MS
+    )
+    with running(full_service):
+        stage = Stage(full_service, programs)
         stage.deploy()
         yield stage
 
@@ -260,7 +262,7 @@ def test_nobody_loses_a_session_while_the_service_is_killed_and_started_again(
         for _ in range(2):
             until(lambda: stage.players("siege") == 12)
             stage.kill()
-            stage.house.start()
+            stage.full_service.start()
         until(lambda: stage.players("siege") == 12)
         bots.stop()
         report = bots.report()
@@ -288,7 +290,7 @@ def test_an_outage_holds_up_no_tick_and_a_player_who_cannot_be_confirmed_is_rele
         assert CONFIRM_S - 1 < ticks.passed * 0.05 < CONFIRM_S + 5
         assert ticks.states > ticks.passed * 0.9
     finally:
-        stage.house.start()
+        stage.full_service.start()
 
     # Its reservation would hold the slot for two minutes.
     def found_again() -> Place | None:

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import httpx
 
 from pyservice.runtime.keeper import Folder
-from tests.household import House
-from tests.patience import PATIENCE_S, until
 from tests.programs import upload_build
+from tests.support.full_service import FullService
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 GAME: Final = "stardust"
@@ -87,14 +87,14 @@ class Place(NamedTuple):
 class Stage:
     """A running service with the game in one of its namespaces."""
 
-    def __init__(self, house: House, programs: Path) -> None:
-        self.house = house
+    def __init__(self, full_service: FullService, programs: Path) -> None:
+        self.full_service = full_service
         self.programs = programs
         self.public_token = ""
 
     def deploy(self) -> None:
         """As a developer does: build, version, namespace, token."""
-        group = {"developer_group_id": self.house.group_id, "display_name": "Stardust"}
+        group = {"developer_group_id": self.full_service.group_id, "display_name": "Stardust"}
         self.cloud("POST", "/cloud/games", group)
         build = upload_build(self.cloud, GAME, server_archive(self.programs))
         modes = {}
@@ -114,7 +114,7 @@ class Stage:
         headers = {"authorization": f"Bearer {token}", "idempotency-key": key}
 
         def answer() -> httpx.Response | None:
-            url = f"http://{self.house.said['http']}{path}"
+            url = f"http://{self.full_service.said['http']}{path}"
             try:
                 given = httpx.request(method, url, json=body, headers=headers, timeout=60)
             except httpx.TransportError:
@@ -125,7 +125,7 @@ class Stage:
 
     def cloud(self, method: str, path: str, body: Any = None) -> Any:
         """What an operation of the owner answers, which has to succeed."""
-        answer = self.ask(method, path, body, self.house.cloud_token)
+        answer = self.ask(method, path, body, self.full_service.cloud_token)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -174,7 +174,7 @@ class Stage:
 
     def pid(self, lobby_id: str) -> int:
         """Of the server: what its keeper notes, or what runs below that in a namespace of its own."""
-        [state] = self.house.data_dir.glob(f"**/{lobby_id}/state")
+        [state] = self.full_service.data_dir.glob(f"**/{lobby_id}/state")
         noted = Folder(state.parent).state()
         assert noted is not None
         pid = noted.pid
@@ -189,11 +189,14 @@ class Stage:
 
     def kill(self) -> None:
         """`kill -9` of all that is the service: the parent and both planes, not edge-guard and keepers."""
-        assert self.house.process is not None
-        locks = [self.house.data_dir / "LOCK", self.house.data_dir / "control" / "LOCK"]
+        assert self.full_service.process is not None
+        locks = [
+            self.full_service.data_dir / "LOCK",
+            self.full_service.data_dir / "control" / "LOCK",
+        ]
         pids = [int(lock.read_text().split()[0]) for lock in locks]
-        self.house.process.kill()
-        self.house.process.wait(PATIENCE_S)
+        self.full_service.process.kill()
+        self.full_service.process.wait(PATIENCE_S)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -208,7 +211,7 @@ class Stage:
         body = {"game_mode": BY_HAND, "ports": ports}
         made = self.cloud("POST", f"{PATH}/lobbies/attach", body)
         environment = {
-            "HOSTING_API_URL": f"http://{self.house.said['http']}",
+            "HOSTING_API_URL": f"http://{self.full_service.said['http']}",
             "HOSTING_LOBBY_ID": made["lobby_id"],
             "HOSTING_LOBBY_TOKEN": made["lobby_token"],
             "HOSTING_MAX_PLAYERS": "8",
@@ -242,9 +245,9 @@ class Bots:
     """The bot program while it plays, and its report."""
 
     def __init__(self, stage: Stage, mode: str, count: int, seconds: int) -> None:
-        token_file = stage.house.folder / "public.token"
+        token_file = stage.full_service.folder / "public.token"
         token_file.write_text(stage.public_token)
-        api = f"http://{stage.house.said['http']}"
+        api = f"http://{stage.full_service.said['http']}"
         command = [
             *(str(stage.programs / "udp-bot"), "--json", "--api", api, "--mode", mode),
             *("--token-file", str(token_file), "--count", str(count), "--seconds", str(seconds)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.faults.doors import Answer, Door, Fields
 from tests.faults.plane import GAME, NAMESPACE, Plane
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(slots=True)

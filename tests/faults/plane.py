@@ -26,10 +26,10 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
-from tests.addresses import FREE_PORT
 from tests.faults.doors import GrpcDoor, HttpDoor
 from tests.faults.shim import Shim
-from tests.patience import PATIENCE_S
+from tests.support.loopback import FREE_PORT
+from tests.support.waiting import PATIENCE_S
 
 GAME: Final = "faults"
 NAMESPACE: Final = "prod"

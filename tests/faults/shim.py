@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 KINDS: Final = (
     "pwrite",

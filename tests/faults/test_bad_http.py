@@ -16,7 +16,7 @@ from tests.faults.bad_rows import problems
 from tests.faults.doors import Response
 from tests.faults.stage import SLOW_CLIENT_MS, Stage, check_problem
 from tests.faults.stillness import nothing_changes
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -22,7 +22,7 @@ from tests.faults.conftest import MakePlane, OpenDoors
 from tests.faults.plane import GAME, NAMESPACE, Plane
 from tests.faults.stage import Stage, check_problem
 from tests.faults.stillness import nothing_changes
-from tests.patience import PATIENCE_S, promised
+from tests.support.waiting import PATIENCE_S, promised
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.actors import LobbyActor, Scene, until
 from tests.faults.conftest import MakePlane, OpenDoors
 from tests.faults.plane import Plane
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.faults.plane import Plane
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

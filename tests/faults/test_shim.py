@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.shim import Shim
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 DAY_S = 86_400
 

@@ -16,7 +16,7 @@ from tests.faults.actors import LobbyActor, Scene, attach_fields, until
 from tests.faults.conftest import MakePlane, OpenDoors
 from tests.faults.doors import Answer, Door, Doors, GrpcDoor, Lost
 from tests.faults.plane import GAME, Plane
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyservice.observability.logging import fingerprint, get_logger, scrubbed
-from tests.logs import logged
+from tests.support.captured_logs import logged
 
 KINDS = ("cloud", "env", "pub", "dev", "lobby", "player", "link")
 # Put together here: no token literal may stand in the tree.

@@ -18,7 +18,7 @@ from pyservice.observability.rays import ONE_IN, Kept, Rays, Trace, current, not
 from pyservice.observability.spans import Exporter, spans_of
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
 from tests.observability.collector import running_collector
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final, Self
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1

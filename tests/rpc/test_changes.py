@@ -19,8 +19,8 @@ from pyservice.rpc import (
     next_changes,
 )
 from pyservice.watch import ParkedTask, Topics, Waiters, park
-from tests.patience import PATIENCE_S
-from tests.two_doors import until
+from tests.support.forwarding_pair import until
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

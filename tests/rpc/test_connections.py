@@ -13,9 +13,9 @@ from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.rpc import RpcServer
-from tests.patience import PATIENCE_S
 from tests.rpc.raw_http2 import RawCalls
-from tests.small_service import CONNECTED, JOIN, GrpcDoor, SmallService
+from tests.support.sample_service import CONNECTED, JOIN, GrpcDoor, SmallService
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 from pyservice.rpc import InternalClient, InternalServer, Unreachable
-from tests.patience import promised
+from tests.support.waiting import promised
 
 pytestmark = pytest.mark.anyio
 

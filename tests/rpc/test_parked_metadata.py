@@ -19,8 +19,8 @@ from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
 from pyservice.watch import Waiters
-from tests.patience import PATIENCE_S
-from tests.two_doors import GROUP, GROUPS, SmallControl, open_doors, until
+from tests.support.forwarding_pair import GROUP, GROUPS, SmallControl, open_doors, until
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

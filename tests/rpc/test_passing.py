@@ -20,9 +20,17 @@ from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
 from pyservice.rpc import InternalClient, RpcServer
 from pyservice.rpc.status import read_error
-from tests.patience import PATIENCE_S
-from tests.small_service import CONNECTED, SmallService
-from tests.two_doors import GAMES, GROUP, GROUPS, Doors, SmallControl, open_doors, until
+from tests.support.forwarding_pair import (
+    GAMES,
+    GROUP,
+    GROUPS,
+    Doors,
+    SmallControl,
+    open_doors,
+    until,
+)
+from tests.support.sample_service import CONNECTED, SmallService
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

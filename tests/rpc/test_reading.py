@@ -15,8 +15,15 @@ from pyservice.doors import KIB, MIB, DoorSettings
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.rpc import reading
 from tests.rpc.raw_http2 import RawCalls, message_of
-from tests.small_service import CONNECTED, GOOD, LOBBY_ID, GrpcDoor, SmallService, open_door
-from tests.two_doors import until
+from tests.support.forwarding_pair import until
+from tests.support.sample_service import (
+    CONNECTED,
+    GOOD,
+    LOBBY_ID,
+    GrpcDoor,
+    SmallService,
+    open_door,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,15 @@ from pyservice.doors.limits import Limits, Rate
 from pyservice.observability.metrics import CANCELLED, RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
-from tests.patience import PATIENCE_S
-from tests.small_service import CONNECTED, LOBBY_ID, MATCHMAKER, GrpcDoor, SmallService, open_door
+from tests.support.sample_service import (
+    CONNECTED,
+    LOBBY_ID,
+    MATCHMAKER,
+    GrpcDoor,
+    SmallService,
+    open_door,
+)
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc.status import read_error
-from tests.patience import PATIENCE_S
-from tests.slow_records import SlowRecords
-from tests.small_service import CONNECTED
-from tests.two_doors import GROUP, GROUPS, Doors, open_doors, until
+from tests.support.forwarding_pair import GROUP, GROUPS, Doors, open_doors, until
+from tests.support.sample_service import CONNECTED
+from tests.support.slow_control import SlowRecords
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.rpc import RpcServer
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -25,9 +25,9 @@ from pyservice.runtime.orders import Backend, End, Order, Resources, Unheard
 from pyservice.runtime.process import Node
 from pyservice.runtime.supervisor import Supervisor
 from tests.control.files import tar
-from tests.leftovers import end_leftovers
-from tests.patience import eventually
 from tests.runtime.store import Store
+from tests.support.leftover_processes import end_leftovers
+from tests.support.waiting import eventually
 
 SHELL: Final = "0192f000-0000-7000-8000-0000000000e0"
 """A build that runs its argument as a script."""

@@ -13,8 +13,8 @@ from pyservice.runtime.contained import Contained, owner
 from pyservice.runtime.containers import PATH, PROCESSES_MAX, Containers, process_limits
 from pyservice.runtime.isolations import choose_containers
 from pyservice.runtime.keeper import Folder, Spec
-from tests.patience import eventually
 from tests.programs.images import needs_oci_runtime
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,8 @@ from pyservice.runtime.ended_runs import EndedRuns
 from pyservice.runtime.keeper import Folder, Spec
 from pyservice.runtime.orders import Order
 from pyservice.runtime.process import TOLD
-from tests.logs import logged
 from tests.runtime.node import Place, disk_of, open_place, until
+from tests.support.captured_logs import logged
 
 pytestmark = pytest.mark.anyio
 

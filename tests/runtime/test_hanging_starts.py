@@ -22,9 +22,9 @@ from pyservice.runtime.builds import Source
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.orders import End, Order
-from tests.leftovers import pids_of
 from tests.runtime.node import CAPACITY, SHELL, Place, is_alive, nursery_of, until
 from tests.runtime.store import Store
+from tests.support.leftover_processes import pids_of
 
 pytestmark = pytest.mark.anyio
 

@@ -21,8 +21,8 @@ from pyservice.runtime.containers import PATH, SCRATCHES, Containers, Scratch, f
 from pyservice.runtime.isolations import choose_containers
 from pyservice.runtime.keeper import Folder, Spec
 from pyservice.runtime.layers import RootFolder
-from tests.patience import eventually
 from tests.programs.images import PROGRAM, needs_oci_runtime, server_program
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

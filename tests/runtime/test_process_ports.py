@@ -20,9 +20,9 @@ import pytest
 
 from pyservice.runtime import places, process_ports
 from pyservice.runtime.orders import End, Order, PortOrder
-from tests.addresses import OWN_ADDRESS
-from tests.foreign_ports import Foreigner
 from tests.runtime.node import Place, until
+from tests.support.foreign_ports import Foreigner
+from tests.support.loopback import OWN_ADDRESS
 
 pytestmark = pytest.mark.anyio
 

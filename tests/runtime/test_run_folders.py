@@ -19,8 +19,8 @@ from pyservice.runtime.builds import KEPT_S
 from pyservice.runtime.ended_runs import LOGS_KEPT_S
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.removal import remove_tree
-from tests.patience import PATIENCE_S
 from tests.runtime.node import SHELL, Place, build_of, is_alive, open_place, until
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

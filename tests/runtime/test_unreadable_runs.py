@@ -13,9 +13,9 @@ import pytest
 
 from pyservice.runtime import runs, strangers, supervisor
 from pyservice.runtime.orders import Order
-from tests.logs import logged
 from tests.runtime.node import Place, is_alive, until
 from tests.runtime.test_hanging_starts import laid_out
+from tests.support.captured_logs import logged
 
 pytestmark = pytest.mark.anyio
 

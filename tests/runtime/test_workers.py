@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from pyservice.runtime.workers import Workers
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

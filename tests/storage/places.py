@@ -13,8 +13,8 @@ from pyservice.storage.objects import Blobs, Objects, Part, Prepared
 from pyservice.storage.s3_objects import Bucket, BucketSettings
 from pyservice.storage.signatures import UrlSigner
 from tests.cdn.listener import KEY, running_listener
-from tests.patience import PATIENCE_S
 from tests.storage.s3 import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass

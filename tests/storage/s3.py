@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 BINARY: Final = Path(__file__).resolve().parents[2] / "build" / "s3" / "bin" / "s3s-fs"
 ACCESS_KEY: Final = "test-access"

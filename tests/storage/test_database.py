@@ -27,11 +27,11 @@ from pyservice.storage.database import (
 )
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import metadata
-from tests.databases import KINDS, Databases, Server
-from tests.databases import one_server as one_server
-from tests.databases import server as server
-from tests.patience import PATIENCE_S
 from tests.storage.notes import NOTES, at_once, both, count_up, in_use, number, prepare
+from tests.support.databases import KINDS, Databases, Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

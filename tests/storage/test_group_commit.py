@@ -15,8 +15,8 @@ from pyservice.storage import sqlite
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.sqlite_connections import Connections
 from pyservice.storage.transactions import Transaction
-from tests.patience import PATIENCE_S
 from tests.storage.notes import both, count_up, number, prepare
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

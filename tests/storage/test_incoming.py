@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyservice.storage.incoming import Incoming
-from tests.patience import PATIENCE_S
 from tests.storage.places import folder_place
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from pyservice.storage import migrations
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import HEAD, current_revision, known_revisions, migrate, upgrade
 from pyservice.storage.tables import metadata
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from pyservice.storage.migrations import migrate
 from pyservice.storage.portions import PORTION
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.tables import device_links, idempotent_answers
-from tests.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
 

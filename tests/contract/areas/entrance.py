@@ -9,7 +9,7 @@ import httpx
 from tests.contract.gates import HUMAN, ROBOT, UNJUDGED
 from tests.contract.provocations import provokes
 from tests.contract.scene import VERIFIED, Lobby, Scene
-from tests.service import GAME
+from tests.support.data_plane_service import GAME
 
 # Captcha ------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import httpx
 from tests.app.household import until
 from tests.contract.provocations import provokes
 from tests.contract.scene import Scene, place
-from tests.service import GAME
+from tests.support.data_plane_service import GAME
 
 
 @place("environment_id", "Platform")

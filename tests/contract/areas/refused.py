@@ -6,7 +6,7 @@ import httpx
 
 from tests.contract.provocations import provokes
 from tests.contract.scene import CLAIMED, Scene
-from tests.service import GAME
+from tests.support.data_plane_service import GAME
 
 BLOCKED = "blocked"
 

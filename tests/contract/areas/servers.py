@@ -9,7 +9,7 @@ import httpx
 from tests import programs
 from tests.contract.provocations import elsewhere, provokes
 from tests.contract.scene import Scene, before, place
-from tests.service import GAME
+from tests.support.data_plane_service import GAME
 
 # What scenes need ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.faults.control.scene import Fields, Scene
 from tests.faults.control.struck import MOMENTS, RECORDS, Step
-from tests.household import Answer
+from tests.support.full_service import Answer
 
 Ask = Callable[[Scene, Fields, str], Awaitable[Answer]]
 

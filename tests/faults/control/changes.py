@@ -15,7 +15,7 @@ from tests.faults.control.change import Change, asked, commanded
 from tests.faults.control.scene import BUILD, CURRENT, PAGE, Fields, Scene
 from tests.faults.control.server_changes import OF_SERVERS
 from tests.faults.control.struck import FED, KEPT, ONE_PAGE, REMOVED
-from tests.household import ARENA_MODES
+from tests.support.full_service import ARENA_MODES
 
 _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
 
@@ -25,7 +25,7 @@ _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
 
 def _new_game(scene: Scene, _: Fields) -> Fields:
     scene.wanted_game = f"g{uuid4().hex[:20]}"
-    group_id = scene.house.group_id
+    group_id = scene.full_service.group_id
     return {"developer_group_id": group_id, "display_name": "G", "name_id": scene.wanted_game}
 
 

@@ -15,8 +15,8 @@ from pyservice.rpc import InternalClient
 from pyservice.runtime.keeper import Folder
 from tests import programs
 from tests.control.files import put
-from tests.household import Developer, House, eventually
 from tests.programs import images
+from tests.support.full_service import Developer, FullService, eventually
 
 STUBBORN: Final = ("sh", "-c", "trap '' TERM; exec sleep 3600")
 """A program that has to be killed."""
@@ -98,7 +98,7 @@ class KeptServers:
         """Of what is there from what the records want; a server may come to be meanwhile."""
         statuses = await self._statuses()
         wanted = {one for one in statuses if statuses[one] not in _ENDED}
-        processes = processes_of_runs(self._developer.house)
+        processes = processes_of_runs(self._developer.full_service)
         return {
             "told": wanted ^ {one for one in statuses if statuses[one] == "running"},
             "kept": wanted ^ self._kept(),
@@ -109,11 +109,11 @@ class KeptServers:
 
     @property
     def _servers(self) -> Path:
-        return self._developer.house.data_dir / "servers"
+        return self._developer.full_service.data_dir / "servers"
 
     async def _leased(self) -> set[str]:
         """Ids of those that have ports."""
-        async with InternalClient(self._developer.house.data_dir / "admin.sock") as client:
+        async with InternalClient(self._developer.full_service.data_dir / "admin.sock") as client:
             asked = runtime_pb2.LeasesRequest()
             return set((await client.call("hosting.internal.v1.Runtime.Leases", asked)).server_ids)
 
@@ -130,11 +130,11 @@ class KeptServers:
         return {one["id"]: one["status"] for one in page["servers"]}
 
 
-def processes_of_runs(house: House) -> Counter[str]:
+def processes_of_runs(full_service: FullService) -> Counter[str]:
     """How many processes of the whole machine are of its servers and lobbies, by their ids. Keepers are none, nor is
     what makes a container.
     """
-    api_url = f"http://{house.said['http']}"
+    api_url = f"http://{full_service.said['http']}"
     found = Counter[str]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         # Whoever ends meanwhile has none.

@@ -20,8 +20,8 @@ from pyservice.rpc import InternalClient
 from tests.control.files import png, put, tar
 from tests.faults.control.kept_servers import KeptServers
 from tests.faults.control.struck import StruckHouse, Witness
-from tests.household import ARENA_MODES, Answer, Developer, Door, eventually
-from tests.patience import PATIENCE_S, promised
+from tests.support.full_service import ARENA_MODES, Answer, Developer, Door, eventually
+from tests.support.waiting import PATIENCE_S, promised
 
 DOMAIN: Final = "play.example.com"
 BUILD: Final = tar()
@@ -46,10 +46,10 @@ class Person:
 class Scene:
     """A game in a service that dies."""
 
-    def __init__(self, house: StruckHouse, door: Door) -> None:
-        self.house = house
+    def __init__(self, full_service: StruckHouse, door: Door) -> None:
+        self.full_service = full_service
         self.door = door
-        self.developer = Developer(house, door)
+        self.developer = Developer(full_service, door)
         self.tokens: dict[str, str] = {}
         """All that somebody was told of, by id."""
         self.made: set[str] = set()
@@ -77,7 +77,7 @@ class Scene:
     async def prepare(self) -> Scene:
         self.game_id = await self.developer.game()
         self.servers = KeptServers(self.developer, self.game_id)
-        self.witness = Witness(self.house, self.door, self.developer.token, self.game_id)
+        self.witness = Witness(self.full_service, self.door, self.developer.token, self.game_id)
         await self.new_site()
         await self.developer.good("complete_upload", upload_id=self.upload_id)
         cdn = {"site_id": self.site_id, "routes": []}
@@ -102,12 +102,12 @@ class Scene:
 
     @property
     def group(self) -> Fields:
-        return {"group_id": self.house.group_id}
+        return {"group_id": self.full_service.group_id}
 
     async def command(self, method: str, **fields: Any) -> Answer:
         """What administrative commands ask of the control plane."""
         request = getattr(control_admin_pb2, f"{method}Request")(**fields)
-        async with InternalClient(control_socket(self.house.data_dir)) as client:
+        async with InternalClient(control_socket(self.full_service.data_dir)) as client:
             try:
                 message = await client.call(f"hosting.internal.v1.ControlAdmin.{method}", request)
             except ServiceError as error:
@@ -276,7 +276,7 @@ class Scene:
             await self._check_pictures(told, browser)
             await self._check_site(told, browser)
         if token := told.get("get_device_link", {}).get("cloud_token"):
-            device = Developer(self.house, self.door, token)
+            device = Developer(self.full_service, self.door, token)
             assert (await device.good("inspect_token"))["game_id"] == self.game_id
 
     async def _check_domains(self, told: Fields) -> None:
@@ -324,7 +324,7 @@ class Scene:
         found = (await self.developer.good("list_builds", **fields))["builds"]
         assert [one["id"] for one in found] == current
         assert len(current) <= 1
-        kept = self.house.data_dir / "control" / "objects" / "kept"
+        kept = self.full_service.data_dir / "control" / "objects" / "kept"
         for build_id, upload_id in self.images.items():
 
             async def is_as_told(
@@ -347,7 +347,7 @@ class Scene:
             answer = await self.developer.good("get_group", group_id=group["group_id"])
             assert answer["group"] == group, (answer, group)
         assert self.made <= ids
-        group_id = self.house.group_id
+        group_id = self.full_service.group_id
         members = {row[1] for row in told["records"]["members"] if row[0] == group_id}
         for person in self.people:
             is_member = person.identity_id in members
@@ -370,7 +370,7 @@ class Scene:
     async def _check_site(self, told: Fields, browser: httpx.AsyncClient) -> None:
         """It asks for a password when it is said to, and lets in who has one."""
         cdn = told["get_namespace"]["namespace"]["config"]["cdn"]
-        url = f"http://{self.house.said['cdn']}/{told['games'][0]['name_id']}/prod/"
+        url = f"http://{self.full_service.said['cdn']}/{told['games'][0]['name_id']}/prod/"
 
         async def answers(status: int, who: tuple[str, str] | None = None) -> None:
             async def is_so() -> bool:

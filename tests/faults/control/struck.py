@@ -28,8 +28,8 @@ from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata
 from tests.control.world import MOVING, still
 from tests.faults.shim import Rule, Shim
-from tests.household import Answer, Door, House
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.full_service import Answer, Door, FullService
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
@@ -156,7 +156,7 @@ MOMENTS: Final = tuple(
 )
 
 
-class StruckHouse(House):
+class StruckHouse(FullService):
     """A service under the shim, over all restarts of its planes."""
 
     def __init__(self, folder: Path, library: Path, database_url: str | None, **more: Any) -> None:
@@ -237,40 +237,42 @@ async def answer_of(call: Awaitable[Answer]) -> Answer | None:
     return None if answer.code == "CONTROL_PLANE_UNAVAILABLE" else answer
 
 
-async def struck(house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]) -> Told:
+async def struck(full_service: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]) -> Told:
     """Asks for something, and the plane dies at the step. What `ask` gave: it bears that nobody answers."""
-    pid = house.pid(step.role)
+    pid = full_service.pid(step.role)
     if not step.calls:
         asking = asyncio.ensure_future(ask())
         await asyncio.sleep(step.delay_ms / 1000)
-        house.kill(step.role)
+        full_service.kill(step.role)
         answer = await asking
     elif step.other:
-        answer = await _struck_meanwhile(house, step, ask)
+        answer = await _struck_meanwhile(full_service, step, ask)
     else:
-        rule = house.arm(step)
+        rule = full_service.arm(step)
         try:
             answer = await ask()
             await _reached(step, lambda: bool(rule.struck), answer)
         finally:
             rule.forget()
     async with asyncio.timeout(UP_S):
-        while house.pid(step.role) == pid:
+        while full_service.pid(step.role) == pid:
             await asyncio.sleep(0.005)
     return answer
 
 
 async def _struck_meanwhile(
-    house: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]
+    full_service: StruckHouse, step: Step, ask: Callable[[], Awaitable[Told]]
 ) -> Told:
     """Somebody else is held at his call while the plane dies."""
-    rule = house.shim.stall(step.calls, step.files, first=step.at)
+    rule = full_service.shim.stall(step.calls, step.files, first=step.at)
     asking = asyncio.ensure_future(ask())
     try:
         await _reached(step, lambda: rule.waiting > 0, asking)
-        held = house.unpackers() if step.other == UNPACKER else set()
-        house.kill(step.role)
-        await _reached(step, lambda: not held & house.unpackers(), "an unpacker outlives its plane")
+        held = full_service.unpackers() if step.other == UNPACKER else set()
+        full_service.kill(step.role)
+        await _reached(
+            step, lambda: not held & full_service.unpackers(), "an unpacker outlives its plane"
+        )
     finally:
         (rule.forget if step.other == UNPACKER else rule.release)()
     return await asking
@@ -289,13 +291,13 @@ async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> 
 class Witness:
     """Looks at both planes from outside."""
 
-    def __init__(self, house: StruckHouse, door: Door, token: str, game_id: str) -> None:
-        self._house = house
+    def __init__(self, full_service: StruckHouse, door: Door, token: str, game_id: str) -> None:
+        self._house = full_service
         self._door = door
         self._token = token
         self._game_id = game_id
-        self._client = InternalClient(house.data_dir / "admin.sock")
-        self._control = InternalClient(control_socket(house.data_dir))
+        self._client = InternalClient(full_service.data_dir / "admin.sock")
+        self._control = InternalClient(control_socket(full_service.data_dir))
 
     async def close(self) -> None:
         await self._control.close()

@@ -14,10 +14,7 @@ from sqlalchemy import text
 
 from pyservice.storage import postgres_connections
 from pyservice.storage.database import Database, open_database
-from tests.databases import Databases
 from tests.faults.cut import Way, way_to
-from tests.household import Developer, House
-from tests.patience import PATIENCE_S
 from tests.storage.notes import (
     at_once,
     both,
@@ -31,6 +28,9 @@ from tests.storage.notes import (
     read_once,
     write_once,
 )
+from tests.support.databases import Databases
+from tests.support.full_service import Developer, FullService
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -192,13 +192,13 @@ async def test_a_statement_that_nobody_waits_for_ends_on_the_server_too(
 async def test_callers_of_a_service_do_not_notice_that_its_connections_were_lost(
     way: Way, tmp_path: Path
 ) -> None:
-    house = House(tmp_path, way.url)
+    full_service = FullService(tmp_path, way.url)
     try:
-        await asyncio.to_thread(house.start)
-        async with house.opened("http") as door:
-            developer = Developer(house, door)
+        await asyncio.to_thread(full_service.start)
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
             game_id = await developer.game()
-            back = Developer(house, door, await developer.service_token(game_id))
+            back = Developer(full_service, door, await developer.service_token(game_id))
             [version] = (await developer.good("list_versions", game_id=game_id))["versions"]
             version_id = version["version_id"]
 
@@ -225,4 +225,4 @@ async def test_callers_of_a_service_do_not_notice_that_its_connections_were_lost
                 way.lose()
             assert await ask() == {"OK"}
     finally:
-        await asyncio.to_thread(house.close)
+        await asyncio.to_thread(full_service.close)

@@ -17,11 +17,7 @@ import pytest
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
-from tests.databases import Server
-from tests.databases import one_server as one_server
-from tests.databases import server as server
 from tests.faults.disk import small_disk
-from tests.patience import PATIENCE_S, FreeTime
 from tests.storage.notes import (
     at_once,
     code_of,
@@ -32,6 +28,10 @@ from tests.storage.notes import (
     prepare,
     write_once,
 )
+from tests.support.databases import Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ from pyservice.ids import RecordIds
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import cloud_tokens, groups, identities
-from tests.databases import Databases
 from tests.faults.control.struck import LOG, Step, StruckHouse
+from tests.support.databases import Databases
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -53,23 +53,23 @@ FEW: Final = (STEPS[1], STEPS[5], STEPS[7])
 async def test_a_first_start_that_dies_is_gone_on_with(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    house = StruckHouse(tmp_path / "house", shim_library, databases.url(kind))
-    rule = house.arm(step)
+    full_service = StruckHouse(tmp_path / "full_service", shim_library, databases.url(kind))
+    rule = full_service.arm(step)
     try:
-        await asyncio.to_thread(house.start)
+        await asyncio.to_thread(full_service.start)
         assert rule.struck == 1
-        async with house.opened("http") as door:
-            answer = await door.call("get_games", {}, token=house.cloud_token)
+        async with full_service.opened("http") as door:
+            answer = await door.call("get_games", {}, token=full_service.cloud_token)
             assert answer.code == "OK", answer
-            assert Path(house.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
-            assert [one["group_id"] for one in answer.body["groups"]] == [house.group_id]
-        assert house.stop() == 0
-        database = open_database(house.database_url, house.data_dir / "control")
+            assert Path(full_service.said["cloud_token_file"]).stat().st_mode & 0o777 == 0o600
+            assert [one["group_id"] for one in answer.body["groups"]] == [full_service.group_id]
+        assert full_service.stop() == 0
+        database = open_database(full_service.database_url, full_service.data_dir / "control")
         assert await counts(database) == (1, 1, 1)
         await database.close()
     finally:
         rule.forget()
-        house.close()
+        full_service.close()
 
 
 async def counts(database: Database) -> tuple[int, ...]:

@@ -20,11 +20,11 @@ from pyservice.control.changes import now_ms
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
 from tests.control.files import png, put
-from tests.databases import KINDS, Databases
 from tests.faults.control.struck import LOG, StruckHouse
 from tests.faults.cut import way_to
-from tests.household import Developer, Door, GrpcDoor, eventually
-from tests.patience import PATIENCE_S, FreeTime
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, Door, GrpcDoor, eventually
+from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -48,7 +48,7 @@ class HeldHouse(StruckHouse):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-async def house(
+async def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     shim_library: Path,
@@ -58,7 +58,7 @@ async def house(
     async with contextlib.AsyncExitStack() as stack:
         way = None if url is None else await stack.enter_async_context(way_to(url))
         made = HeldHouse(
-            tmp_path_factory.mktemp("house"), shim_library, None if way is None else way.url
+            tmp_path_factory.mktemp("full_service"), shim_library, None if way is None else way.url
         )
         stack.push_async_callback(asyncio.to_thread, made.close)
         on_disk = functools.partial(made.shim.stalled, "fdatasync fsync", LOG)
@@ -79,11 +79,11 @@ class Watched:
 class Scene:
     """Somebody who watches at the public door, and callers who go."""
 
-    def __init__(self, house: HeldHouse, caller: Door) -> None:
-        self.house = house
-        self.developer = Developer(house, house.door("http"))
-        self.caller = Developer(house, caller)
-        self.admin = InternalClient(control_socket(house.data_dir))
+    def __init__(self, full_service: HeldHouse, caller: Door) -> None:
+        self.full_service = full_service
+        self.developer = Developer(full_service, full_service.door("http"))
+        self.caller = Developer(full_service, caller)
+        self.admin = InternalClient(control_socket(full_service.data_dir))
 
     async def close(self) -> None:
         for door in (self.developer.door, self.caller.door, self.admin):
@@ -124,7 +124,7 @@ class Scene:
         )
 
     async def billing(self) -> Watched:
-        group_id, time_ms = self.house.group_id, now_ms()
+        group_id, time_ms = self.full_service.group_id, now_ms()
         request = admin.RecordBillingRequest(
             group_id=group_id, event=admin.BILLING_EVENT_PAYMENT_FAILED, ts_ms=time_ms
         )
@@ -143,8 +143,10 @@ class Scene:
             f"{_ADMIN}.CreateCloudToken",
             admin.CreateCloudTokenRequest(all_groups=True, identity_id=identity_id),
         )
-        them = Developer(self.house, self.developer.door, token.token)
-        request = admin.AddMemberRequest(group_id=self.house.group_id, identity_id=identity_id)
+        them = Developer(self.full_service, self.developer.door, token.token)
+        request = admin.AddMemberRequest(
+            group_id=self.full_service.group_id, identity_id=identity_id
+        )
         return Watched(
             lambda: self.admin.call(f"{_ADMIN}.AddMember", request, 60),
             lambda **more: them.good("get_games", **more),
@@ -162,7 +164,7 @@ class Scene:
 
     async def ask_and_go(self, watched: Watched) -> None:
         """The caller goes while what it changed is on its way to the disk."""
-        with self.house.commits_held() as held:
+        with self.full_service.commits_held() as held:
             asking = asyncio.ensure_future(watched.change())
 
             async def is_on_its_way() -> bool:
@@ -178,16 +180,16 @@ class Scene:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def scene(request: pytest.FixtureRequest, house: HeldHouse) -> AsyncIterator[Scene]:
-    made = Scene(house, house.door(request.param))
+async def scene(request: pytest.FixtureRequest, full_service: HeldHouse) -> AsyncIterator[Scene]:
+    made = Scene(full_service, full_service.door(request.param))
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def inside(house: HeldHouse) -> AsyncIterator[Scene]:
+async def inside(full_service: HeldHouse) -> AsyncIterator[Scene]:
     """The caller asks the control plane itself, as commands do."""
-    made = Scene(house, GrpcDoor(f"unix:{control_socket(house.data_dir)}"))
+    made = Scene(full_service, GrpcDoor(f"unix:{control_socket(full_service.data_dir)}"))
     yield made
     await made.close()
 

@@ -15,8 +15,8 @@ from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
 from tests.faults.control.test_gone_callers import HeldHouse
-from tests.faults.control.test_gone_callers import house as house
-from tests.household import Developer, eventually
+from tests.faults.control.test_gone_callers import full_service as full_service
+from tests.support.full_service import Developer, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -35,11 +35,11 @@ Ask = Callable[[], Awaitable[Any]]
 class Scene:
     """A namespace, somebody who looks at its tokens, and a caller at one of the doors."""
 
-    def __init__(self, house: HeldHouse, door: str) -> None:
-        self.house = house
-        self.developer = Developer(house, house.door("http"))
-        self.caller = Developer(house, house.door(door))
-        self.admin = InternalClient(control_socket(house.data_dir))
+    def __init__(self, full_service: HeldHouse, door: str) -> None:
+        self.full_service = full_service
+        self.developer = Developer(full_service, full_service.door("http"))
+        self.caller = Developer(full_service, full_service.door(door))
+        self.admin = InternalClient(control_socket(full_service.data_dir))
 
     async def begin(self) -> None:
         self.game_id = await self.developer.arena()
@@ -74,7 +74,7 @@ class Scene:
     async def tokens(self, kind: str) -> list[str]:
         """Ids of those that are good."""
         if kind == "cloud":
-            fields = {"group_id": self.house.group_id}
+            fields = {"group_id": self.full_service.group_id}
             listed = await self.developer.good("list_group_tokens", **fields)
             return [
                 one["token_id"] for one in listed["tokens"] if one.get("game_id") == self.game_id
@@ -90,16 +90,16 @@ class Scene:
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def scene(request: pytest.FixtureRequest, house: HeldHouse) -> AsyncIterator[Scene]:
-    made = Scene(house, request.param)
+async def scene(request: pytest.FixtureRequest, full_service: HeldHouse) -> AsyncIterator[Scene]:
+    made = Scene(full_service, request.param)
     await made.begin()
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def inside(house: HeldHouse) -> AsyncIterator[Scene]:
-    made = Scene(house, "http")
+async def inside(full_service: HeldHouse) -> AsyncIterator[Scene]:
+    made = Scene(full_service, "http")
     await made.begin()
     yield made
     await made.close()
@@ -112,7 +112,7 @@ async def goes(asking: asyncio.Future[Any]) -> None:
 
 
 async def go_while_it_is_committed(scene: Scene, ask: Ask) -> None:
-    with scene.house.commits_held() as held:
+    with scene.full_service.commits_held() as held:
         asking = asyncio.ensure_future(ask())
 
         async def is_on_its_way() -> bool:
@@ -126,7 +126,7 @@ async def go_while_it_is_committed(scene: Scene, ask: Ask) -> None:
 
 
 async def go_while_it_is_fed(scene: Scene, kind: str, ask: Ask) -> None:
-    with scene.house.shim.stalled("fsync", FED) as held:
+    with scene.full_service.shim.stalled("fsync", FED) as held:
         # Something else of the namespace is on its way: a pub_ token by itself changes nothing that is fed.
         before = asyncio.ensure_future(
             scene.developer.call("add_domain", **scene.place, domain=f"{scene.game_id}.example")

@@ -20,7 +20,6 @@ from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from tests import programs
 from tests.control.authorization_rows import ROWS
 from tests.control.files import without_addresses
-from tests.databases import KINDS, Databases
 from tests.faults.control.change import Change
 from tests.faults.control.changes import (
     BY_NAME,
@@ -45,9 +44,10 @@ from tests.faults.control.struck import (
     answer_of,
     struck,
 )
-from tests.household import Answer
-from tests.patience import PATIENCE_S, POLL_S
 from tests.programs import images
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer
+from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -160,7 +160,7 @@ async def die_at(scene: Scene, change: Change, step: Step) -> None:
     expected = await undisturbed(scene, change)
     asking = await asking_for(scene, change)
     before = await scene.seen()
-    answer = await struck(scene.house, step, asking.first)
+    answer = await struck(scene.full_service, step, asking.first)
     asking.keep(answer)
     await scene.witness.agree()
     found = await settled(scene)
@@ -214,17 +214,17 @@ async def scene_of(folder: Path, library: Path, url: str | None) -> AsyncIterato
     if images.has_oci_runtime():
         runtime["kinds"] = images.KINDS
     # Rays are written down when nobody waits for them: a plane is to die at what was asked for.
-    house = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=runtime)
+    full_service = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=runtime)
     try:
-        house.start()
-        door = house.door("http")
-        scene = await Scene(house, door).prepare()
+        full_service.start()
+        door = full_service.door("http")
+        scene = await Scene(full_service, door).prepare()
         yield scene
         await scene.witness.close()
         await door.close()
-        assert house.stop() == 0
+        assert full_service.stop() == 0
     finally:
-        house.close()
+        full_service.close()
 
 
 FEW: Final = {
@@ -258,9 +258,9 @@ FEW: Final = {
 async def test_a_plane_that_dies_in_a_change_leaves_the_old_or_the_new(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         for name, step in FEW[kind]:
-            await scene.house.refresh()
+            await scene.full_service.refresh()
             await die_at(scene, BY_NAME[name], step)
 
 
@@ -279,13 +279,13 @@ CROWD: Final = (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
 async def test_of_many_changes_under_way_each_is_there_or_is_not(
     kind: str, step: Step, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         told = await scene.seen()
         expected = [await undisturbed(scene, change, told) for change in CROWD]
         crowd = [await asking_for(scene, change, told) for change in CROWD]
         before = await scene.witness.records()
         answers = await struck(
-            scene.house, step, lambda: asyncio.gather(*(one.first() for one in crowd))
+            scene.full_service, step, lambda: asyncio.gather(*(one.first() for one in crowd))
         )
         for asking, answer in zip(crowd, answers, strict=True):
             asking.keep(answer)
@@ -338,7 +338,7 @@ def check_numbers(
 async def test_either_plane_dies_at_every_step_of_every_change(
     kind: str, change: Change, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         for step in change.all_steps(kind):
-            await scene.house.refresh()
+            await scene.full_service.refresh()
             await die_at(scene, change, step)

@@ -18,9 +18,9 @@ from pyservice.cli.asking import admin_socket
 from pyservice.keyring import Keyring
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.rpc import InternalClient, Unreachable
-from tests import commands
 from tests.faults.control.struck import MOMENTS, RECORDS, Step, StruckHouse, Witness, struck
-from tests.household import ARENA_MODES, Developer, Door
+from tests.support import command_line
+from tests.support.full_service import ARENA_MODES, Developer, Door
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -51,16 +51,16 @@ ALL: Final = (
 class Signed:
     """A lobby in a service that dies, and all that was signed of it."""
 
-    def __init__(self, house: StruckHouse, door: Door) -> None:
-        self.house = house
+    def __init__(self, full_service: StruckHouse, door: Door) -> None:
+        self.full_service = full_service
         self.door = door
-        self.developer = Developer(house, door)
+        self.developer = Developer(full_service, door)
         self.tokens: list[tuple[int, str]] = []
         """pub_ tokens, with the number of the key under which each was made."""
 
     async def prepare(self) -> Signed:
         self.game_id = await self.developer.game()
-        self.witness = Witness(self.house, self.door, self.developer.token, self.game_id)
+        self.witness = Witness(self.full_service, self.door, self.developer.token, self.game_id)
         mode = {**ARENA_MODES["arena"], "heartbeat_timeout": 3_600_000}
         config = {"matchmaker": {"game_modes": {"arena": mode}}}
         version_id = await self.developer.version(self.game_id, config)
@@ -75,12 +75,12 @@ class Signed:
 
     def ring(self) -> Keyring:
         """As it is on the disk."""
-        return keyring.load(self.house.data_dir)
+        return keyring.load(self.full_service.data_dir)
 
     async def rotate(self, drop_unused: bool) -> admin_pb2.RotateKeysResponse | None:
         """What was answered, None when nothing was."""
         request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
-        async with InternalClient(admin_socket(self.house.data_dir)) as client:
+        async with InternalClient(admin_socket(self.full_service.data_dir)) as client:
             try:
                 answer: admin_pb2.RotateKeysResponse = await client.call(
                     "hosting.internal.v1.Admin.RotateKeys", request
@@ -143,17 +143,19 @@ def check_ring(
 
 @pytest.fixture
 async def signed(tmp_path: Path, shim_library: Path) -> AsyncIterator[Signed]:
-    house = StruckHouse(tmp_path / "house", shim_library, None, rays={"per_second": 0})
+    full_service = StruckHouse(
+        tmp_path / "full_service", shim_library, None, rays={"per_second": 0}
+    )
     try:
-        await asyncio.to_thread(house.start)
-        door = house.door("http")
-        made = await Signed(house, door).prepare()
+        await asyncio.to_thread(full_service.start)
+        door = full_service.door("http")
+        made = await Signed(full_service, door).prepare()
         yield made
         await made.witness.close()
         await door.close()
-        assert await asyncio.to_thread(house.stop) == 0
+        assert await asyncio.to_thread(full_service.stop) == 0
     finally:
-        house.close()
+        full_service.close()
 
 
 async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
@@ -162,7 +164,7 @@ async def die_at(signed: Signed, step: Step, is_dropping: bool) -> None:
     if is_dropping:
         await signed.needless_key()
     before = signed.ring()
-    answer = await struck(signed.house, step, lambda: signed.rotate(is_dropping))
+    answer = await struck(signed.full_service, step, lambda: signed.rotate(is_dropping))
     await signed.witness.agree()
     now = signed.ring()
     check_ring(before, now, answer, is_dropping)
@@ -189,20 +191,20 @@ async def test_a_data_plane_that_dies_while_keys_are_rotated_has_the_old_ring_or
 @pytest.mark.timeout(600)
 async def test_it_dies_at_every_step_of_a_rotation(signed: Signed) -> None:
     for step, is_dropping in ALL:
-        await signed.house.refresh()
+        await signed.full_service.refresh()
         await die_at(signed, step, is_dropping)
 
 
 async def test_who_typed_a_command_is_told_that_nobody_answered(signed: Signed) -> None:
-    data_dir = signed.house.data_dir
+    data_dir = signed.full_service.data_dir
     for words, step in (
         (("keys", "rotate"), ROTATED[2]),
         (("identity", "create", "--display-name", "Somebody"), RECORDS[2]),
     ):
-        ask = functools.partial(commands.refused, data_dir, *words)
-        said = await struck(signed.house, step, ask)
+        ask = functools.partial(command_line.error_output, data_dir, *words)
+        said = await struck(signed.full_service, step, ask)
         (line,) = said.splitlines()
         assert line.startswith(f"pyservice {words[0]}: is a service running with --data-dir")
         await signed.witness.agree()
         # Typed again, it is done.
-        assert await commands.said(data_dir, *words)
+        assert await command_line.output(data_dir, *words)

@@ -16,13 +16,13 @@ import pytest
 from pyservice import keyring
 from pyservice.control import keys
 from pyservice.control.keys import Keys
-from tests import commands
 from tests.control.files import put
-from tests.databases import KINDS, Databases
 from tests.faults.control.scene import BUILD, Scene
 from tests.faults.control.struck import MOMENTS, Step, answer_of, struck
 from tests.faults.control.test_kill import scene_of
-from tests.household import Answer
+from tests.support import command_line
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -48,7 +48,7 @@ class Signing:
 
     def ring(self) -> Keys:
         """As it is on the disk."""
-        return keys._parse(json.loads((self.scene.house.data_dir / RING).read_text()))
+        return keys._parse(json.loads((self.scene.full_service.data_dir / RING).read_text()))
 
     async def prepare(self, key: str) -> Any:
         """A build under a key: the same one again each time, with an address of its own."""
@@ -63,11 +63,13 @@ class Signing:
         """One rotation, one death, and everything that has to be true afterwards."""
         scene, key = self.scene, uuid4().hex
         signed, before = await self.prepare(key), self.ring()
-        answer = await struck(scene.house, step, lambda: self.rotate(is_dropping=is_dropping))
+        answer = await struck(
+            scene.full_service, step, lambda: self.rotate(is_dropping=is_dropping)
+        )
         await scene.witness.agree()
         now = self.ring()
         check_ring(before, now, answer)
-        assert not list((scene.house.data_dir / "control").glob(".keys.json.*"))
+        assert not list((scene.full_service.data_dir / "control").glob(".keys.json.*"))
         again = await self.prepare(key)
         assert again["upload_id"] == signed["upload_id"]
         # What was signed before is good, and what is signed now.
@@ -103,7 +105,7 @@ async def signing(
     request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> AsyncIterator[tuple[str, Signing]]:
     kind = request.param
-    async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         yield kind, Signing(scene)
 
 
@@ -112,7 +114,7 @@ async def test_a_control_plane_that_dies_while_keys_are_rotated_has_the_old_ring
 ) -> None:
     kind, one = signing
     for step in FEW[kind]:
-        await one.scene.house.refresh()
+        await one.scene.full_service.refresh()
         await one.die_at(step, is_dropping=step is ROTATED[3])
 
 
@@ -122,7 +124,7 @@ async def test_it_dies_at_every_step_of_a_rotation(signing: tuple[str, Signing])
     _, one = signing
     for is_dropping in (False, True):
         for step in ALL:
-            await one.scene.house.refresh()
+            await one.scene.full_service.refresh()
             await one.die_at(step, is_dropping=is_dropping)
 
 
@@ -130,13 +132,13 @@ async def test_when_it_dies_the_other_plane_has_rotated_nothing_and_the_command_
     signing: tuple[str, Signing],
 ) -> None:
     _, one = signing
-    data_dir = one.scene.house.data_dir
+    data_dir = one.scene.full_service.data_dir
     of_data, of_control = keyring.load(data_dir), one.ring()
-    ask = functools.partial(commands.refused, data_dir, "keys", "rotate")
-    said = await struck(one.scene.house, ROTATED[2], ask)
+    ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
+    said = await struck(one.scene.full_service, ROTATED[2], ask)
     assert said.startswith("pyservice keys: is a service running with --data-dir")
     await one.scene.witness.agree()
     assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)
-    told = await commands.told(data_dir, "keys", "rotate")
+    told = await command_line.json_output(data_dir, "keys", "rotate")
     assert told["current_key"] == of_data.current_key + 1
     assert told["control"]["current_key"] == of_control.current.number + 1

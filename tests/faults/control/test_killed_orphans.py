@@ -14,12 +14,12 @@ import pytest
 from pyservice.cli.asking import admin_socket
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.rpc import InternalClient
-from tests.databases import KINDS, Databases
 from tests.dataplane.configurations import configuration
 from tests.faults.control.scene import Scene
 from tests.faults.control.struck import FED, MOMENTS, Step, answer_of, struck
 from tests.faults.control.test_kill import scene_of
-from tests.household import Answer, eventually
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -49,7 +49,7 @@ class Left:
         self.scene = scene
 
     async def _feed(self, method: str, request: Any) -> Any:
-        async with InternalClient(admin_socket(self.scene.house.data_dir)) as client:
+        async with InternalClient(admin_socket(self.scene.full_service.data_dir)) as client:
             return await client.call(f"{_FEED}.{method}", request)
 
     async def leave(self) -> Held:
@@ -89,7 +89,7 @@ class Left:
         records = await scene.witness.records()
         assert await self.commanded("ListOrphans") == list(left)
         answer = await struck(
-            scene.house, step, lambda: answer_of(scene.command("RemoveOrphans", all=True))
+            scene.full_service, step, lambda: answer_of(scene.command("RemoveOrphans", all=True))
         )
         await scene.witness.agree()
         held = await self.held()
@@ -103,7 +103,7 @@ class Left:
             assert (_ids(answer), rest) == (list(left), [])
         # Typed again, the rest goes too, and stays away.
         assert await self.commanded("RemoveOrphans", all=True) == rest
-        scene.house.kill("data")
+        scene.full_service.kill("data")
         await scene.witness.agree()
         assert (await self.held()).keys() == before.keys() - left.keys()
         assert await self.commanded("ListOrphans") == []
@@ -116,7 +116,7 @@ async def left(
     request: pytest.FixtureRequest, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> AsyncIterator[tuple[str, Left]]:
     kind = request.param
-    async with scene_of(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with scene_of(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         yield kind, Left(scene)
 
 
@@ -125,7 +125,7 @@ async def test_a_plane_that_dies_while_orphans_are_removed_leaves_each_of_them_o
 ) -> None:
     kind, one = left
     for step in FEW[kind]:
-        await one.scene.house.refresh()
+        await one.scene.full_service.refresh()
         await one.die_at(step)
 
 
@@ -134,5 +134,5 @@ async def test_a_plane_that_dies_while_orphans_are_removed_leaves_each_of_them_o
 async def test_either_plane_dies_at_every_step_of_a_removal(left: tuple[str, Left]) -> None:
     _, one = left
     for step in (*REMOVED, *MOMENTS):
-        await one.scene.house.refresh()
+        await one.scene.full_service.refresh()
         await one.die_at(step)

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.databases import Server
-from tests.databases import one_server as one_server
-from tests.databases import server as server
 from tests.faults.postgres_disk import ServerOnDisk
-from tests.household import ARENA_MODES, Answer, Developer, House
+from tests.support.databases import Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.full_service import ARENA_MODES, Answer, Developer, FullService
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -35,8 +35,8 @@ def check_says_so(answer: Answer) -> None:
 
 
 @pytest.fixture
-def house(server: Server, tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "house", server.url())
+def full_service(server: Server, tmp_path: Path) -> Iterator[FullService]:
+    made = FullService(tmp_path / "full_service", server.url())
     try:
         yield made.start()
     finally:
@@ -44,10 +44,10 @@ def house(server: Server, tmp_path: Path) -> Iterator[House]:
 
 
 async def test_a_server_that_is_killed_under_many_callers_loses_nothing_and_repeats_nothing(
-    house: House, server: Server
+    full_service: FullService, server: Server
 ) -> None:
-    async with house.opened("http") as door:
-        developer = Developer(house, door)
+    async with full_service.opened("http") as door:
+        developer = Developer(full_service, door)
         game_ids = [await developer.game() for _ in range(4)]
         said: Counter[str] = Counter()
         made: dict[str, str] = {}
@@ -115,11 +115,11 @@ async def plays(developer: Developer, lobby: Any, token: str) -> None:
 async def test_a_server_with_a_full_disk_is_told_players_go_on_and_it_heals(
     on_disk: ServerOnDisk, tmp_path: Path
 ) -> None:
-    house = House(tmp_path / "house", on_disk.url())
+    full_service = FullService(tmp_path / "full_service", on_disk.url())
     try:
-        house.start()
-        async with house.opened("http") as door:
-            developer = Developer(house, door)
+        full_service.start()
+        async with full_service.opened("http") as door:
+            developer = Developer(full_service, door)
             game_id = await developer.arena()
             token = await developer.public_token(game_id)
             lobby = await developer.lobby(game_id, await developer.service_token(game_id))
@@ -161,4 +161,4 @@ async def test_a_server_with_a_full_disk_is_told_players_go_on_and_it_heals(
             assert all(found[name] == 1 for name in made)
             await plays(developer, lobby, token)
     finally:
-        house.close()
+        full_service.close()

@@ -18,11 +18,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.databases import KINDS, Databases, Server
-from tests.databases import one_server as one_server
-from tests.databases import server as server
-from tests.household import Developer, Door, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.databases import KINDS, Databases, Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
+from tests.support.full_service import Developer, Door, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -48,9 +48,9 @@ class Played:
     lobby_token: str
 
 
-async def built(house: House, origin: str = ORIGIN) -> Played:
-    async with house.opened("http") as door:
-        developer = Developer(house, door)
+async def built(full_service: FullService, origin: str = ORIGIN) -> Played:
+    async with full_service.opened("http") as door:
+        developer = Developer(full_service, door)
         game_id = await developer.game()
         place = {"game_id": game_id, "namespace_id": "prod"}
         version_id = await developer.version(game_id, CROWD)
@@ -77,10 +77,10 @@ async def play(door: Door, lobby_token: str, slug: str, fields: Any, **who: Any)
     await good(door, "disconnected", player, token=lobby_token)
 
 
-async def everybody_plays(house: House, played: Played, origin: str = ORIGIN) -> None:
+async def everybody_plays(full_service: FullService, played: Played, origin: str = ORIGIN) -> None:
     """find, join, connected, disconnected: with a token of each kind and without one, through both doors."""
     for name in DOORS:
-        async with house.opened(name) as door:
+        async with full_service.opened(name) as door:
             find, join = {"game_modes": ["arena"]}, {"lobby_id": played.lobby_id}
             for who in ({"token": played.public_token}, {"origin": origin}):
                 await play(door, played.lobby_token, "find", find, **who)
@@ -102,10 +102,10 @@ async def everybody_plays(house: House, played: Played, origin: str = ORIGIN) ->
             assert (await door.call("find", find, token="pub_nobody")).code != "OK"
 
 
-async def check_says_so(house: House, played: Played) -> None:
+async def check_says_so(full_service: FullService, played: Played) -> None:
     """What the control plane would answer is 503, with the time to come back."""
     async with httpx.AsyncClient(
-        base_url=f"http://{house.said['http']}", timeout=PATIENCE_S
+        base_url=f"http://{full_service.said['http']}", timeout=PATIENCE_S
     ) as client:
         answer = await client.get(
             f"/cloud/games/{played.game_id}", headers={"authorization": "Bearer cloud_any"}
@@ -116,91 +116,93 @@ async def check_says_so(house: House, played: Played) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def house(request: pytest.FixtureRequest, tmp_path: Path, databases: Databases) -> Iterator[House]:
-    made = House(tmp_path / "house", databases.url(request.param))
+def full_service(
+    request: pytest.FixtureRequest, tmp_path: Path, databases: Databases
+) -> Iterator[FullService]:
+    made = FullService(tmp_path / "full_service", databases.url(request.param))
     yield made
     made.close()
 
 
 async def test_without_control_plane_and_database_the_data_plane_starts_twice_and_all_play(
-    house: House, databases: Databases
+    full_service: FullService, databases: Databases
 ) -> None:
-    await asyncio.to_thread(house.start)
-    played = await built(house)
-    await everybody_plays(house, played)
-    assert house.stop() == 0
-    databases.remove(house.database_url, house.data_dir / "control")
-    shutil.rmtree(house.data_dir / "control")
+    await asyncio.to_thread(full_service.start)
+    played = await built(full_service)
+    await everybody_plays(full_service, played)
+    assert full_service.stop() == 0
+    databases.remove(full_service.database_url, full_service.data_dir / "control")
+    shutil.rmtree(full_service.data_dir / "control")
     for _ in range(2):
-        await asyncio.to_thread(house.start, "--role=data")
-        await everybody_plays(house, played)
-        await check_says_so(house, played)
-        assert house.stop() == 0
+        await asyncio.to_thread(full_service.start, "--role=data")
+        await everybody_plays(full_service, played)
+        await check_says_so(full_service, played)
+        assert full_service.stop() == 0
     # Killed, too.
-    await asyncio.to_thread(house.start, "--role=data")
-    assert house.process is not None
-    house.process.kill()
-    house.process.wait(30)
-    await asyncio.to_thread(house.start, "--role=data")
-    await everybody_plays(house, played)
-    assert house.stop() == 0
+    await asyncio.to_thread(full_service.start, "--role=data")
+    assert full_service.process is not None
+    full_service.process.kill()
+    full_service.process.wait(30)
+    await asyncio.to_thread(full_service.start, "--role=data")
+    await everybody_plays(full_service, played)
+    assert full_service.stop() == 0
 
 
 async def test_a_service_whose_control_plane_cannot_start_serves_players(
-    house: House, databases: Databases
+    full_service: FullService, databases: Databases
 ) -> None:
-    await asyncio.to_thread(house.start)
-    played = await built(house)
-    assert house.stop() == 0
-    databases.remove(house.database_url, house.data_dir / "control")
-    if house.database_url is None:
+    await asyncio.to_thread(full_service.start)
+    played = await built(full_service)
+    assert full_service.stop() == 0
+    databases.remove(full_service.database_url, full_service.data_dir / "control")
+    if full_service.database_url is None:
         # It would be made anew. Nothing can be made below a file.
-        shutil.rmtree(house.data_dir / "control")
-        (house.data_dir / "control").touch()
+        shutil.rmtree(full_service.data_dir / "control")
+        (full_service.data_dir / "control").touch()
     # Its ready file waits for a control plane that may yet come; players do not.
-    house.spawn()
+    full_service.spawn()
 
     async def is_ready() -> bool:
         with contextlib.suppress(httpx.TransportError):
             async with httpx.AsyncClient(
-                base_url=f"http://{house.said['metrics']}", timeout=PATIENCE_S
+                base_url=f"http://{full_service.said['metrics']}", timeout=PATIENCE_S
             ) as client:
                 return (await client.get("/readyz")).status_code == 200
         return False
 
     await eventually(is_ready, 60)
-    await everybody_plays(house, played)
-    await check_says_so(house, played)
-    house.close()
+    await everybody_plays(full_service, played)
+    await check_says_so(full_service, played)
+    full_service.close()
 
 
 async def test_a_new_database_beside_an_old_data_plane_takes_nothing_away_from_players(
-    house: House, databases: Databases
+    full_service: FullService, databases: Databases
 ) -> None:
-    await asyncio.to_thread(house.start)
-    played = await built(house)
-    assert house.stop() == 0
-    databases.empty(house.database_url, house.data_dir / "control")
-    await asyncio.to_thread(house.start)
-    await everybody_plays(house, played)
+    await asyncio.to_thread(full_service.start)
+    played = await built(full_service)
+    assert full_service.stop() == 0
+    databases.empty(full_service.database_url, full_service.data_dir / "control")
+    await asyncio.to_thread(full_service.start)
+    await everybody_plays(full_service, played)
     # The owner's token is as good as before, and a new game goes beside the old ones.
     other = "https://other.example.com"
-    await everybody_plays(house, await built(house, other), other)
-    assert house.stop() == 0
+    await everybody_plays(full_service, await built(full_service, other), other)
+    assert full_service.stop() == 0
 
 
 # A database that is away --------------------------------------------------------------------------
 
 
-async def codes(house: House, played: Played) -> set[str]:
+async def codes(full_service: FullService, played: Played) -> set[str]:
     """What a reading and a changing operation of the control plane say, at both doors."""
     found = set()
     for name in DOORS:
-        async with house.opened(name) as door:
+        async with full_service.opened(name) as door:
             place = {"game_id": played.game_id, "namespace_id": "prod"}
             limits = {"lobby_count_max": 7, "max_players": 64}
             for slug, fields in (("get_namespace", place), ("set_mm_config", {**place, **limits})):
-                answer = await door.call(slug, fields, token=house.cloud_token)
+                answer = await door.call(slug, fields, token=full_service.cloud_token)
                 if answer.code == "CONTROL_PLANE_UNAVAILABLE" and name == "http":
                     assert int(answer.headers["retry-after"]) > 0
                 found.add(answer.code)
@@ -211,26 +213,26 @@ async def codes(house: House, played: Played) -> set[str]:
 async def test_a_database_that_goes_away_is_503_players_go_on_and_it_heals(
     mode: str, server: Server, tmp_path: Path
 ) -> None:
-    house = House(tmp_path / "house", server.url())
+    full_service = FullService(tmp_path / "full_service", server.url())
     try:
-        await asyncio.to_thread(house.start)
-        played = await built(house)
-        pid = control_pid(house)
+        await asyncio.to_thread(full_service.start)
+        played = await built(full_service)
+        pid = control_pid(full_service)
         await asyncio.to_thread(server.stop, mode)
         for _ in range(2):
-            assert await codes(house, played) == {"CONTROL_PLANE_UNAVAILABLE"}
-            await everybody_plays(house, played)
+            assert await codes(full_service, played) == {"CONTROL_PLANE_UNAVAILABLE"}
+            await everybody_plays(full_service, played)
         await asyncio.to_thread(server.start)
 
         async def is_well() -> bool:
-            return await codes(house, played) == {"OK"}
+            return await codes(full_service, played) == {"OK"}
 
         await eventually(is_well)
         # By itself: nothing was started again.
-        assert control_pid(house) == pid
-        assert house.stop() == 0
+        assert control_pid(full_service) == pid
+        assert full_service.stop() == 0
     finally:
-        house.close()
+        full_service.close()
 
 
 # Killed meanwhile ---------------------------------------------------------------------------------
@@ -239,8 +241,8 @@ async def test_a_database_that_goes_away_is_503_players_go_on_and_it_heals(
 class Crowd:
     """Players that come and go through both doors until they are told to stop."""
 
-    def __init__(self, house: House, played: Played) -> None:
-        self._house = house
+    def __init__(self, full_service: FullService, played: Played) -> None:
+        self._house = full_service
         self._played = played
         self._is_over = False
         self.failures: list[Any] = []
@@ -279,19 +281,19 @@ class Crowd:
                 await asyncio.sleep(0.01)
 
 
-def control_pid(house: House) -> int:
-    return int((house.data_dir / "control" / "LOCK").read_text().split()[0])
+def control_pid(full_service: FullService) -> int:
+    return int((full_service.data_dir / "control" / "LOCK").read_text().split()[0])
 
 
-async def kill_control_plane(house: House) -> None:
+async def kill_control_plane(full_service: FullService) -> None:
     """`kill -9`, and returns when another one answers."""
-    pid = control_pid(house)
+    pid = control_pid(full_service)
     os.kill(pid, signal.SIGKILL)
 
     async def is_back() -> bool:
-        async with house.opened("http") as door:
-            answer = await door.call("get_games", {}, token=house.cloud_token)
-        return control_pid(house) != pid and answer.code == "OK"
+        async with full_service.opened("http") as door:
+            answer = await door.call("get_games", {}, token=full_service.cloud_token)
+        return control_pid(full_service) != pid and answer.code == "OK"
 
     await eventually(is_back, 30)
 
@@ -307,18 +309,18 @@ async def kill_control_plane(house: House) -> None:
 async def test_no_request_of_a_player_fails_while_the_control_plane_is_killed_again_and_again(
     kind: str, kills: int, tmp_path: Path, databases: Databases
 ) -> None:
-    house = House(tmp_path / "house", databases.url(kind))
+    full_service = FullService(tmp_path / "full_service", databases.url(kind))
     try:
-        await asyncio.to_thread(house.start)
-        crowd = Crowd(house, await built(house))
+        await asyncio.to_thread(full_service.start)
+        crowd = Crowd(full_service, await built(full_service))
         playing = asyncio.create_task(crowd.live())
         for _ in range(kills):
-            await kill_control_plane(house)
+            await kill_control_plane(full_service)
             # A crowd that did nothing would prove nothing.
             await crowd.goes_on()
         crowd.end()
         await playing
         assert crowd.failures == []
-        assert house.stop() == 0
+        assert full_service.stop() == 0
     finally:
-        house.close()
+        full_service.close()

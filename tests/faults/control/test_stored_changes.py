@@ -18,18 +18,18 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.household import (
+from tests.support.full_service import (
     ARENA_MODES,
     HARMLESS,
     Developer,
     Door,
+    FullService,
     GrpcDoor,
-    House,
     HttpDoor,
 )
-from tests.patience import FreeTime, promised
-from tests.stranger import CLAIMED
-from tests.stranger import house as house
+from tests.support.unknown_namespace import CLAIMED
+from tests.support.unknown_namespace import full_service as full_service
+from tests.support.waiting import FreeTime, promised
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -51,8 +51,8 @@ class InnerHttpDoor(HttpDoor):
         )
 
 
-def inner_door(house: House, name: str) -> Door:
-    folder = house.data_dir / "control"
+def inner_door(full_service: FullService, name: str) -> Door:
+    folder = full_service.data_dir / "control"
     if name == "http":
         return InnerHttpDoor(folder / "http.sock")
     return GrpcDoor(f"unix:{folder / 'grpc.sock'}")
@@ -61,12 +61,12 @@ def inner_door(house: House, name: str) -> Door:
 class Scene:
     """A game, asked about at the public doors and changed at the inner ones."""
 
-    def __init__(self, house: House, name: str) -> None:
-        self.house = house
-        self.outer = house.door(name)
-        self.inner = inner_door(house, name)
-        self.developer = Developer(house, self.outer)
-        self.inside = Developer(house, self.inner)
+    def __init__(self, full_service: FullService, name: str) -> None:
+        self.full_service = full_service
+        self.outer = full_service.door(name)
+        self.inner = inner_door(full_service, name)
+        self.developer = Developer(full_service, self.outer)
+        self.inside = Developer(full_service, self.inner)
 
     async def prepare(self) -> Scene:
         self.game_id = await self.developer.arena()
@@ -229,8 +229,8 @@ def request(scene: Scene, slug: str, fields: Fields) -> Fields:
 
 
 @pytest.fixture(params=DOORS)
-async def scene(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Scene]:
-    made = Scene(house, request.param)
+async def scene(request: pytest.FixtureRequest, full_service: FullService) -> AsyncIterator[Scene]:
+    made = Scene(full_service, request.param)
     try:
         yield await made.prepare()
     finally:
@@ -238,9 +238,9 @@ async def scene(request: pytest.FixtureRequest, house: House) -> AsyncIterator[S
 
 
 @contextlib.contextmanager
-def stopped_data_plane(house: House) -> Iterator[None]:
+def stopped_data_plane(full_service: FullService) -> Iterator[None]:
     """It is there and answers nobody."""
-    pid = int((house.data_dir / "LOCK").read_text().split()[0])
+    pid = int((full_service.data_dir / "LOCK").read_text().split()[0])
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -257,7 +257,7 @@ async def test_a_change_that_the_data_plane_does_not_confirm_is_stored_and_takes
 ) -> None:
     fields, effect = await CHANGES[slug].prepare(scene)
     fields, key = request(scene, slug, fields), uuid4().hex
-    with stopped_data_plane(scene.house):
+    with stopped_data_plane(scene.full_service):
         for _ in range(2):
             began = FreeTime()
             answer = await scene.inside.call(slug, key, **fields)
@@ -278,7 +278,7 @@ async def test_a_change_that_the_data_plane_does_not_confirm_is_stored_and_takes
 async def test_what_was_stored_takes_effect_though_nobody_repeats_it(scene: Scene) -> None:
     page = {"origin": f"https://{scene.domain}"}
     fields = {**scene.place, "domain": scene.domain}
-    with stopped_data_plane(scene.house):
+    with stopped_data_plane(scene.full_service):
         answer = await scene.inside.call("remove_domain", **fields)
         assert answer.code == "CONTROL_PLANE_UNAVAILABLE", answer
 

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from tests.app.household import is_gone
-from tests.household import Developer, House, eventually
-from tests.patience import POLL_S, FreeTime
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import POLL_S, FreeTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -27,8 +27,8 @@ UNANSWERED_S = 8.0
 """A start, and what it waits for the numbers; a call that is waited for takes ten."""
 
 
-def pid(house: House, lock: str) -> int:
-    return int((house.data_dir / lock).read_text().split()[0])
+def pid(full_service: FullService, lock: str) -> int:
+    return int((full_service.data_dir / lock).read_text().split()[0])
 
 
 def players(answer: httpx.Response) -> int:
@@ -40,7 +40,7 @@ class Playing:
 
     def __init__(self, developer: Developer, game_id: str) -> None:
         self.developer = developer
-        self.house = developer.house
+        self.full_service = developer.full_service
         self.game_id = game_id
 
     async def connect(self) -> None:
@@ -64,7 +64,7 @@ class Playing:
 
     async def kill(self) -> None:
         """The control plane, by `kill -9`. What is answered from now on is of the process that takes its place."""
-        killed = pid(self.house, "control/LOCK")
+        killed = pid(self.full_service, "control/LOCK")
         os.kill(killed, signal.SIGKILL)
 
         async def is_dead() -> bool:
@@ -76,7 +76,9 @@ class Playing:
         """Of the control plane's own door, where a request waits for it to open."""
         path = f"http://control/cloud/games/{self.game_id}"
         headers = {"authorization": f"Bearer {self.developer.token}"}
-        behind = httpx.AsyncHTTPTransport(uds=str(self.house.data_dir / "control" / "http.sock"))
+        behind = httpx.AsyncHTTPTransport(
+            uds=str(self.full_service.data_dir / "control" / "http.sock")
+        )
         async with httpx.AsyncClient(transport=behind, headers=headers, timeout=60) as client:
             deadline = time.monotonic() + 60
             while True:
@@ -91,18 +93,18 @@ class Playing:
 
 @pytest.fixture
 async def playing(tmp_path: Path) -> AsyncIterator[Playing]:
-    house = House(tmp_path)
+    full_service = FullService(tmp_path)
     try:
-        await asyncio.to_thread(house.start)
-        door = house.door("http")
-        developer = Developer(house, door)
+        await asyncio.to_thread(full_service.start)
+        door = full_service.door("http")
+        developer = Developer(full_service, door)
         made = Playing(developer, await developer.arena())
         await made.connect()
         await made.is_counted()
         yield made
         await door.close()
     finally:
-        house.close()
+        full_service.close()
 
 
 async def test_the_first_answer_after_a_kill_has_the_players_that_are_connected(
@@ -114,7 +116,7 @@ async def test_the_first_answer_after_a_kill_has_the_players_that_are_connected(
 
 
 async def test_a_data_plane_that_answers_nobody_does_not_stop_a_start(playing: Playing) -> None:
-    plane = pid(playing.house, "LOCK")
+    plane = pid(playing.full_service, "LOCK")
     os.kill(plane, signal.SIGSTOP)
     try:
         await playing.kill()

@@ -15,8 +15,8 @@ import pytest
 
 from pyservice.control.timestamps import milliseconds
 from tests.faults.control.struck import StruckHouse
-from tests.household import Developer, Door, eventually
-from tests.patience import until
+from tests.support.full_service import Developer, Door, eventually
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -26,10 +26,10 @@ ROUNDED_MS: Final = 1
 
 
 @pytest.fixture(scope="module")
-async def house(
+async def full_service(
     shim_library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[StruckHouse]:
-    folder = tmp_path_factory.mktemp("house") / "h"
+    folder = tmp_path_factory.mktemp("full_service") / "h"
     made = StruckHouse(folder, shim_library, None, rays={"per_second": 10_000})
     try:
         await asyncio.to_thread(made.start)
@@ -56,8 +56,8 @@ async def spans_of(developer: Developer, ray_id: str) -> dict[str, tuple[int, in
 
 
 @pytest.fixture(params=["http", "grpc"])
-async def door(request: pytest.FixtureRequest, house: StruckHouse) -> AsyncIterator[Door]:
-    made = house.door(request.param)
+async def door(request: pytest.FixtureRequest, full_service: StruckHouse) -> AsyncIterator[Door]:
+    made = full_service.door(request.param)
     try:
         yield made
     finally:
@@ -66,9 +66,9 @@ async def door(request: pytest.FixtureRequest, house: StruckHouse) -> AsyncItera
 
 @pytest.mark.parametrize("slug", ["join", "connected"])
 async def test_the_wait_for_the_journal_is_as_long_as_the_disk_took(
-    house: StruckHouse, door: Door, slug: str
+    full_service: StruckHouse, door: Door, slug: str
 ) -> None:
-    developer = Developer(house, door)
+    developer = Developer(full_service, door)
     game_id = await developer.arena()
     token = await developer.service_token(game_id)
     lobby = await developer.lobby(game_id, token)
@@ -78,7 +78,7 @@ async def test_the_wait_for_the_journal_is_as_long_as_the_disk_took(
         fields = {"player_token": joined.body["player"]["token"]}
     asking = lobby["lobby_token"] if slug == "connected" else token
     ray_id = uuid4().hex
-    with house.shim.stalled("fdatasync", "journal/*") as rule:
+    with full_service.shim.stalled("fdatasync", "journal/*") as rule:
         asked_ms = now_ms()
         trace = f"00-{ray_id}-{ray_id[:16]}-01"
         call = asyncio.create_task(door.call(slug, fields, token=asking, traceparent=trace))

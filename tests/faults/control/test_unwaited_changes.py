@@ -15,15 +15,15 @@ from tests import programs
 from tests.control.authorization import OK, Scope
 from tests.control.authorization_rows import ROWS
 from tests.control.world import Records, World
-from tests.databases import KINDS, Databases
 from tests.faults.control.test_stored_changes import (
     CHANGES,
     DOORS,
     inner_door,
     stopped_data_plane,
 )
-from tests.household import House, eventually
-from tests.patience import FreeTime
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import FullService, eventually
+from tests.support.waiting import FreeTime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -39,20 +39,20 @@ async def world(
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
 ) -> AsyncIterator[World]:
-    folder = tmp_path_factory.mktemp("house")
+    folder = tmp_path_factory.mktemp("full_service")
     url, rays = databases.url(request.param), {"per_second": 10_000}
-    house = House(folder, url, rays=rays, runtime=programs.SETTINGS)
+    full_service = FullService(folder, url, rays=rays, runtime=programs.SETTINGS)
     try:
-        house.start()
-        database = open_database(house.database_url, house.data_dir / "control")
-        door = house.door("http")
-        made = World(house, Records(database), door)
+        full_service.start()
+        database = open_database(full_service.database_url, full_service.data_dir / "control")
+        door = full_service.door("http")
+        made = World(full_service, Records(database), door)
         yield await made.build()
         await made.close()
         await door.close()
         await database.close()
     finally:
-        house.close()
+        full_service.close()
 
 
 def test_what_waits_for_the_data_plane_is_what_is_said_to() -> None:
@@ -77,11 +77,11 @@ async def waits_of(world: World, ray_id: str) -> list[str]:
 async def test_with_a_data_plane_that_answers_nobody_every_other_change_is_made_at_once(
     world: World, name: str
 ) -> None:
-    door = inner_door(world.house, name)
+    door = inner_door(world.full_service, name)
     unwaited = [row for slug, row in CHANGING.items() if slug not in CHANGES]
     asked = [(row, await row.fields(world)) for row in unwaited]
     told, rays, slow, idle = {}, {}, [], []
-    with stopped_data_plane(world.house):
+    with stopped_data_plane(world.full_service):
         for row, fields in asked:
             rays[row.slug] = ray_id = uuid4().hex
             trace = f"00-{ray_id}-{ray_id[:16]}-01"

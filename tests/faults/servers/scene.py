@@ -21,8 +21,8 @@ from tests import programs
 from tests.app.household import LOCKS
 from tests.control.test_builds import Back
 from tests.control.test_lobby_processes import Game
-from tests.household import Developer, House, eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import Developer, FullService, eventually
+from tests.support.waiting import PATIENCE_S
 
 TROUBLE: Final = (programs.FOLDER / "trouble.py").read_bytes()
 TIER: Final = "basic-1d16"
@@ -101,13 +101,13 @@ class Troubled(Game):
                 yield line
 
 
-def folder_of(house: House, run_id: str) -> Folder:
-    return Folder(house.data_dir / "servers" / run_id)
+def folder_of(full_service: FullService, run_id: str) -> Folder:
+    return Folder(full_service.data_dir / "servers" / run_id)
 
 
-def processes_of(house: House, run_id: str) -> list[int]:
+def processes_of(full_service: FullService, run_id: str) -> list[int]:
     """Of what a keeper keeps, the first one first; none: its keeper is gone, or it has ended."""
-    state = folder_of(house, run_id).state()
+    state = folder_of(full_service, run_id).state()
     assert state is not None
     found = [state.pid]
     for pid in found:
@@ -116,15 +116,15 @@ def processes_of(house: House, run_id: str) -> list[int]:
     return [pid for pid in found if Path(f"/proc/{pid}").exists()]
 
 
-def tell(house: House, run_id: str, number: signal.Signals) -> None:
+def tell(full_service: FullService, run_id: str, number: signal.Signals) -> None:
     """All processes of a run get the signal."""
-    for pid in processes_of(house, run_id):
+    for pid in processes_of(full_service, run_id):
         os.kill(pid, number)
 
 
 async def kill(game: Troubled, *roles: str) -> None:
     """`kill -9` of these planes; their parent starts them again, and they answer."""
-    locks = [game.developer.house.data_dir / LOCKS[role] for role in roles]
+    locks = [game.developer.full_service.data_dir / LOCKS[role] for role in roles]
     before = [_held_by(lock) for lock in locks]
     for pid in before:
         os.kill(pid, signal.SIGKILL)
@@ -198,11 +198,11 @@ class Bystander:
 
 @contextlib.asynccontextmanager
 async def troubled(
-    house: House, *, door_name: str = "http", **modes: Any
+    full_service: FullService, *, door_name: str = "http", **modes: Any
 ) -> AsyncIterator[Troubled]:
     """The game, deployed."""
-    door = house.door(door_name)
-    developer = Developer(house, door)
+    door = full_service.door(door_name)
+    developer = Developer(full_service, door)
     try:
         game = Troubled(developer, await developer.game())
         await game.begin(**modes)

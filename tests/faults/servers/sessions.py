@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from tests.household import eventually
-from tests.patience import PATIENCE_S
+from tests.support.full_service import eventually
+from tests.support.waiting import PATIENCE_S
 
 ROUND_S: Final = 0.05
 LOST_S: Final = 1.0

@@ -24,7 +24,7 @@ from tests.faults.servers.scene import (
     kill,
     processes_of,
 )
-from tests.household import Developer, House, eventually, running
+from tests.support.full_service import Developer, FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -32,16 +32,18 @@ KILLED = 128 + 9
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder: Path = tmp_path_factory.mktemp("idle")
-    with running(House(folder, runtime=programs.SETTINGS, empty_lobby_grace_ms=200)) as house:
-        yield house
+    with running(
+        FullService(folder, runtime=programs.SETTINGS, empty_lobby_grace_ms=200)
+    ) as full_service:
+        yield full_service
 
 
 @pytest.fixture
-async def game(house: House) -> AsyncIterator[Troubled]:
-    door = house.door("http")
-    developer = Developer(house, door)
+async def game(full_service: FullService) -> AsyncIterator[Troubled]:
+    door = full_service.door("http")
+    developer = Developer(full_service, door)
     yield Troubled(developer, await developer.game())
     await door.close()
 
@@ -80,14 +82,14 @@ async def found_standing(game: Troubled) -> Any:
 
 
 async def test_they_are_the_same_ones_however_both_planes_are_killed(game: Troubled) -> None:
-    house = game.developer.house
+    full_service = game.developer.full_service
     await game.deploy(duel=idle(2, 3))
     before = await standing(game, 2)
-    pids = {one: processes_of(house, one) for one in before}
+    pids = {one: processes_of(full_service, one) for one in before}
     for roles in (["data"], ["control"], ["data", "control"]):
         await kill(game, *roles)
         assert await standing(game, 2) == before
-    assert {one: processes_of(house, one) for one in before} == pids
+    assert {one: processes_of(full_service, one) for one in before} == pids
     assert (await found_standing(game))["lobby"]["lobby_id"] in before
     after = await standing(game, 3)
     assert before < after, "one is needed in the place of the one that was found"
@@ -99,7 +101,7 @@ async def test_one_that_is_killed_is_replaced_once(game: Troubled, roles: list[s
     await game.deploy(duel=idle(2, 2))
     before = await standing(game, 2)
     killed, other = before
-    os.kill(processes_of(game.developer.house, killed)[0], signal.SIGKILL)
+    os.kill(processes_of(game.developer.full_service, killed)[0], signal.SIGKILL)
     if roles:
         await kill(game, *roles)
     after = await standing(game, 2, without=killed)

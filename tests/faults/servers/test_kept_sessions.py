@@ -21,7 +21,7 @@ from tests.faults.servers.scene import (
     troubled,
 )
 from tests.faults.servers.sessions import Crowd, DatagramPlayer, Player, StreamPlayer
-from tests.household import House, eventually, running
+from tests.support.full_service import FullService, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +40,9 @@ COUNTS: Final[dict[str, Any]] = {
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with running(House(tmp_path / "house", runtime=programs.SETTINGS)) as house:
-        yield house
+def full_service(tmp_path: Path) -> Iterator[FullService]:
+    with running(FullService(tmp_path / "full_service", runtime=programs.SETTINGS)) as full_service:
+        yield full_service
 
 
 async def found(game: Troubled, count: int) -> list[Any]:
@@ -100,15 +100,17 @@ async def check_log(game: Troubled, lobby_id: str, page: Any) -> None:
 @pytest.mark.parametrize(
     "kills", [1, pytest.param(10, marks=[pytest.mark.proof, pytest.mark.timeout(600)])]
 )
-async def test_nobody_is_dropped_while_both_planes_are_killed(house: House, kills: int) -> None:
-    async with troubled(house, counts=COUNTS) as game:
+async def test_nobody_is_dropped_while_both_planes_are_killed(
+    full_service: FullService, kills: int
+) -> None:
+    async with troubled(full_service, counts=COUNTS) as game:
         places = await found(game, 2 * PLAYERS)
         lobby_ids = sorted({place["lobby"]["lobby_id"] for place in places})
         assert len(lobby_ids) == 4, "fullest first"
         pages = [await eventually(lambda one=one: written(game, one)) for one in lobby_ids]
-        pids = {one: processes_of(house, one) for one in lobby_ids}
-        keepers = {one: folder_of(house, one).state() for one in lobby_ids}
-        edge_pid = (house.data_dir / "edge" / "LOCK").read_text()
+        pids = {one: processes_of(full_service, one) for one in lobby_ids}
+        keepers = {one: folder_of(full_service, one).state() for one in lobby_ids}
+        edge_pid = (full_service.data_dir / "edge" / "LOCK").read_text()
         with Crowd(enter(places)) as crowd:
             await crowd.goes_on()
             assert await connected(game) == PLAYERS
@@ -117,9 +119,9 @@ async def test_nobody_is_dropped_while_both_planes_are_killed(house: House, kill
                     await asyncio.gather(kill(game, *roles), crowd.goes_on())
                     await crowd.goes_on()
             assert await connected(game) == PLAYERS
-        assert {one: processes_of(house, one) for one in lobby_ids} == pids
-        assert {one: folder_of(house, one).state() for one in lobby_ids} == keepers
-        assert (house.data_dir / "edge" / "LOCK").read_text() == edge_pid
+        assert {one: processes_of(full_service, one) for one in lobby_ids} == pids
+        assert {one: folder_of(full_service, one).state() for one in lobby_ids} == keepers
+        assert (full_service.data_dir / "edge" / "LOCK").read_text() == edge_pid
         assert sorted(await game.alive("counts")) == lobby_ids
         datagrams = [one for one in crowd.players if isinstance(one, DatagramPlayer)]
         lost, heard = sum(one.lost for one in datagrams), sum(one.heard for one in datagrams)

@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from tests import programs
-from tests.databases import KINDS, Databases
 from tests.faults.control.kept_servers import processes_of_runs
 from tests.faults.control.struck import (
     ENDED,
@@ -27,7 +26,8 @@ from tests.faults.control.struck import (
     struck,
 )
 from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, troubled
-from tests.household import Answer, eventually
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Answer, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -61,17 +61,17 @@ AWAY: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
 class Killed:
     """A game whose lobbies are started and ended while planes die."""
 
-    def __init__(self, house: StruckHouse, game: Troubled, service_token: str) -> None:
+    def __init__(self, full_service: StruckHouse, game: Troubled, service_token: str) -> None:
         """The token ends lobbies whether the control plane answers or not."""
-        self.house = house
+        self.full_service = full_service
         self.game = game
         self._service_token = service_token
 
     async def begin(self, step: Step) -> Any:
         """A lobby that somebody asked for, one plane dying meanwhile; what find answered."""
-        await self.house.refresh()
+        await self.full_service.refresh()
         answer: Answer | None = await struck(
-            self.house, step, lambda: answer_of(self.game.find(PLAIN))
+            self.full_service, step, lambda: answer_of(self.game.find(PLAIN))
         )
         if step.role == "control":
             assert answer is not None, str(step)
@@ -93,14 +93,14 @@ class Killed:
 
     async def end(self, lobby_id: str, step: Step) -> None:
         """Ends the lobby, one plane dying meanwhile."""
-        await self.house.refresh()
+        await self.full_service.refresh()
         fields = {"game_id": self.game.game_id, "lobby_id": lobby_id}
 
         async def ask() -> Answer | None:
             door = self.game.developer.door
             return await answer_of(door.call("detach", fields, token=self._service_token))
 
-        answer = await struck(self.house, step, ask)
+        answer = await struck(self.full_service, step, ask)
         if answer is None:
             assert step.role == "data", str(step)
             answer = await eventually(ask)
@@ -125,7 +125,7 @@ class Killed:
                 )
                 seen = {one["lobby_id"] for one in listed.body["lobbies"]}
                 once = dict.fromkeys(alive, 1)
-                return processes_of_runs(self.house) == once and seen == alive
+                return processes_of_runs(self.full_service) == once and seen == alive
             return False
 
         await eventually(is_so)
@@ -133,15 +133,17 @@ class Killed:
 
 @contextlib.asynccontextmanager
 async def killed(folder: Path, library: Path, url: str | None) -> AsyncIterator[Killed]:
-    house = StruckHouse(folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS)
+    full_service = StruckHouse(
+        folder, library, url, rays={"per_second": 0}, runtime=programs.SETTINGS
+    )
     try:
-        house.start()
-        async with troubled(house) as game:
+        full_service.start()
+        async with troubled(full_service) as game:
             token = await game.developer.service_token(game.game_id)
-            yield Killed(house, game, token)
-        assert house.stop() == 0
+            yield Killed(full_service, game, token)
+        assert full_service.stop() == 0
     finally:
-        house.close()
+        full_service.close()
 
 
 def _named(steps: Data, *names: str) -> list[Step]:
@@ -160,7 +162,7 @@ FEW_OVER: Final = _named(OVER, "its keeper is told to end it", "its end is told 
 async def test_a_plane_that_dies_while_a_lobby_starts_or_ends_leaves_one_process_or_none(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         for begun, over in zip(FEW_BEGUN, [*FEW_OVER, OVER[-1]], strict=True):
             found = await scene.begin(begun)
             await scene.end(found["lobby"]["lobby_id"], over)
@@ -173,7 +175,7 @@ async def test_a_plane_that_dies_while_a_lobby_starts_or_ends_leaves_one_process
 async def test_either_plane_dies_at_every_step_of_a_start(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         for step in BEGUN:
             await scene.begin(step)
             await scene.end_all()
@@ -185,7 +187,7 @@ async def test_either_plane_dies_at_every_step_of_a_start(
 async def test_either_plane_dies_at_every_step_of_an_end(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
 ) -> None:
-    async with killed(tmp_path / "house", shim_library, databases.url(kind)) as scene:
+    async with killed(tmp_path / "full_service", shim_library, databases.url(kind)) as scene:
         for step in OVER:
             found = await scene.begun()
             await scene.end(found["lobby"]["lobby_id"], step)

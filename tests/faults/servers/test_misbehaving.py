@@ -26,8 +26,8 @@ from tests.faults.servers.scene import (
     tell,
     troubled,
 )
-from tests.household import House, eventually, running
-from tests.patience import PATIENCE_S
+from tests.support.full_service import FullService, eventually, running
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -40,11 +40,11 @@ STOP_MS: Final = 30_000
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder = tmp_path_factory.mktemp("misbehaving")
-    made = House(folder, runtime=programs.SETTINGS, start_limit_ms=START_LIMIT_MS)
-    with running(made) as house:
-        yield house
+    made = FullService(folder, runtime=programs.SETTINGS, start_limit_ms=START_LIMIT_MS)
+    with running(made) as full_service:
+        yield full_service
 
 
 def plays(words: str, **more: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def plays(words: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def game(house: House) -> AsyncIterator[Troubled]:
+async def game(full_service: FullService) -> AsyncIterator[Troubled]:
     """With somebody who plays beside all of it, before, meanwhile and afterwards."""
     modes: dict[str, Any] = {
         "exits": plays("exit:3"),
@@ -66,7 +66,7 @@ async def game(house: House) -> AsyncIterator[Troubled]:
         "floods-much": {"docker": {"args": ["floods:1024"]}},
     }
     modes |= {name: {} for name in ("leaks", "leaks-early")}
-    async with troubled(house, **modes) as game:
+    async with troubled(full_service, **modes) as game:
         found = await game.found(PLAIN)
         with Bystander(address_of(found["ports"]["game"])) as bystander:
             await bystander.notices_nothing()
@@ -78,7 +78,7 @@ async def game(house: House) -> AsyncIterator[Troubled]:
 
 def secrets_of(game: Troubled) -> list[str]:
     """Keys, tokens, records, sockets and processes of ours, and what another lobby has of its own."""
-    data_dir = game.developer.house.data_dir
+    data_dir = game.developer.full_service.data_dir
     names = (
         *("keys.json", "control/keys.json", "control/owner.token", "control/records.db"),
         *("admin.sock", "control/http.sock", "control/grpc.sock", "edge/admin.sock"),
@@ -89,7 +89,7 @@ def secrets_of(game: Troubled) -> list[str]:
     files = [data_dir / name for name in names]
     files += [next((data_dir / name).iterdir()) for name in ("journal", "feed")]
     pids = [int((data_dir / name).read_text().split()[0]) for name in LOCKS.values()]
-    keeper = folder_of(game.developer.house, game.neighbour_id).state()
+    keeper = folder_of(game.developer.full_service, game.neighbour_id).state()
     assert keeper is not None
     files += [
         Path(f"/proc/{pid}/{name}")
@@ -124,14 +124,14 @@ async def start_failed(
 
 
 async def nothing_is_left(game: Troubled, lobby_id: str) -> None:
-    house = game.developer.house
+    full_service = game.developer.full_service
 
     async def has_ended() -> bool:
-        state = folder_of(house, lobby_id).state()
+        state = folder_of(full_service, lobby_id).state()
         return state is not None and state.status == "ended"
 
     await eventually(has_ended)
-    assert processes_of(house, lobby_id) == []
+    assert processes_of(full_service, lobby_id) == []
 
 
 async def test_one_that_exits_at_once_is_told_with_its_code(game: Troubled) -> None:
@@ -160,7 +160,7 @@ async def test_one_that_takes_too_much_memory_later_ends_for_it(game: Troubled) 
     lobby_id = found["lobby"]["lobby_id"]
     address = address_of(found["ports"]["game"])
     assert await asyncio.to_thread(echoed, address) == b"hello"
-    tell(game.developer.house, lobby_id, signal.SIGUSR1)
+    tell(game.developer.full_service, lobby_id, signal.SIGUSR1)
     await out_of_memory(game, lobby_id)
     joined = await game.developer.door.call("join", {"lobby_id": lobby_id}, token=game.public_token)
     assert joined.code == "MATCHMAKER_LOBBY_STOPPED"
@@ -217,7 +217,7 @@ async def test_one_that_writes_without_end_is_not_held_up_and_its_log_is_read_me
         return "dry" in lines
 
     await eventually(is_dry, timeout_s=max(PATIENCE_S, mib / 2))
-    log = folder_of(game.developer.house, lobby_id).path / "log"
+    log = folder_of(game.developer.full_service, lobby_id).path / "log"
     assert sum(one.stat().st_size for one in log.iterdir()) <= (64 + 2) << 20
     assert await game.alive(mode) == [lobby_id]
     await game.remove(lobby_id)

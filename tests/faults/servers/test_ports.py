@@ -17,11 +17,11 @@ from typing import Any, Final
 import pytest
 
 from tests import programs
-from tests.addresses import OWN_ADDRESS
 from tests.control.test_servers import Servers, reached
 from tests.faults.servers.scene import PLAIN, Troubled, address_of, echoed, kill, troubled
-from tests.foreign_ports import Foreigner, many_files
-from tests.household import House, eventually, running
+from tests.support.foreign_ports import Foreigner, many_files
+from tests.support.full_service import FullService, eventually, running
+from tests.support.loopback import OWN_ADDRESS
 
 pytestmark = pytest.mark.anyio
 
@@ -46,15 +46,15 @@ def foreigners() -> Iterator[list[Foreigner]]:
 @pytest.fixture(scope="module")
 def crowded_house(
     foreigners: list[Foreigner], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     edge = {"bind": OWN_ADDRESS, "address": OWN_ADDRESS}
     folder = tmp_path_factory.mktemp("crowded")
-    with running(House(folder, runtime=programs.SETTINGS, edge=edge)) as house:
-        yield house
+    with running(FullService(folder, runtime=programs.SETTINGS, edge=edge)) as full_service:
+        yield full_service
 
 
 async def test_lobbies_get_ports_that_nobody_else_has(
-    crowded_house: House, foreigners: list[Foreigner]
+    crowded_house: FullService, foreigners: list[Foreigner]
 ) -> None:
     names = {"game": {"protocol": "tcp"}, "voice": {"protocol": "udp"}, "chat": {"protocol": "tcp"}}
     modes: dict[str, Any] = {PLAIN: {"docker": {"ports": names}}}
@@ -83,7 +83,7 @@ def answered(address: tuple[str, int]) -> bytes:
 
 
 async def test_the_port_in_the_answer_of_a_new_server_is_its_own(
-    crowded_house: House, foreigners: list[Foreigner]
+    crowded_house: FullService, foreigners: list[Foreigner]
 ) -> None:
     async with troubled(crowded_house) as game:
         token = await game.developer.service_token(game.game_id)
@@ -156,7 +156,7 @@ class OldClients:
 
 
 async def test_the_ports_of_a_lobby_are_nobodys_for_a_while_whatever_is_killed_meanwhile(
-    crowded_house: House, foreigners: list[Foreigner]
+    crowded_house: FullService, foreigners: list[Foreigner]
 ) -> None:
     edge_lock = crowded_house.data_dir / "edge" / "LOCK"
     async with troubled(crowded_house, **TALK) as game:
@@ -205,9 +205,11 @@ async def are_closed(addresses: set[tuple[str, int]]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with running(House(tmp_path_factory.mktemp("ranges"), runtime=programs.SETTINGS)) as house:
-        yield house
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
+    with running(
+        FullService(tmp_path_factory.mktemp("ranges"), runtime=programs.SETTINGS)
+    ) as full_service:
+        yield full_service
 
 
 @pytest.fixture
@@ -219,11 +221,11 @@ def span() -> dict[str, int]:
 
 @pytest.fixture(params=["http", "grpc"])
 async def game(
-    house: House, span: dict[str, int], request: pytest.FixtureRequest
+    full_service: FullService, span: dict[str, int], request: pytest.FixtureRequest
 ) -> AsyncIterator[Troubled]:
     port = {"protocol": "tcp", "proxy": "none", "port_range": span}
     mode = {"docker": {"network_mode": "host", "ports": {"game": port}}}
-    async with troubled(house, door_name=request.param, ranges=mode) as game:
+    async with troubled(full_service, door_name=request.param, ranges=mode) as game:
         yield game
 
 
@@ -263,7 +265,7 @@ async def test_lobbies_of_one_range_listen_in_it_themselves_and_players_are_told
         numbers.add(await said(game, lobby_id, "bound"))
     assert len(numbers) == LOBBIES
     assert all(span["min"] <= number <= span["max"] for number in numbers)
-    edge = int((game.developer.house.data_dir / "edge" / "LOCK").read_text())
+    edge = int((game.developer.full_service.data_dir / "edge" / "LOCK").read_text())
     os.kill(edge, signal.SIGSTOP)
     try:
         for number in numbers:

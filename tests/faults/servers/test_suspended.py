@@ -22,8 +22,8 @@ from tests.faults.servers.scene import (
     tell,
     troubled,
 )
-from tests.household import House, eventually, running
-from tests.patience import promised
+from tests.support.full_service import FullService, eventually, running
+from tests.support.waiting import promised
 
 pytestmark = pytest.mark.anyio
 
@@ -33,21 +33,21 @@ BEATS: Final[dict[str, Any]] = {"max_players": LIMIT, "heartbeat_timeout": TIMEO
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
     folder: Path = tmp_path_factory.mktemp("suspended")
-    with running(House(folder, runtime=programs.SETTINGS)) as house:
-        yield house
+    with running(FullService(folder, runtime=programs.SETTINGS)) as full_service:
+        yield full_service
 
 
 @pytest.fixture
-async def game(house: House) -> AsyncIterator[Troubled]:
-    async with troubled(house, beats=BEATS) as game:
+async def game(full_service: FullService) -> AsyncIterator[Troubled]:
+    async with troubled(full_service, beats=BEATS) as game:
         yield game
 
 
 async def out_of_sight(game: Troubled, lobby_id: str) -> None:
     """The lobby, which has a place left, is suspended and not listed any more."""
-    tell(game.developer.house, lobby_id, signal.SIGSTOP)
+    tell(game.developer.full_service, lobby_id, signal.SIGSTOP)
 
     async def is_hidden() -> bool:
         answer = await game.developer.door.call("list", {}, token=game.public_token)
@@ -76,13 +76,13 @@ async def places(game: Troubled) -> dict[str, int]:
 async def test_one_that_wakes_up_in_time_is_found_as_it_was(game: Troubled) -> None:
     found = await game.found("beats")
     lobby_id = found["lobby"]["lobby_id"]
-    pids = processes_of(game.developer.house, lobby_id)
+    pids = processes_of(game.developer.full_service, lobby_id)
     await out_of_sight(game, lobby_id)
     assert await found_existing(game) is None
-    tell(game.developer.house, lobby_id, signal.SIGCONT)
+    tell(game.developer.full_service, lobby_id, signal.SIGCONT)
     again = await eventually(lambda: found_existing(game))
     assert again["lobby"]["lobby_id"] == lobby_id
-    assert processes_of(game.developer.house, lobby_id) == pids
+    assert processes_of(game.developer.full_service, lobby_id) == pids
     assert await asyncio.to_thread(echoed, address_of(again["ports"]["game"])) == b"hello"
     assert await found_existing(game) is None, "it has no place left"
     assert await places(game) == {lobby_id: LIMIT}
@@ -95,7 +95,7 @@ async def test_who_comes_while_it_is_suspended_gets_another_and_no_place_is_give
     await out_of_sight(game, first)
     second = (await game.found("beats"))["lobby"]["lobby_id"]
     assert second != first
-    tell(game.developer.house, first, signal.SIGCONT)
+    tell(game.developer.full_service, first, signal.SIGCONT)
 
     async def is_seen() -> bool:
         answer = await game.developer.door.call("list", {}, token=game.public_token)
@@ -114,10 +114,10 @@ async def test_who_comes_while_it_is_suspended_gets_another_and_no_place_is_give
 async def test_one_that_does_not_wake_up_ends_once_and_nothing_is_left_of_it(
     game: Troubled,
 ) -> None:
-    house = game.developer.house
+    full_service = game.developer.full_service
     found = await game.found("beats")
     lobby_id = found["lobby"]["lobby_id"]
-    pids = processes_of(house, lobby_id)
+    pids = processes_of(full_service, lobby_id)
     await out_of_sight(game, lobby_id)
 
     async def with_code() -> Any:
@@ -130,7 +130,7 @@ async def test_one_that_does_not_wake_up_ends_once_and_nothing_is_left_of_it(
     assert record["status"]["stopped"]["failed"] is True
 
     async def ended() -> Any:
-        state = folder_of(house, lobby_id).state()
+        state = folder_of(full_service, lobby_id).state()
         return state if state is not None and state.status == "ended" else None
 
     state = await eventually(ended)

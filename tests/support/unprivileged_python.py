@@ -17,7 +17,7 @@ import pytest
 from pyservice.app.runtime import KEEPER
 
 USER: Final = 61_235
-_PROJECT: Final = Path(__file__).parent.parent
+_PROJECT: Final = Path(__file__).parents[2]
 _NEEDED: Final = tuple(Path(one).resolve() for one in (sys.base_prefix, sys.prefix, _PROJECT))
 
 

@@ -11,23 +11,25 @@ from typing import Final
 
 import pytest
 
-from tests.databases import KINDS, Databases
-from tests.household import House, running
-from tests.service import document
+from tests.support.data_plane_service import document
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import FullService, running
 
 CLAIMED: Final = "claimed.example.com"
 STRANGER: Final = document(access={"domains": [CLAIMED]})
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def house(
+def full_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     databases: Databases,
-) -> Iterator[House]:
+) -> Iterator[FullService]:
     """One that nobody else changes the figures of."""
-    folder: Path = tmp_path_factory.mktemp("house")
+    folder: Path = tmp_path_factory.mktemp("full_service")
     feed_file = folder / "feed.json"
     feed_file.write_text(json.dumps({"namespaces": [STRANGER]}))
-    with running(House(folder, databases.url(request.param)), "--feed", str(feed_file)) as made:
+    with running(
+        FullService(folder, databases.url(request.param)), "--feed", str(feed_file)
+    ) as made:
         yield made

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 KINDS: Final = ("sqlite", "postgresql")
 

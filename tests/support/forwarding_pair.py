@@ -36,8 +36,8 @@ from pyservice.rpc import (
     next_changes,
 )
 from pyservice.watch import Topics, Waiters
-from tests.patience import PATIENCE_S
-from tests.small_service import GrpcDoor, HttpDoor, SmallService, listener
+from tests.support.sample_service import GrpcDoor, HttpDoor, SmallService, listener
+from tests.support.waiting import PATIENCE_S
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
 OTHER_GROUP = "00000000-0000-4000-8000-00000000000b"

@@ -24,7 +24,7 @@ def run(data_dir: Path, *words: str, **environment: str) -> subprocess.Completed
     )
 
 
-async def said(data_dir: Path, *words: str) -> str:
+async def output(data_dir: Path, *words: str) -> str:
     """What a command prints that has to succeed, without the end of its last line."""
     done = await asyncio.to_thread(run, data_dir, *words)
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -32,12 +32,12 @@ async def said(data_dir: Path, *words: str) -> str:
     return done.stdout.removesuffix("\n")
 
 
-async def told(data_dir: Path, *words: str) -> Any:
+async def json_output(data_dir: Path, *words: str) -> Any:
     """The JSON that it prints with --json."""
-    return json.loads(await said(data_dir, *words, "--json"))
+    return json.loads(await output(data_dir, *words, "--json"))
 
 
-async def refused(data_dir: Path, *words: str) -> str:
+async def error_output(data_dir: Path, *words: str) -> str:
     """What a command says that has to fail."""
     done = await asyncio.to_thread(run, data_dir, *words)
     assert (done.returncode, done.stdout) == (1, ""), done

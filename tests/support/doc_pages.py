@@ -30,9 +30,9 @@ from pydantic import BaseModel
 
 from pyservice.errors import ServiceError
 from pyservice.settings import PREFIX, Region, Tier
-from tests.patience import until
+from tests.support.waiting import until
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = ("../README.md", "game-developer.md", "lobby-server.md", "operator.md", "errors.md")
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"

@@ -28,9 +28,9 @@ from google.protobuf.message import Message
 from pyservice.edge.codec import decoder, encoder
 from pyservice.rpc.status import read_error
 from pyservice.schema.methods import METHODS, Method
-from tests.addresses import FREE_PORT
-from tests.leftovers import end_leftovers
-from tests.patience import eventually as eventually
+from tests.support.leftover_processes import end_leftovers
+from tests.support.loopback import FREE_PORT
+from tests.support.waiting import eventually as eventually
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -192,7 +192,7 @@ def _message(method: Method, fields: Mapping[str, Any]) -> Message:
 Door = HttpDoor | GrpcDoor
 
 
-class House:
+class FullService:
     """One data directory and, between `start` and `stop`, the processes that serve it."""
 
     interpreter: Sequence[str] = (sys.executable,)
@@ -236,7 +236,7 @@ class House:
             )
         return self.process
 
-    def start(self, *words: str) -> House:
+    def start(self, *words: str) -> FullService:
         """Starts the service and returns when it is ready."""
         process = self.spawn(*words)
         end = time.monotonic() + START_TIMEOUT_S
@@ -290,17 +290,17 @@ class House:
             await door.close()
 
 
-Started = TypeVar("Started", bound=House)
+Started = TypeVar("Started", bound=FullService)
 
 
 @contextlib.contextmanager
-def running(house: Started, *words: str) -> Iterator[Started]:
+def running(full_service: Started, *words: str) -> Iterator[Started]:
     """It is ready, and is gone afterwards."""
     try:
-        house.start(*words)
-        yield house
+        full_service.start(*words)
+        yield full_service
     finally:
-        house.close()
+        full_service.close()
 
 
 def _sets(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -331,10 +331,10 @@ AGAIN: Final = (HARMLESS, "; try again")
 class Developer:
     """A person with a cloud token, at one door. Methods assert success and return what was answered."""
 
-    def __init__(self, house: House, door: Door, token: str | None = None) -> None:
-        self.house = house
+    def __init__(self, full_service: FullService, door: Door, token: str | None = None) -> None:
+        self.full_service = full_service
         self.door = door
-        self.token = token or house.cloud_token
+        self.token = token or full_service.cloud_token
 
     async def call(self, slug: str, key: str | None = None, **fields: Any) -> Answer:
         """One call with the developer's token."""
@@ -367,7 +367,7 @@ class Developer:
     async def game(self, **fields: Any) -> str:
         """Id of a new game."""
         wanted = {
-            "developer_group_id": self.house.group_id,
+            "developer_group_id": self.full_service.group_id,
             "display_name": "Game",
             "name_id": f"g{uuid4().hex[:20]}",
             **fields,

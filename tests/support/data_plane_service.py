@@ -20,9 +20,9 @@ import httpx
 import pytest
 
 from pyservice import keyring
-from tests.addresses import FREE_PORT
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
-from tests.leftovers import end_leftovers
+from tests.support.leftover_processes import end_leftovers
+from tests.support.loopback import FREE_PORT
 
 if TYPE_CHECKING:
     # Tests of pure parts run without the native module.

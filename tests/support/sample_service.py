@@ -31,7 +31,7 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
 from pyservice.schema.methods import METHODS
-from tests.patience import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 MATCHMAKER = "hosting.v1.Matchmaker"
 LOBBY_ID = "00000000-0000-4000-8000-000000000000"

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Park
 from pyservice.pb.hosting.v1 import groups_pb2
-from tests.two_doors import SmallControl
+from tests.support.forwarding_pair import SmallControl
 
 
 @dataclass

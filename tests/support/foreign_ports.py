@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.addresses import OWN_ADDRESS
+from tests.support.loopback import OWN_ADDRESS
 
 _OTHER_FILES: Final = 1_000
 

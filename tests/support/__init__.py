@@ -1,0 +1,1 @@
+"""Test support: services under test, clients, databases and waiting."""
