@@ -9,10 +9,10 @@ PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
 export PYTHONDONTWRITEBYTECODE ?=
 
-.PHONY: help check run test proofs lint bench build generate lock clean
+.PHONY: help check run test test-full proofs lint bench build generate lock clean
 
 help: ## What each command does
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 check: ## Name every tool that a build lacks, with its install line
 	@PYTHON=$(PYTHON) ./scripts/check-tools
@@ -49,7 +49,11 @@ pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
 run: build ## Start the service with the arena in it, and say where to play (Ctrl-C ends all of it)
 	@exec $(BIN)/python -m examples.run
 
-test: build $(S3_SERVER) ## Every test that a change must pass (minutes)
+test: build $(S3_SERVER) ## The fast tests: run them before a commit
+	cargo test --workspace --exclude hosting-bindings --quiet
+	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
+
+test-full: build $(S3_SERVER) ## Every test: what CI runs
 	cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" -n 3 --dist worksteal
 

@@ -13,6 +13,8 @@ from tests.support.data_plane_service import engine as engine
 from tests.support.data_plane_service import make_service as make_service
 from tests.support.data_plane_service import service as service
 from tests.support.databases import databases as databases
+from tests.support.tiers import pytest_addoption as pytest_addoption
+from tests.support.tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
 
 _Field = descriptor_pb2.FieldDescriptorProto
 

@@ -1,0 +1,46 @@
+"""Test tiers: which tests `make test` leaves to `make test-full`.
+
+The fast tier skips tests with the marker `full`. Of a test that runs over databases and transports it
+keeps the diagonal: SQLite over HTTP, and PostgreSQL over gRPC. A test that runs over one of the two keeps
+its first value.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+_DATABASES: Final = ("sqlite", "postgresql")
+_TRANSPORTS: Final = ("http", "grpc")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=("fast", "full"),
+        default="full",
+        help="fast: without tests marked `full`, and one diagonal of database and transport",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--tier") == "full":
+        return
+    kept = [item for item in items if _is_fast(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _is_fast(item)])
+    items[:] = kept
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    return item.get_closest_marker("full") is None and _is_on_diagonal(item)
+
+
+def _is_on_diagonal(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    values = [] if call is None else [v for v in call.params.values() if isinstance(v, str)]
+    database = next((_DATABASES.index(v) for v in values if v in _DATABASES), None)
+    transport = next((_TRANSPORTS.index(v) for v in values if v in _TRANSPORTS), None)
+    if database is None or transport is None:
+        return not (database or transport)
+    return database == transport
