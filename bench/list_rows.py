@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Table
 
 from bench.service import Service
-from pyservice.control.configuration import encode
+from pyservice.control.configuration_encoding import encode
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.storage import tables
 

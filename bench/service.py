@@ -26,7 +26,7 @@ from bench.asking import Question, ask_all, ask_once
 from bench.machine import SERVER_CORE, cpu_seconds, loaded, on_core, python
 from bench.processes import end, family, memory_kib, wait_for
 from bench.results import WrongAnswer
-from pyservice.control.configuration import encode, json_of
+from pyservice.control.configuration_encoding import encode, json_of
 from pyservice.edge.codec import decoder
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import feed_pb2

@@ -25,7 +25,7 @@ from websockets.sync.client import connect
 
 from docs import generate
 from pyservice.cli.commands import app
-from pyservice.control.configuration import problems
+from pyservice.control.configuration_validation import GAME_MODES_MAX, IDLE_LOBBIES_MAX
 from pyservice.dataplane.configuration import MAX_DRAIN_MS, MAX_PLAYERS, PLAYER_TOKEN_TTL_MS, TIER
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
@@ -372,9 +372,9 @@ def test_defaults_and_limits_of_a_configuration_are_those_of_the_code() -> None:
     assert {name: rows[name][2] for name in defaults} == {
         name: str(default) for name, default in defaults.items()
     }
-    assert f"at most {problems.GAME_MODES_MAX};" in rows["game_modes"][3]
+    assert f"at most {GAME_MODES_MAX};" in rows["game_modes"][3]
     assert f"1 to {Settings().player_limit_max}," in rows["max_players"][3]
-    assert f"`max` ≤ {problems.IDLE_LOBBIES_MAX}" in rows["idle_lobbies"][3]
+    assert f"`max` ≤ {IDLE_LOBBIES_MAX}" in rows["idle_lobbies"][3]
 
 
 def test_the_table_of_commands_is_the_commands() -> None:

@@ -17,42 +17,35 @@ from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.app.rays import CDN, CONTROL, STORE_SPANS, PlaneRays
 from pyservice.app.runtime import Runtime
 from pyservice.app.tasks import PartDied, Tasks
-from pyservice.control import measures
-from pyservice.control.access import Gate
-from pyservice.control.administration import Administration
-from pyservice.control.admittance import Admittance
-from pyservice.control.avatars import Avatars
+from pyservice.control import metrics
+from pyservice.control.admin_operations import Administration, Orphans
+from pyservice.control.authorization import Gate
 from pyservice.control.builds import Builds
-from pyservice.control.cdn import Sites
-from pyservice.control.changes import Changes
-from pyservice.control.configuration import Completeness, Context
-from pyservice.control.counts import CountsReader, PlayerCounts
-from pyservice.control.database_watch import DatabaseWatch
-from pyservice.control.devices import Devices, LinkKeys
-from pyservice.control.exports import Exports
+from pyservice.control.configuration_validation import Completeness, Context
+from pyservice.control.database_health import DatabaseWatch
+from pyservice.control.device_links import Devices, LinkKeys
+from pyservice.control.feed_messages import Composer
 from pyservice.control.feeder import Feeder
-from pyservice.control.feeding import Composer
-from pyservice.control.first_start import Owner, ensure_owner
+from pyservice.control.game_pictures import Avatars, Pictures
 from pyservice.control.games import Games, game_topic
-from pyservice.control.groups import Groups
-from pyservice.control.history import History
-from pyservice.control.keys import ControlKeys
-from pyservice.control.links import Links
-from pyservice.control.lobbies import Lobbies
+from pyservice.control.groups import Groups, Owner, ensure_owner
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.lobby_exports import Exports
+from pyservice.control.lobby_records import History, Lobbies, Recorded
+from pyservice.control.namespace_access import Admittance
+from pyservice.control.namespace_change import OneNamespace
 from pyservice.control.namespaces import Namespaces
-from pyservice.control.one_namespace import OneNamespace
 from pyservice.control.operations import Nouns, operations
-from pyservice.control.orphans import Orphans
-from pyservice.control.pictures import Pictures
-from pyservice.control.platform import Platform
+from pyservice.control.player_counts import CountsReader, PlayerCounts
 from pyservice.control.rays import RayStore
-from pyservice.control.recorded import Recorded
+from pyservice.control.resource_summaries import Links
 from pyservice.control.servers import Servers
+from pyservice.control.service_info import Platform
+from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.sites import Sites
 from pyservice.control.tokens import Tokens
-from pyservice.control.uploaded import Uploaded
-from pyservice.control.uploading import Uploading
-from pyservice.control.uploads import Uploads
-from pyservice.control.versions import Versions
+from pyservice.control.uploads import Uploading, Uploads
+from pyservice.control.versions import StoredUploads, Versions
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
@@ -241,7 +234,7 @@ class ControlPlane:
                 self._gate.doubt,
                 self._tasks.finish,
             ),
-            versions=Versions(database, changes, ids, topics, Uploaded(), self._context),
+            versions=Versions(database, changes, ids, topics, StoredUploads(), self._context),
             platform=self._platform,
             devices=self._devices,
             lobbies=Lobbies(database, data_plane, self._recorded, self._runtime.started_ms),
@@ -298,7 +291,7 @@ class ControlPlane:
             self._exports,
         )
         problem = self._database_watch.problem
-        measured = measures.render(
+        measured = metrics.render(
             self._feeder,
             self._topics.sequence,
             self._files.objects.counts,

@@ -11,8 +11,8 @@ from pyservice.cdn.app import Cdn, CdnCounts
 from pyservice.cdn.receiving import Uploads
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
-from pyservice.control.keys import NEEDED_MS, ControlKeys, Keys
-from pyservice.control.uploading import object_key
+from pyservice.control.signing_keys import NEEDED_MS, ControlKeys, Keys
+from pyservice.control.uploads import object_key
 from pyservice.edge.server import listen_unix
 from pyservice.observability.rays import Rays
 from pyservice.settings import Settings

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from pyservice.control.links import Links
+from pyservice.control.resource_summaries import Links
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.settings import Settings, Tier

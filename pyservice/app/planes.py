@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pyservice.control.batches import Batches
+from pyservice.control.batching import Batches
 from pyservice.control.feeder import Away
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyservice.app.planes import DataPlaneClient, reachable
-from pyservice.control.build_files import BuildFiles
+from pyservice.control.builds import BuildFiles
+from pyservice.control.lobby_records import Recorded
 from pyservice.control.lobby_runs import LobbyRuns, Process, TierSize
 from pyservice.control.process_logs import ProcessLogs
-from pyservice.control.recorded import Recorded
 from pyservice.control.server_runs import ServerRuns
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2

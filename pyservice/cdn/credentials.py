@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import bcrypt
 
-from pyservice.control.passwords import MAX_BYTES, ROUNDS, Crowded, PasswordThreads
+from pyservice.control.namespace_access import MAX_BYTES, ROUNDS, Crowded, PasswordThreads
 from pyservice.doors.limits import Buckets, Rate
 
 WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)

@@ -15,7 +15,7 @@ from typing import Final
 
 from pyservice.cdn.routes import Route, Routes
 from pyservice.cdn.sites import Site, SiteFile
-from pyservice.control.one_namespace import site_topic
+from pyservice.control.namespace_change import site_topic
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.storage import namespaces, sites

@@ -7,25 +7,28 @@ How an upload goes is `uploading`'s; what may be in an image is `contents`'.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
+import orjson
+
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.build_tags import read_change, read_filter, refuse_too_many
-from pyservice.control.changes import Changes
-from pyservice.control.contents import ARCHIVE
-from pyservice.control.file_names import content_type_problems, path_problems
-from pyservice.control.names import display_name_problems, refuse
+from pyservice.control import authorization
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.name_rules import display_name_problems, refuse
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.uploading import Preparation, Uploading, part_bytes
+from pyservice.control.upload_validation import ARCHIVE, content_type_problems, path_problems
+from pyservice.control.uploads import Preparation, Uploading, object_key, part_bytes
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
+from pyservice.runtime.builds import BuildUnusable, Source
 from pyservice.storage import builds, games, servers, uploads
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.objects import Objects
 from pyservice.storage.uploads import NewFile
 
 BUILD_MAX_BYTES: Final = 8 << 30
@@ -151,7 +154,7 @@ class Builds:
     ) -> pb.ListGameBuildsResponse:
         """Contract games.builds.listGameBuilds. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             rows = await builds.of_game(tx, game.game_id)
             tags = await builds.tags_of_game(tx, game.game_id)
         return pb.ListGameBuildsResponse(
@@ -165,7 +168,7 @@ class Builds:
         name = request.display_name
 
         async def find(tx: Transaction) -> Record:
-            return await access.game(tx, caller, request.game_id)
+            return await authorization.game(tx, caller, request.game_id)
 
         async def make(
             tx: Transaction, game_id: str, upload_id: str, now: int
@@ -193,7 +196,7 @@ class Builds:
         removals: list[asyncio.Task[None]] = []
 
         async def change(tx: Transaction) -> pb.DeleteGameBuildResponse:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             # First: a tag that came meanwhile would keep the build.
             await games.lock(tx, game.game_id)
             row = await _found(tx, game.game_id, request.build_id)
@@ -245,7 +248,7 @@ def _form(request: Wanted) -> tuple[str, str, str | None]:
 
 
 async def _environment(tx: Transaction, caller: Caller, request: Any) -> Record:
-    return await access.namespace(tx, caller, request.game_id, request.environment_id)
+    return await authorization.namespace(tx, caller, request.game_id, request.environment_id)
 
 
 async def _found(tx: Transaction, game_id: str, build_id: str) -> Record:
@@ -298,3 +301,103 @@ def _summary(row: Record, tags: dict[str, str]) -> pb.BuildSummary:
         complete=row.complete_ms is not None,
         tags=tags,
     )
+
+
+TAGS_MAX: Final = 32
+NAME_MAX_BYTES: Final = 64
+VALUE_MAX_BYTES: Final = 1024
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def read_filter(text: str) -> dict[str, str]:
+    """The query parameter `tags_json`; empty when it was not given. Raises QUERY_INVALID."""
+    if not text:
+        return {}
+    problems: list[FieldProblem] = []
+    tags = _object(text.encode())
+    if tags is None:
+        problems.append(field_problem(["tags_json"], "not-json", "must be a JSON object"))
+        tags = {}
+    for name, value in tags.items():
+        problems += problems_in_tag("tags_json", name, value)
+    if len(tags) > TAGS_MAX:
+        problems.append(_too_many("tags_json"))
+    if problems:
+        raise ServiceError("QUERY_INVALID", errors=problems)
+    return tags
+
+
+def read_change(content: bytes) -> tuple[dict[str, str], list[str]]:
+    """What is set and which are removed. Raises VALIDATION_FAILED."""
+    tags = _object(content)
+    if tags is None:
+        refuse([field_problem(["tags"], "wrong-type", "must be a JSON object")])
+        raise AssertionError
+    problems = [
+        problem
+        for name, value in tags.items()
+        for problem in problems_in_tag("tags", name, "x" if value is None else value)
+    ]
+    refuse(problems)
+    return (
+        {name: value for name, value in tags.items() if value is not None},
+        [name for name, value in tags.items() if value is None],
+    )
+
+
+def refuse_too_many(tags: dict[str, str]) -> None:
+    """Raises VALIDATION_FAILED for more than a build can have."""
+    if len(tags) > TAGS_MAX:
+        refuse([_too_many("tags")])
+
+
+def _object(content: bytes) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+    return value if type(value) is dict else None
+
+
+def _too_many(where: str) -> FieldProblem:
+    return field_problem([where], "too-many", f"must have at most {TAGS_MAX} entries")
+
+
+def problems_in_tag(where: str, name: str, value: Any) -> Iterator[FieldProblem]:
+    """What is wrong with one tag; those of dynamic servers have the same rule."""
+    path = (where, name)
+    if not 1 <= len(name.encode()) <= NAME_MAX_BYTES:
+        word = "too-long" if name else "too-short"
+        yield field_problem(path, word, f"must have a name of 1 to {NAME_MAX_BYTES} bytes")
+    if type(value) is not str:
+        yield field_problem(path, "wrong-type", "must be a string")
+        return
+    if not 1 <= len(value.encode()) <= VALUE_MAX_BYTES:
+        word = "too-long" if value else "too-short"
+        yield field_problem(path, word, f"must have 1 to {VALUE_MAX_BYTES} bytes")
+    if _CONTROL.search(name) or _CONTROL.search(value):
+        yield field_problem(path, "invalid", "must not have control characters")
+
+
+class BuildFiles:
+    """`runtime.builds.Fetch` over records and objects."""
+
+    def __init__(self, database: Database, objects: Objects) -> None:
+        self._database = database
+        self._objects = objects
+
+    async def __call__(self, game_id: str, build_id: str) -> Source:
+        """Raises BuildUnusable, CONTROL_PLANE_UNAVAILABLE."""
+        async with self._database.read() as tx:
+            row = await builds.find(tx, game_id, build_id)
+            if row is None:
+                raise BuildUnusable("the build was deleted")
+            if row.complete_ms is None:
+                raise BuildUnusable("the build is not completely uploaded")
+            (file,) = await uploads.files_of(tx, row.upload_id)
+        key = object_key("build", row.upload_id, file.path)
+        sha256 = None if file.sha256 is None else file.sha256.hex()
+        content = self._objects.read(key)
+        return Source(
+            row.kind, row.compression, sha256, content, file.content_length, row.image_tag
+        )

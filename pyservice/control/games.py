@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller, Park
-from pyservice.control import access
-from pyservice.control.access import scope_of
-from pyservice.control.changes import Changes, now_ms
-from pyservice.control.configuration import encode
-from pyservice.control.links import Links
-from pyservice.control.names import (
+from pyservice.control import authorization
+from pyservice.control.authorization import scope_of
+from pyservice.control.batching import Shared
+from pyservice.control.configuration_encoding import encode
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.name_rules import (
     derived_name_id,
     display_name_problems,
     name_id_problems,
@@ -24,15 +24,15 @@ from pyservice.control.names import (
     told,
     with_suffix,
 )
-from pyservice.control.shared import Shared
-from pyservice.control.summaries import (
+from pyservice.control.resource_summaries import (
+    Links,
     game_summary,
     group_handle,
     group_summary,
     namespace_summary,
     version_summary,
 )
-from pyservice.control.timestamps import rfc3339
+from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import GAME_NAME_MAX, RecordIds
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
@@ -128,7 +128,7 @@ class Games:
         attempts = itertools.count()
 
         async def change(tx: Transaction) -> pb.CreateGameResponse:
-            await access.group(tx, caller, request.developer_group_id)
+            await authorization.group(tx, caller, request.developer_group_id)
             refuse(await _problems(tx, request))
             name_id = request.name_id if request.HasField("name_id") else None
             if name_id is None:
@@ -205,7 +205,7 @@ class Games:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         text = request.game_id
         row = await self._found.get(text, lambda: self._find(text))
-        if row is None or not access.covers(scope_of(caller), row.game_id, row.group_id):
+        if row is None or not authorization.covers(scope_of(caller), row.game_id, row.group_id):
             raise ServiceError("GAME_NOT_FOUND")
         topic = game_topic(row.game_id)
         index = self._topics.index_of(topic)

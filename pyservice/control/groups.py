@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from pyservice.calls import Caller, Park
-from pyservice.control import access
-from pyservice.control.access import scope_of
-from pyservice.control.changes import Changes, now_ms
+from pyservice.control import authorization
+from pyservice.control.authorization import scope_of
 from pyservice.control.games import identity_topic
-from pyservice.control.links import Links
-from pyservice.control.names import display_name_problems, refuse
-from pyservice.control.summaries import group_summary
-from pyservice.control.timestamps import rfc3339
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.name_rules import display_name_problems, refuse
+from pyservice.control.resource_summaries import Links, group_summary
+from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.control.tokens import new_secret
+from pyservice.durable import write_file
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
-from pyservice.storage import groups
-from pyservice.storage.database import Database, Transaction
+from pyservice.storage import groups, numbers, tokens
+from pyservice.storage.database import Conflict, Database, Transaction
 from pyservice.watch import Topics
 
 
@@ -68,7 +74,7 @@ class Groups:
     async def get(self, request: pb.GetGroupRequest, caller: Caller) -> pb.GetGroupResponse:
         """Decisions 8.4. Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await access.group(tx, caller, request.group_id)
+            row = await authorization.group(tx, caller, request.group_id)
             identity_id = scope_of(caller).identity_id
             is_member = await groups.is_member(tx, row.group_id, identity_id)
         return pb.GetGroupResponse(group=group_summary(row, self._links, is_member=is_member))
@@ -81,7 +87,7 @@ class Groups:
         index = self._topics.index_of(topic)
         parked = self._topics.park_or_none(request.watch_index, caller.call, topic)
         async with self._database.read() as tx:
-            row = await access.group(tx, caller, request.group_id)
+            row = await authorization.group(tx, caller, request.group_id)
         if parked is not None:
             return parked
 
@@ -97,3 +103,62 @@ class Groups:
             ),
             watch=envelope_pb2.Watch(index=index),
         )
+
+
+TOKEN_FILE: Final = "owner.token"
+_OWNER: Final = "Owner"
+_GROUP: Final = "Developers"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who owns the service."""
+
+    group_id: str
+    token_file: Path
+    source_epoch: int
+
+
+async def ensure_owner(database: Database, ids: RecordIds, folder: Path) -> Owner:
+    """The owner's group, made when there is none. Raises OSError, and ServiceError when the database is away.
+
+    The token is in its file before its hash is in the records: whoever finds the records finds the file.
+    """
+    path = folder / TOKEN_FILE
+    async with database.read() as tx:
+        epoch = await numbers.get(tx, numbers.SOURCE_EPOCH)
+        first = await groups.first(tx)
+    if epoch is not None and first is not None:
+        return Owner(first.group_id, path, epoch)
+    token = _kept(path)
+    if token is None:
+        secret = new_secret("cloud")
+        token = secret.token
+        write_file(path, token.encode() + b"\n", mode=0o600)
+    now = now_ms()
+    identity_id, group_id = ids.new(), ids.new()
+    try:
+        async with database.write() as tx:
+            # First: of two services that start on one database at once, one goes on.
+            await numbers.add(tx, numbers.SOURCE_EPOCH, now)
+            await groups.add_identity(tx, identity_id, _OWNER, now)
+            await groups.add(tx, group_id, _GROUP, identity_id, now)
+            sha256 = hashlib.sha256(token.encode()).digest()
+            await tokens.add_cloud(tx, ids.new(), sha256, identity_id, None, None, now)
+    except Conflict:
+        # The other one made the owner, and this token is nobody's.
+        path.unlink()
+        return await ensure_owner(database, ids, folder)
+    return Owner(group_id, path, now)
+
+
+def _kept(path: Path) -> str | None:
+    """The token of a first start that was interrupted. Raises OSError when others could read it."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if mode & 0o077:
+        os.chmod(path, 0o600)
+    text = path.read_text().strip()
+    return text if text.startswith("cloud_") else None

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
-from pyservice.control.going_on import GoingOn
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms
 from pyservice.finishing import drop
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard

@@ -11,14 +11,14 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.changes import Changes, now_ms
+from pyservice.control import authorization
+from pyservice.control.feeder import WAIT_S
 from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
-from pyservice.control.names import display_name_problems, name_id_problems, refuse, told
-from pyservice.control.one_namespace import Feeder, OneNamespace
-from pyservice.control.summaries import namespace_summary
-from pyservice.control.timestamps import milliseconds, rfc3339
-from pyservice.control.wanted import WAIT_S
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.name_rules import display_name_problems, name_id_problems, refuse, told
+from pyservice.control.namespace_change import Feeder, OneNamespace
+from pyservice.control.resource_summaries import namespace_summary
+from pyservice.control.timestamps import milliseconds, now_ms, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import NAMESPACE_NAME_MAX, RecordIds
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
@@ -65,7 +65,7 @@ class Namespaces:
     ) -> pb.ValidateNamespaceResponse:
         """Contract games.namespaces.validateGameNamespace. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             problems = await _problems(tx, game.game_id, request)
         return pb.ValidateNamespaceResponse(errors=told(problems))
 
@@ -75,7 +75,7 @@ class Namespaces:
         """Decisions 8.1. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             refuse(await _problems(tx, game.game_id, request))
             await _require_version(tx, game.game_id, request.version_id)
             namespace_id = self._ids.new()
@@ -97,14 +97,14 @@ class Namespaces:
     ) -> pb.ListNamespacesResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             rows = await namespaces.of_game(tx, game.game_id)
         return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             domains = await namespaces.domains_of(tx, row.namespace_id)
             users = await namespaces.users_of(tx, row.namespace_id)
         cdn = pb.CdnNamespaceConfig(
@@ -135,7 +135,7 @@ class Namespaces:
         VALIDATION_FAILED, CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
-            row = await access.namespace(
+            row = await authorization.namespace(
                 tx, caller, request.game_id, request.namespace_id, request.version_id
             )
         if not row.has_version:
@@ -197,7 +197,7 @@ class Namespaces:
         limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = _before_ms(request.anchor) if request.HasField("anchor") else None
         async with self._database.read() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
         return pb.GetVersionHistoryResponse(
             versions=[
@@ -217,7 +217,7 @@ class Namespaces:
     ) -> pb.ValidateMatchmakerConfigResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
         problems = _limit_problems(request)
         return pb.ValidateMatchmakerConfigResponse(errors=told(problems))
 

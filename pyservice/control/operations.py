@@ -7,22 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyservice.calls import Authorize, Operation, Run
-from pyservice.control.access import Gate
-from pyservice.control.admittance import Admittance
-from pyservice.control.avatars import Avatars
+from pyservice.control.authorization import Gate
 from pyservice.control.builds import Builds
-from pyservice.control.cdn import Sites
-from pyservice.control.devices import Devices
-from pyservice.control.exports import Exports
+from pyservice.control.device_links import Devices
+from pyservice.control.game_pictures import Avatars, Pictures
 from pyservice.control.games import Games
 from pyservice.control.groups import Groups
-from pyservice.control.lobbies import Lobbies
+from pyservice.control.lobby_exports import Exports
+from pyservice.control.lobby_records import Lobbies
+from pyservice.control.namespace_access import Admittance
 from pyservice.control.namespaces import Namespaces
-from pyservice.control.pictures import Pictures
-from pyservice.control.platform import Platform
 from pyservice.control.process_logs import ProcessLogs
 from pyservice.control.rays import RayStore
 from pyservice.control.servers import Servers
+from pyservice.control.service_info import Platform
+from pyservice.control.sites import Sites
 from pyservice.control.tokens import Tokens
 from pyservice.control.uploads import Uploads
 from pyservice.control.versions import Versions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from pyservice.calls import Call, Caller, Park
-from pyservice.control.recorded import Recorded
+from pyservice.control.lobby_records import Recorded
 from pyservice.control.servers import found
 from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyservice.calls import Caller
-from pyservice.control.access import Reach, covers, scope_of
-from pyservice.control.changes import now_ms
-from pyservice.control.going_on import GoingOn
-from pyservice.control.timestamps import rfc3339
+from pyservice.control.authorization import Reach, covers, scope_of
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import ServiceError
 from pyservice.ids import GAME_NAME_MAX, is_name_id, is_uuid
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal

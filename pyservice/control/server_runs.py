@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from pyservice.control.changes import now_ms
 from pyservice.control.feeder import Away
-from pyservice.control.going_on import GoingOn
-from pyservice.control.lobbies import FAILURES_OF_RUNS
+from pyservice.control.lobby_records import FAILURES_OF_RUNS
 from pyservice.control.lobby_runs import Runs, api_variables
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.orders import Backend, End, Order, PortOrder, Resources, Unheard

@@ -12,13 +12,17 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from typing import Final, Protocol
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.build_tags import problems_in_tag, read_filter
-from pyservice.control.changes import Change, Changes, now_ms
-from pyservice.control.configuration import findings_in_arguments, findings_in_environment
+from pyservice.control import authorization
+from pyservice.control.builds import problems_in_tag, read_filter
+from pyservice.control.configuration_validation import (
+    findings_in_arguments,
+    findings_in_environment,
+)
 from pyservice.control.feeder import Away
-from pyservice.control.names import refuse
+from pyservice.control.idempotent_changes import Change, Changes
+from pyservice.control.name_rules import refuse
 from pyservice.control.server_runs import ServerRuns
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
@@ -87,7 +91,7 @@ class Servers:
         """
 
         async def again(tx: Transaction, _: pb.CreateServerResponse) -> None:
-            await access.namespace(tx, caller, request.game_id, request.environment_id)
+            await authorization.namespace(tx, caller, request.game_id, request.environment_id)
 
         return await self._changes.make_prepared(
             caller,
@@ -129,7 +133,9 @@ class Servers:
         host_ports = _host_ports(request)
 
         async def change(tx: Transaction) -> pb.CreateServerResponse:
-            found = await access.namespace(tx, caller, request.game_id, request.environment_id)
+            found = await authorization.namespace(
+                tx, caller, request.game_id, request.environment_id
+            )
             # Nobody deletes the build beside us.
             await games.lock(tx, found.game_id)
             environment = await self._judge(tx, request, caller)
@@ -180,7 +186,7 @@ class Servers:
         tags = read_filter(request.tags_json)
         before = request.cursor if request.HasField("cursor") else None
         async with self._database.read() as tx:
-            environment = await access.namespace(
+            environment = await authorization.namespace(
                 tx, caller, request.game_id, request.environment_id
             )
             rows = await servers.page(
@@ -215,7 +221,9 @@ class Servers:
         self, tx: Transaction, request: pb.CreateServerRequest, caller: Caller
     ) -> Record:
         """Its environment. Raises what is wrong with the request."""
-        environment = await access.namespace(tx, caller, request.game_id, request.environment_id)
+        environment = await authorization.namespace(
+            tx, caller, request.game_id, request.environment_id
+        )
         if request.datacenter not in self._regions:
             raise ServiceError("REGION_NOT_FOUND")
         build = await builds.find(tx, environment.game_id, request.runtime.build)
@@ -309,7 +317,7 @@ class Servers:
 
 async def found(tx: Transaction, caller: Caller, request: Named) -> Record:
     """The server of a path. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
-    environment = await access.namespace(tx, caller, request.game_id, request.environment_id)
+    environment = await authorization.namespace(tx, caller, request.game_id, request.environment_id)
     row = await servers.find(tx, environment.namespace_id, request.server_id)
     if row is None:
         raise ServiceError("SERVER_NOT_FOUND")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
+
+
+def now_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def rfc3339(milliseconds: int) -> str:

@@ -8,17 +8,26 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.access import scope_of
-from pyservice.control.changes import Changes, now_ms
-from pyservice.control.development import development_problems, mock_answers
-from pyservice.control.timestamps import rfc3339
-from pyservice.control.untold import Added, Feeder, Finish, Made, Note, Untold, raise_revision
-from pyservice.errors import ServiceError, field_problem
-from pyservice.ids import RecordIds
+from pyservice.control import authorization
+from pyservice.control.authorization import scope_of
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.control.undelivered_secrets import (
+    Added,
+    Feeder,
+    Finish,
+    Made,
+    Note,
+    Untold,
+    raise_revision,
+)
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.hosts import is_host
+from pyservice.ids import PORT_NAME_MAX, RecordIds, is_name_id
+from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import tokens
 from pyservice.storage.conflicts import again_on_conflict
@@ -89,7 +98,7 @@ class Tokens:
         CONTROL_PLANE_UNAVAILABLE.
         """
         async with self._database.look() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.environment_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.environment_id)
         made = await self.make_environment_token(row.namespace_id)
         return pb.CreateServiceTokenResponse(token=made.token, token_id=made.token_id)
 
@@ -146,13 +155,13 @@ class Tokens:
         self, request: pb.CreatePublicTokenRequest, caller: Caller, note: Note
     ) -> Made:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             token_id = await self._add_public(tx, row.namespace_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         answer = await self._changes.make(caller, request, pb.CreatePublicTokenResponse, change)
         async with self._database.look() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
         # Not kept: the same id is signed to the same token.
         return await self._sign_public(row.namespace_id, answer.token_id, is_kept=_has_key(caller))
 
@@ -201,7 +210,7 @@ class Tokens:
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: Note
     ) -> Made:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             problems = development_problems(request)
             if problems:
                 raise ServiceError("VALIDATION_FAILED", errors=problems)
@@ -227,7 +236,7 @@ class Tokens:
             caller, request, pb.CreateDevelopmentTokenResponse, change
         )
         async with self._database.read() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             kept = await tokens.find_of_namespace(tx, row.namespace_id, answer.token_id)
         if kept is None:
             raise ServiceError("TOKEN_NOT_FOUND")
@@ -262,7 +271,7 @@ class Tokens:
     ) -> pb.ListNamespaceTokensResponse:
         """Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             rows = await tokens.of_namespace(tx, row.namespace_id)
         return pb.ListNamespaceTokensResponse(tokens=[_record(row, row.kind) for row in rows])
 
@@ -273,7 +282,7 @@ class Tokens:
         namespace_ids: list[str] = []
 
         async def change(tx: Transaction) -> pb.RevokeNamespaceTokenResponse:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             namespace_ids[:] = [row.namespace_id]
             found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
             if found is None:
@@ -286,7 +295,9 @@ class Tokens:
         answer = await self._changes.make(caller, request, pb.RevokeNamespaceTokenResponse, change)
         if not namespace_ids:
             async with self._database.look() as tx:
-                row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+                row = await authorization.namespace(
+                    tx, caller, request.game_id, request.namespace_id
+                )
             namespace_ids = [row.namespace_id]
         await self._feeder.settled(namespace_ids[0])
         return answer
@@ -302,7 +313,7 @@ class Tokens:
         """A cloud_ token of one game. Raises GAME_NOT_FOUND."""
 
         async def add(tx: Transaction) -> Made:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             identity_id = scope_of(caller).identity_id
             return await self.add_cloud(tx, identity_id, game.group_id, game.game_id)
 
@@ -341,7 +352,7 @@ class Tokens:
     ) -> pb.ListGroupTokensResponse:
         """Raises GROUP_NOT_FOUND."""
         async with self._database.read() as tx:
-            await access.group(tx, caller, request.group_id)
+            await authorization.group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
         records = [_record(row, "cloud", row.game_id) for row in rows]
         return pb.ListGroupTokensResponse(tokens=records)
@@ -352,7 +363,7 @@ class Tokens:
         """Raises GROUP_NOT_FOUND, TOKEN_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.RevokeGroupTokenResponse:
-            await access.group(tx, caller, request.group_id)
+            await authorization.group(tx, caller, request.group_id)
             rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
             if request.token_id not in {row.token_id for row in rows}:
                 raise ServiceError("TOKEN_NOT_FOUND")
@@ -399,3 +410,49 @@ def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecor
         revoke_ts=None if row.revoke_ms is None else rfc3339(row.revoke_ms),
         game_id=game_id,
     )
+
+
+_PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
+
+
+def development_problems(request: pb.CreateDevelopmentTokenRequest) -> list[FieldProblem]:
+    """What is wrong with it."""
+    problems: list[FieldProblem] = []
+    if request.HasField("hostname") and not is_host(request.hostname):
+        sentence = "must be a host name or an IP address, without scheme and port"
+        problems.append(field_problem(["hostname"], "invalid", sentence))
+    for name, port in sorted(request.ports.items()):
+        path = ["ports", name]
+        if not is_name_id(name, PORT_NAME_MAX):
+            sentence = "must be 1 to 26 of a-z, 0-9 and single dashes inside"
+            problems.append(field_problem(path, "invalid", sentence))
+        if port.protocol not in _PROTOCOLS:
+            sentence = f"must be one of {', '.join(_PROTOCOLS)}"
+            problems.append(field_problem([*path, "protocol"], "not-allowed", sentence))
+        if port.HasField("port") and port.HasField("port_range"):
+            sentence = "must not stand beside port"
+            problems.append(field_problem([*path, "port_range"], "not-allowed", sentence))
+        if port.HasField("port_range") and port.port_range.min > port.port_range.max:
+            sentence = "must be at least min"
+            problems.append(field_problem([*path, "port_range", "max"], "too-low", sentence))
+    return problems
+
+
+def mock_answers(
+    request: pb.CreateDevelopmentTokenRequest, token_id: str, expires_ms: int
+) -> configuration_pb2.DevelopmentToken:
+    """What the data plane answers to the token."""
+    answers = configuration_pb2.DevelopmentToken(
+        token_id=token_id,
+        expires_ms=expires_ms,
+        hostname=request.hostname if request.HasField("hostname") else None,
+    )
+    for name, port in request.ports.items():
+        made: Any = answers.ports[name]
+        made.protocol = port.protocol
+        if port.HasField("port"):
+            made.port = port.port
+        if port.HasField("port_range"):
+            made.port_range.min = port.port_range.min
+            made.port_range.max = port.port_range.max
+    return answers

@@ -1,15 +1,334 @@
-"""Completion of any upload by its id (decisions 8.8). Builds and pictures have operations of their own as well."""
+"""The way of every upload (decisions 8.8): prepared, PUT by the client, checked and completed, or left behind.
+
+Owns what is the same for all kinds: URLs, completion, and the end of what was never completed. What may be asked for is
+each noun's; what may be in a file is `contents`'.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from uuid import uuid4
+
+from google.protobuf.message import Message
+
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.access import scope_of
-from pyservice.control.uploading import Uploading
+from pyservice.control import authorization
+from pyservice.control.authorization import scope_of
+from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
+from pyservice.control.games import game_topic, group_topic
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms
+from pyservice.control.upload_validation import Found, check_contents
 from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
-from pyservice.storage import uploads
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage import games, uploads
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.objects import (
+    MULTIPART_FROM_BYTES,
+    PART_BYTES,
+    PART_EXPIRES_S,
+    PUT_EXPIRES_S,
+    Objects,
+    Part,
+    Prepared,
+    file_key,
+    plan_parts,
+)
+from pyservice.storage.uploads import NewFile
+from pyservice.watch import Topics
+
+Answer = TypeVar("Answer", bound=Message)
+Find = Callable[[Transaction], Awaitable[Record]]
+
+PICTURES: Final = frozenset({"avatar", "banner", "logo"})
+_SHOWN_ON_GAME: Final = frozenset({"banner", "logo"})
+LEFT_AFTER_MS: Final = 24 * 3_600_000
+TIDY_EVERY_S: Final = 3_600.0
+_RETRIES_S: Final = (60.0, TIDY_EVERY_S)
+_PORTION: Final = 100
+_SIGNED_AT_ONCE: Final = 100
+_REMEMBERED_MAX: Final = 1024
+
+_log = get_logger("control")
+
+
+def object_key(kind: str, upload_id: str, path: str) -> str:
+    """Where a file's bytes are. A picture has one place, whatever its name: addresses need nothing else."""
+    return file_key(upload_id, "picture" if kind in PICTURES else path)
+
+
+def part_bytes(content_length: int, is_multipart: bool) -> int | None:
+    """Size of the parts of a file, None when it comes whole."""
+    return PART_BYTES if is_multipart and content_length >= MULTIPART_FROM_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation(Generic[Answer]):
+    """What a noun says of an upload that is asked for."""
+
+    kind: str
+    display_name: str
+    find_game: Find
+    files: Sequence[NewFile]
+    judge: Callable[[], None]
+    """Raises what is wrong with the request; a repetition under its key is not judged again."""
+    make: Callable[[Transaction, str, str, int], Awaitable[Answer]]
+    """Adds what is to become of the upload: gets ids of game and upload and the time, and answers without addresses."""
+    answer_type: type[Answer]
+    address: Callable[[Answer, list[pb.PresignedRequest]], None]
+    """Puts into the answer where to PUT the files."""
+
+
+def _parts(files: Sequence[NewFile]) -> Iterator[tuple[NewFile, Part]]:
+    """What is PUT, one by one."""
+    for file in files:
+        for part in plan_parts(file.content_length, file.part_bytes is not None):
+            yield file, part
+
+
+class Uploading:
+    """Prepares, completes and removes uploads."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: Changes,
+        topics: Topics,
+        objects: Objects,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._topics = topics
+        self._objects = objects
+        self._now_ms = clock_ms
+        self._checks: dict[str, asyncio.Task[Found]] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+        self._threads = FairThreads()
+        self._places = FairPlaces()
+        self.going = GoingOn(
+            "uploads",
+            "uploads left behind not removed",
+            pauses_s=_RETRIES_S,
+            is_worth_a_warning=True,
+        )
+
+    # Prepare
+
+    async def prepare(self, caller: Caller, request: Any, wanted: Preparation[Answer]) -> Answer:
+        """Adds an upload, and what is made of it, and tells where to PUT its files.
+
+        Ids alone are remembered: a repetition gets addresses of the same upload that are good from then on, while the
+        game is the caller's to see. Raises UPLOAD_NOT_FOUND for a repetition when the upload is gone.
+        """
+
+        async def change(tx: Transaction) -> remembered_pb2.PreparedUpload:
+            game = await wanted.find_game(tx)
+            wanted.judge()
+            for _, part in _parts(wanted.files):
+                self._objects.refuse_too_long(part.content_length)
+            upload_id, now = str(uuid4()), self._now_ms()
+            about = (game.game_id, wanted.kind, wanted.display_name)
+            await uploads.add(tx, upload_id, *about, wanted.files, now)
+            answer = await wanted.make(tx, game.game_id, upload_id, now)
+            return remembered_pb2.PreparedUpload(
+                upload_id=upload_id, answer=answer.SerializeToString()
+            )
+
+        async def again(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
+            await wanted.find_game(tx)
+            row = await uploads.find(tx, kept.upload_id)
+            if row is None or row.kind == uploads.GONE:
+                raise ServiceError(
+                    "UPLOAD_NOT_FOUND", "What this key prepared is gone. Use another key."
+                )
+
+        kept = await self._changes.make(
+            caller, request, remembered_pb2.PreparedUpload, change, again
+        )
+        answer = wanted.answer_type.FromString(kept.answer)
+        wanted.address(answer, await self._requests(wanted.kind, kept.upload_id, wanted.files))
+        return answer
+
+    async def _requests(
+        self, kind: str, upload_id: str, files: Sequence[NewFile]
+    ) -> list[pb.PresignedRequest]:
+        requests = []
+        for file, part in _parts(files):
+            key = object_key(kind, upload_id, file.path)
+            is_whole = part.content_length == file.content_length
+            expires_s = PUT_EXPIRES_S if is_whole else PART_EXPIRES_S
+            url = await self._objects.presign_put(
+                key, part.content_length, expires_s, part.byte_offset
+            )
+            requests.append(
+                pb.PresignedRequest(
+                    byte_offset=part.byte_offset,
+                    content_length=part.content_length,
+                    path=file.path,
+                    url=url,
+                )
+            )
+            if not len(requests) % _SIGNED_AT_ONCE:
+                # A site has thousands: others have their turn in between.
+                await asyncio.sleep(0)
+        return requests
+
+    # Complete
+
+    async def complete(
+        self, caller: Caller, request: Any, answer_type: type[Answer], find: Find
+    ) -> Answer:
+        """Checks what was uploaded and completes it. `find` finds the upload and its game's group.
+
+        Raises what `find` raises, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED.
+        """
+        async with self._database.read() as tx:
+            row = await find(tx)
+        found = await self._checked(row) if row.complete_ms is None else None
+
+        async def change(tx: Transaction) -> Answer:
+            # A repetition under its key does not come here.
+            now = self._now_ms()
+            if found is None or not await uploads.complete(tx, row.upload_id, row.kind, now):
+                await find(tx)
+                raise ServiceError("UPLOAD_ALREADY_COMPLETE")
+            for path, digest in found.digests.items():
+                await uploads.set_digest(tx, row.upload_id, path, digest)
+            if row.kind in _SHOWN_ON_GAME and found.picture is not None:
+                await games.set_picture(tx, row.game_id, row.kind, row.upload_id, found.picture)
+                tx.afterwards(
+                    lambda: self._topics.bump(game_topic(row.game_id), group_topic(row.group_id))
+                )
+            tx.afterwards(lambda: self._forget(row.upload_id))
+            return answer_type()
+
+        return await self._changes.make(caller, request, answer_type, change)
+
+    async def _checked(self, row: Record) -> Found:
+        """One check of an upload at a time. It goes on when nobody waits any more, and is remembered for a repetition:
+        the largest builds take longer than a request may.
+        """
+        task = self._checks.get(row.upload_id)
+        if task is None:
+            if len(self._checks) >= _REMEMBERED_MAX:
+                self._checks = {id_: one for id_, one in self._checks.items() if not one.done()}
+            task = asyncio.create_task(self._check(row), name="check of an upload")
+            self._checks[row.upload_id] = task
+            task.add_done_callback(lambda done: self._forget_failed(row.upload_id, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, upload_id: str) -> None:
+        self._checks.pop(upload_id, None)
+
+    def _forget_failed(self, upload_id: str, task: asyncio.Task[Found]) -> None:
+        if (task.cancelled() or task.exception() is not None) and (
+            self._checks.get(upload_id) is task
+        ):
+            del self._checks[upload_id]
+
+    async def _check(self, row: Record) -> Found:
+        async with self._database.read() as tx:
+            files = await uploads.files_of(tx, row.upload_id)
+            build = await uploads.build_form(tx, row.upload_id)
+        keys = {file.path: object_key(row.kind, row.upload_id, file.path) for file in files}
+        prepared = [
+            Prepared(keys[file.path], plan_parts(file.content_length, file.part_bytes is not None))
+            for file in files
+        ]
+        try:
+            await self._objects.complete(prepared)
+            run = functools.partial(self._threads.run, row.group_id)
+            place = self._places.place(row.group_id) if build else contextlib.nullcontext()
+            async with place:
+                return await check_contents(self._objects, run, row.kind, build, files, keys)
+        except ServiceError as error:
+            if error.code == "VALIDATION_FAILED":
+                # Nothing of it is kept; its URLs take another try while they last.
+                await self._objects.delete_prefix(row.upload_id)
+            raise
+        except FileNotFoundError:
+            raise ServiceError(
+                "UPLOAD_INCOMPLETE", "What was uploaded is not there any more: upload it again."
+            ) from None
+
+    # What is left behind
+
+    def removal(self, upload_id: str) -> asyncio.Task[None]:
+        """Begins to remove it, and goes on when nobody waits. What fails is left for the next tidying."""
+
+        async def remove() -> None:
+            await self.going.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
+
+        task = asyncio.create_task(remove(), name="removal of an upload")
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+        return task
+
+    async def remove(self, upload_id: str) -> None:
+        """Removes the objects and then the records of an upload that was given up or never completed."""
+        async with self._database.write() as tx:
+            if not await uploads.give_up_incomplete(tx, upload_id):
+                return
+        await self._objects.delete_prefix(upload_id)
+        async with self._database.write() as tx:
+            await uploads.remove(tx, upload_id)
+
+    async def tidy(self) -> int:
+        """Removes what was left behind for a day; how many uploads. One that cannot be removed keeps no other from it:
+        it is told, and left for the next tidying.
+        """
+        before_ms, count, passed = self._now_ms() - LEFT_AFTER_MS, 0, ""
+        while True:
+            async with self._database.read() as tx:
+                left = await uploads.left_behind(tx, before_ms, passed, _PORTION)
+            for upload_id in left:
+                check = self._checks.get(upload_id)
+                if check is not None and not check.done():
+                    continue
+                self._checks.pop(upload_id, None)
+                removing = functools.partial(self.remove, upload_id)
+                if await self.going.attempt(removing, upload_id=upload_id) is None:
+                    count += 1
+            if len(left) < _PORTION:
+                return count
+            passed = left[-1]
+
+    async def keep_tidy(self) -> None:
+        """Tidies up for ever: uploads by their records, and objects that no record has, whatever becomes of the
+        other.
+        """
+
+        async def remove() -> None:
+            _tell(await self.tidy())
+
+        async def sweep() -> None:
+            _tell(await self._objects.sweep(LEFT_AFTER_MS / 1000))
+
+        async with asyncio.TaskGroup() as group:
+            for step in (remove, sweep):
+                group.create_task(self.going.for_ever(step, every_s=TIDY_EVERY_S))
+
+    async def stop(self) -> None:
+        """Ends what is running: whoever completes again begins anew, and what is to be removed is found again."""
+        tasks = [*self._checks.values(), *self._removals]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self._threads.close)
+
+
+def _tell(count: int) -> None:
+    if count:
+        _log.info("uploads left behind removed", count=count)
 
 
 class Uploads:
@@ -28,7 +347,7 @@ class Uploads:
             if (
                 row is None
                 or row.kind == uploads.GONE
-                or not access.covers(scope_of(caller), row.game_id, row.group_id)
+                or not authorization.covers(scope_of(caller), row.game_id, row.group_id)
             ):
                 raise ServiceError("UPLOAD_NOT_FOUND")
             return row

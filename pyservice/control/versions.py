@@ -11,27 +11,25 @@ from typing import Final, Protocol
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.access import scope_of
-from pyservice.control.changes import Changes, now_ms
-from pyservice.control.configuration import (
+from pyservice.control import authorization
+from pyservice.control.authorization import scope_of
+from pyservice.control.configuration_encoding import encode, json_of, version_answer
+from pyservice.control.configuration_validation import (
     Completeness,
     Context,
-    encode,
     image_ids,
-    json_of,
     problems_of,
     site_ids,
-    version_answer,
 )
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.names import display_name_problems, refuse, told
-from pyservice.control.summaries import version_summary
-from pyservice.control.timestamps import rfc3339
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.name_rules import display_name_problems, refuse, told
+from pyservice.control.resource_summaries import version_summary
+from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.storage import games
+from pyservice.storage import builds, games, sites
 from pyservice.storage.database import Database, Transaction
 from pyservice.watch import Topics
 
@@ -96,7 +94,7 @@ class Versions:
         """Decisions 8.1. Raises GAME_NOT_FOUND, VALIDATION_FAILED."""
 
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             refuse(await self._problems(tx, game.game_id, request))
             version_id = self._ids.new()
             await games.add_version(
@@ -121,7 +119,7 @@ class Versions:
     ) -> pb.ValidateVersionResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             problems = await self._problems(tx, game.game_id, request)
         return pb.ValidateVersionResponse(errors=told(problems))
 
@@ -131,7 +129,7 @@ class Versions:
         """Decisions 8.1: never twice the same, and none that a version has. Raises GAME_NOT_FOUND."""
 
         async def change(tx: Transaction) -> pb.ReserveVersionNameResponse:
-            game_id = (await access.game(tx, caller, request.game_id)).game_id
+            game_id = (await authorization.game(tx, caller, request.game_id)).game_id
             # First: nobody reserves one of the game beside us.
             reserved = (await games.lock(tx, game_id)).reserved_version_names
             names = [_numbered(reserved + 1 + number) for number in range(_NAMES_AT_ONCE)]
@@ -156,8 +154,8 @@ class Versions:
         """Contract games.versions.getGameVersionById. Raises GAME_NOT_FOUND, VERSION_NOT_FOUND."""
         async with self._database.look() as tx:
             row = await games.find_version_with_game(tx, request.game_id, request.version_id)
-            if row is None or not access.covers(scope_of(caller), row.game_id, row.group_id):
-                await access.game(tx, caller, request.game_id)
+            if row is None or not authorization.covers(scope_of(caller), row.game_id, row.group_id):
+                await authorization.game(tx, caller, request.game_id)
                 raise ServiceError("VERSION_NOT_FOUND")
         return version_answer(
             row.config,
@@ -172,7 +170,7 @@ class Versions:
     ) -> pb.ListVersionsResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             rows = await games.versions_of(tx, game.game_id)
         return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
 
@@ -188,3 +186,19 @@ class Versions:
 def _numbered(reserved: int) -> str:
     """The name with which so many are reserved; the first version has the number 1."""
     return f"0.0.{reserved + 1}"
+
+
+class StoredUploads:
+    """What the records say of ids in a configuration."""
+
+    async def builds(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
+        """Those that are builds of the game."""
+        return _told(await builds.completeness(tx, game_id, ids))
+
+    async def sites(self, tx: Transaction, game_id: str, ids: set[str]) -> dict[str, Completeness]:
+        """Those that are sites of the game."""
+        return _told(await sites.completeness(tx, game_id, ids))
+
+
+def _told(found: dict[str, bool]) -> dict[str, Completeness]:
+    return {one: "complete" if is_complete else "incomplete" for one, is_complete in found.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.app.control import ControlPlane
-from pyservice.control import counts
+from pyservice.control import player_counts
 from pyservice.process import StopSignals
 from pyservice.settings import load
 from tests.support.data_plane_service import NAMESPACE_ID, MakeService
@@ -33,7 +33,7 @@ def _same_switching() -> Iterator[None]:
 async def test_the_door_opens_when_the_players_are_known(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "_BEGIN_S", PATIENCE_S)
+    monkeypatch.setattr(player_counts, "_BEGIN_S", PATIENCE_S)
     service = await asyncio.to_thread(make_service().start)
 
     def connect() -> Path:

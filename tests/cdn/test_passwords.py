@@ -15,7 +15,7 @@ import pytest
 
 from pyservice.cdn.credentials import Busy, Credentials, Source, TooOften
 from pyservice.cdn.sites import Site
-from pyservice.control.passwords import ROUNDS
+from pyservice.control.namespace_access import ROUNDS
 from tests.cdn.arena import FILES, SCRIPT, Browser, make_site
 from tests.cdn.listener import Listener, running_listener
 from tests.cdn.wire import Wire

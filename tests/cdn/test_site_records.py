@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.cdn.site_records import SiteRecords
-from pyservice.control.one_namespace import site_topic
+from pyservice.control.namespace_change import site_topic
 from pyservice.storage import games, groups, namespaces, sites, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from hypothesis import strategies as st
 
-from pyservice.control.configuration import Context
+from pyservice.control.configuration_validation import Context
 from pyservice.edge import codec
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.schema.methods import METHODS

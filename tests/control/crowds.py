@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import insert
 
-from pyservice.control.changes import now_ms
+from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import DevelopmentToken
 from pyservice.storage import namespaces

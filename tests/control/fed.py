@@ -15,11 +15,11 @@ from sqlalchemy import update
 
 from pyservice.app.planes import DataPlaneClient
 from pyservice.control import feeder
-from pyservice.control.changes import now_ms
-from pyservice.control.configuration import encode
+from pyservice.control.configuration_encoding import encode
+from pyservice.control.feed_messages import Composer
 from pyservice.control.feeder import Feeder
-from pyservice.control.feeding import Composer
-from pyservice.control.links import Links
+from pyservice.control.resource_summaries import Links
+from pyservice.control.timestamps import now_ms
 from pyservice.dataplane.feed import Feed
 from pyservice.dataplane.feed_files import FeedFiles
 from pyservice.dataplane.feed_rules import OperatorLimits

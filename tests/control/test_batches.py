@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyservice.control.batches import BYTES_AT_ONCE, Batches
+from pyservice.control.batching import BYTES_AT_ONCE, Batches
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.changes import now_ms
 from pyservice.control.server_runs import ServerRuns
+from pyservice.control.timestamps import now_ms
 from pyservice.finishing import drop
 from pyservice.storage import servers
 from pyservice.storage.database import open_database

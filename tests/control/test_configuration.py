@@ -9,14 +9,14 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import example, given, settings
 
-from pyservice.control.configuration import (
+from pyservice.control.configuration_encoding import (
     decode,
     encode,
     json_of,
-    problems_of,
     to_feed,
     version_answer,
 )
+from pyservice.control.configuration_validation import problems_of
 from pyservice.dataplane import feed_rules
 from pyservice.dataplane.configuration import resolve
 from pyservice.dataplane.feed_rules import OperatorLimits

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyservice.control.configuration import problems_of, to_feed
+from pyservice.control.configuration_encoding import to_feed
+from pyservice.control.configuration_validation import problems_of
 from pyservice.dataplane import feed_rules
 from pyservice.dataplane.feed_rules import OperatorLimits
 from pyservice.dataplane.namespaces import Namespaces

@@ -11,7 +11,8 @@ import time
 import orjson
 import pytest
 
-from pyservice.control.configuration import image_ids, problems_of, to_feed
+from pyservice.control.configuration_encoding import to_feed
+from pyservice.control.configuration_validation import image_ids, problems_of
 from pyservice.edge import codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb

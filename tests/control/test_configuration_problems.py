@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from pyservice.control.configuration import image_ids, problems_of, site_ids
-from pyservice.control.configuration.site import glob_problem
+from pyservice.control.configuration_validation import (
+    glob_problem,
+    image_ids,
+    problems_of,
+    site_ids,
+)
 from tests.control.configurations import (
     BUILD_ID,
     CONTEXT,

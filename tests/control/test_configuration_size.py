@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from pyservice.control.configuration import problems_of, size, to_feed
+from pyservice.control.configuration_encoding import to_feed
+from pyservice.control.configuration_validation import MATCHMAKER_BYTES_MAX, problems_of
 from pyservice.dataplane import feed_rules
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from tests.control.configurations import CONTEXT
 from tests.support.full_service import Developer
 
-MAX = size.MATCHMAKER_BYTES_MAX
+MAX = MATCHMAKER_BYTES_MAX
 
 
 def config_of(size_bytes: int) -> pb.CloudConfig:

@@ -14,11 +14,12 @@ import pytest
 from sqlalchemy import delete, insert, select, text
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.changes import Changes, now_ms
-from pyservice.control.database_watch import DatabaseWatch
-from pyservice.control.devices import Devices, LinkKeys
-from pyservice.control.keys import ControlKeys
-from pyservice.control.links import Links
+from pyservice.control.database_health import DatabaseWatch
+from pyservice.control.device_links import Devices, LinkKeys
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.resource_summaries import Links
+from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage import devices as links

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.control import database_watch
-from pyservice.control.database_watch import DatabaseWatch
+from pyservice.control import database_health
+from pyservice.control.database_health import DatabaseWatch
 from pyservice.errors import ServiceError
 from pyservice.storage import numbers
 from pyservice.storage.database import Database, open_database
@@ -41,7 +41,7 @@ async def look(watch: DatabaseWatch) -> str:
 async def is_well(watch: DatabaseWatch) -> bool:
     """Whether a look finds nothing wrong, however long the disk of a busy machine takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database_watch, "_PATIENCE_S", PATIENCE_S)
+        patch.setattr(database_health, "_PATIENCE_S", PATIENCE_S)
         return await look(watch) == ""
 
 

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import delete, func, select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.changes import Changes
-from pyservice.control.devices import LIVES_MS, Devices, LinkKeys
-from pyservice.control.keys import ControlKeys
-from pyservice.control.links import Links
+from pyservice.control.device_links import LIVES_MS, Devices, LinkKeys
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.resource_summaries import Links
+from pyservice.control.signing_keys import ControlKeys
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb

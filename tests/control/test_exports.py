@@ -13,11 +13,10 @@ import pytest
 from sqlalchemy import insert
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.access import Reach
-from pyservice.control.exports import GOOD_S, Exports
-from pyservice.control.history import History
+from pyservice.control.authorization import Reach
+from pyservice.control.lobby_exports import GOOD_S, Exports
+from pyservice.control.lobby_records import History, Recorded
 from pyservice.control.lobby_runs import Process
-from pyservice.control.recorded import Recorded
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.storage import exports, games, groups, lobbies, namespaces

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pyservice.control.fair_threads import FairPlaces, FairThreads
+from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
 from pyservice.runtime.archives import Archive
 from pyservice.runtime.unpacked_sizes import Allowance
 from tests.control.files import packed, tar

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import update
 
-from pyservice.control import feed_contents
-from pyservice.control.feed_contents import Contents, Message
-from pyservice.control.feeding import Wish
-from pyservice.control.going_on import GoingOn
+from pyservice.control import feed_comparison
+from pyservice.control.feed_comparison import Contents, Message
+from pyservice.control.feed_messages import Wish
+from pyservice.control.retrying_job import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.tables import versions
@@ -105,7 +105,7 @@ async def test_what_cannot_be_read_is_told_once_and_not_at_each_comparison(
 async def test_what_can_be_read_again_is_compared_though_nobody_asks_for_it(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_contents, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(feed_comparison, "_AGAIN_S", 0.05)
     broken, other = await all_fed(fed, 2)
     await fed.end()
     stored = await configuration(fed, broken, b"\xff\xff\xff")

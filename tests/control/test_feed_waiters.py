@@ -242,7 +242,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_waiting(fed: Fed) -> 
 async def test_many_large_namespaces_go_in_calls_of_a_bounded_size(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyservice.control.batches.BYTES_AT_ONCE", 100_000)
+    monkeypatch.setattr("pyservice.control.batching.BYTES_AT_ONCE", 100_000)
     sizes: list[int] = []
     real = fed.plane.feed.apply_many
 

@@ -9,10 +9,10 @@ import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
-from pyservice.control.access import Reach
-from pyservice.control.changes import Changes
+from pyservice.control.authorization import Reach
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.namespace_change import OneNamespace
 from pyservice.control.namespaces import Namespaces
-from pyservice.control.one_namespace import OneNamespace
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb

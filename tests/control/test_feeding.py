@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.feeding import Composer
-from pyservice.control.links import Links
+from pyservice.control.feed_messages import Composer
+from pyservice.control.resource_summaries import Links
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.storage import games, tokens

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.access import Gate
+from pyservice.control.authorization import Gate
 from pyservice.errors import ServiceError
 from pyservice.storage import tokens
 from pyservice.storage.database import Database, Transaction, open_database

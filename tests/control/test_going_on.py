@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.control.going_on import GoingOn
+from pyservice.control.retrying_job import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Conflict
 from tests.support.full_service import Developer, FullService, eventually

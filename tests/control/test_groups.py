@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.access import Reach
-from pyservice.control.changes import Changes
+from pyservice.control.authorization import Reach
 from pyservice.control.groups import Groups
-from pyservice.control.links import Links
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.resource_summaries import Links
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import Topics
 from tests.control.shapes import ID, TEXT, WATCH, shape

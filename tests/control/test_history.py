@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import select
 
-from pyservice.control.changes import now_ms
-from pyservice.control.counts import CountsReader, PlayerCounts
 from pyservice.control.feeder import Away
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.history import KEPT_MS, History
+from pyservice.control.lobby_records import KEPT_MS, History
+from pyservice.control.player_counts import CountsReader, PlayerCounts
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb

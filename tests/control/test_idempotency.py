@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.changes import Change, Changes
+from pyservice.control.idempotent_changes import Change, Changes
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage.database import Transaction

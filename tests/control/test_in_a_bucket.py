@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.control.uploading import LEFT_AFTER_MS
+from pyservice.control.uploads import LEFT_AFTER_MS
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.s3_objects import Bucket, BucketSettings

@@ -13,8 +13,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from pyservice.control import keys
-from pyservice.control.keys import NEEDED_MS, ControlKeys
+from pyservice.control import signing_keys
+from pyservice.control.signing_keys import NEEDED_MS, ControlKeys
 from pyservice.errors import ServiceError
 from tests.control.files import png, put, tar
 from tests.support.command_line import json_output
@@ -80,14 +80,14 @@ async def test_what_was_signed_before_a_rotation_is_good_after_it_and_after_a_re
 
 
 def file_of(folder: Path) -> Any:
-    return json.loads((folder / "keys.json").read_text())
+    return json.loads((folder / "signing_keys.json").read_text())
 
 
 async def test_keys_stay_over_a_restart_and_are_private(tmp_path: Path) -> None:
     made = ControlKeys.load_or_create(tmp_path)
-    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
     await made.rotate(drop_unused=False)
-    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "signing_keys.json").stat().st_mode) == 0o600
     again = ControlKeys.load_or_create(tmp_path)
     assert again.now == made.now
     assert len({key.secret for key in again.now.signing} | {again.now.hash_key}) == 3
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_refused_and_not_shown(tmp_path: Path, change: Any) ->
     made = ControlKeys.load_or_create(tmp_path)
     content = file_of(tmp_path)
     change(content)
-    (tmp_path / "keys.json").write_text(json.dumps(content))
+    (tmp_path / "signing_keys.json").write_text(json.dumps(content))
     with pytest.raises(OSError, match="restore it from a backup") as caught:
         ControlKeys.load_or_create(tmp_path)
     assert made.now.current.secret.hex() not in str(caught.value)
@@ -141,7 +141,7 @@ async def test_a_key_that_cannot_be_kept_signs_nothing(
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as patched:
-        patched.setattr(keys, "write_file", is_full)
+        patched.setattr(signing_keys, "write_file", is_full)
         with pytest.raises(ServiceError) as caught:
             await made.rotate(drop_unused=True)
     assert caught.value.code == "STORAGE_FULL"

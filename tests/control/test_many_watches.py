@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice.control.changes import now_ms
+from pyservice.control.timestamps import now_ms
 from pyservice.storage import groups
 from tests.control.world import Records
 from tests.support.full_service import Developer, FullService, HttpDoor, eventually

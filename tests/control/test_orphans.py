@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.control.holdings import Holdings
-from pyservice.control.orphans import Orphans
+from pyservice.control.admin_operations import Orphans
+from pyservice.control.feed_comparison import Holdings
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import open_database

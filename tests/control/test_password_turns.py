@@ -11,7 +11,7 @@ import bcrypt
 import pytest
 
 from pyservice.cdn.credentials import Busy, Credentials, Source
-from pyservice.control.passwords import Crowded, PasswordThreads
+from pyservice.control.namespace_access import Crowded, PasswordThreads
 from tests.control.test_games import new_developer
 from tests.control.world import Records
 from tests.support.full_service import Developer

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.app import described
-from pyservice.control.links import Links
+from pyservice.control.resource_summaries import Links
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.shapes import FLAG, NUMBER, TEXT, shape

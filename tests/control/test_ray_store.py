@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.access import Reach
+from pyservice.control.authorization import Reach
 from pyservice.control.rays import KEPT_MS, RayStore
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal

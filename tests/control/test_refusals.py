@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from pyservice.control.configuration import json_of, to_feed
-from pyservice.control.feed_refusals import STORED, refusal
+from pyservice.control.configuration_encoding import json_of, to_feed
+from pyservice.control.feed_messages import STORED, refusal
 from pyservice.dataplane.feed_rules import OperatorLimits, own_problems
 from pyservice.dataplane.namespaces import Namespaces
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from pyservice.control.changes import now_ms
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.servers import told
+from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.orders import End

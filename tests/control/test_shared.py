@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from pyservice.control.shared import Shared
+from pyservice.control.batching import Shared
 
 pytestmark = pytest.mark.anyio
 

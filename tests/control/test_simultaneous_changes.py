@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.changes import Changes
+from pyservice.control.idempotent_changes import Changes
 from pyservice.pb.hosting.v1.devices_pb2 import GetDeviceLinkRequest, GetDeviceLinkResponse
 from pyservice.storage.database import Conflict, Transaction
 from tests.control.crowds import add_users, add_versions

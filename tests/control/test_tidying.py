@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.uploading import LEFT_AFTER_MS
+from pyservice.control.uploads import LEFT_AFTER_MS
 from pyservice.storage import uploads
 from pyservice.storage.objects import file_key
 from tests.control.test_uploads import Desk

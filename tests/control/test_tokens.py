@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.changes import now_ms
+from pyservice.control.timestamps import now_ms
 from tests.control.crowds import add_tokens
 from tests.control.shapes import ID, TEXT, TIME, shape
 from tests.control.test_games import new_developer

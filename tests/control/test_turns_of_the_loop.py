@@ -16,12 +16,12 @@ import pytest
 from sqlalchemy import Connection, insert
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.access import Reach
-from pyservice.control.cdn import FILES_MAX, Sites
-from pyservice.control.changes import Changes
+from pyservice.control.authorization import Reach
 from pyservice.control.games import Games
+from pyservice.control.idempotent_changes import Changes
 from pyservice.control.namespaces import Namespaces
-from pyservice.control.uploading import Uploading
+from pyservice.control.sites import FILES_MAX, Sites
+from pyservice.control.uploads import Uploading
 from pyservice.control.versions import Versions
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds

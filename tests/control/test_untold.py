@@ -18,9 +18,10 @@ from sqlalchemy import Connection
 from pyservice.app.planes import DataPlaneClient
 from pyservice.app.tasks import Tasks
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control import untold
-from pyservice.control.access import Reach
-from pyservice.control.changes import Changes, now_ms
+from pyservice.control import undelivered_secrets
+from pyservice.control.authorization import Reach
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import Tokens
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
@@ -323,7 +324,7 @@ async def test_of_one_that_stays_away_the_token_that_stays_is_told(
     capsys: pytest.CaptureFixture[str],
     tried_s: float,
 ) -> None:
-    monkeypatch.setattr(untold, "_TRIED_S", tried_s)
+    monkeypatch.setattr(undelivered_secrets, "_TRIED_S", tried_s)
     desk.after_commit.act = desk.go_away
     assert await outcome(desk.ask("dev")) == "CONTROL_PLANE_UNAVAILABLE"
     async with asyncio.timeout(PATIENCE_S):

@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.access import Reach
+from pyservice.control.authorization import Reach
 from pyservice.control.builds import Builds
-from pyservice.control.changes import Changes
-from pyservice.control.fair_threads import THREADS
-from pyservice.control.uploading import LEFT_AFTER_MS, Uploading
-from pyservice.control.uploads import Uploads
+from pyservice.control.fair_thread_pool import THREADS
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.uploads import LEFT_AFTER_MS, Uploading, Uploads
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import builds_pb2, uploads_pb2

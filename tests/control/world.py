@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 from sqlalchemy import Select, Table, delete, insert, select, update
 
-from pyservice.control.changes import now_ms
+from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.ids import RecordIds
 from pyservice.storage import groups, namespaces, tokens

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, text
 
-from pyservice.control.changes import Changes
+from pyservice.control.idempotent_changes import Changes
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.storage.database import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from pyservice.control import history
+from pyservice.control import lobby_records
 from pyservice.control.rays import KEPT_MS, RayStore
 from pyservice.storage import devices, lobbies, numbers, rays, tables
 from pyservice.storage.database import Database, open_database
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 NOW_MS = 1_000_000
 MANY = 2 * PORTION + 5
-AFTER_MS = NOW_MS + MANY + history.KEPT_MS
+AFTER_MS = NOW_MS + MANY + lobby_records.KEPT_MS
 """When lobbies that ended before `NOW_MS` + `MANY` are not told of any more."""
 
 
@@ -140,7 +140,7 @@ async def test_lobbies_that_ended_go_in_portions_and_others_stay(
 ) -> None:
     await add_lobbies(database, MANY + 1)
     begun = noted_writes(database, monkeypatch)
-    await history.History(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
+    await lobby_records.History(database, Nobody(), lambda: None, lambda: AFTER_MS)._prune()
     assert len(begun) == 4, "three for them, one for what became of their processes"
     # The last one ended in the very millisecond from which on they are kept.
     left = await names_of(database, tables.lobbies.c.lobby_id)

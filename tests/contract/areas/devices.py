@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import httpx
 
-from pyservice.control.devices import LIVES_MS, LinkKeys
-from pyservice.control.keys import ControlKeys
+from pyservice.control.device_links import LIVES_MS, LinkKeys
+from pyservice.control.signing_keys import ControlKeys
 from tests.contract.conditions import SWEEPS
 from tests.contract.provocations import elsewhere, provokes
 from tests.contract.scene import Scene, place

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from pyservice import keyring
-from pyservice.control.changes import now_ms
+from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import engine
 from pyservice.storage.database import open_database
 from tests.contract.areas.control import game_token, public_token, service_token

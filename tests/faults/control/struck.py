@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from pyservice.cli.asking import control_socket
-from pyservice.control.feeding import Composer
-from pyservice.control.links import Links
+from pyservice.control.feed_messages import Composer
+from pyservice.control.resource_summaries import Links
 from pyservice.dataplane.feed_files import _read
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2, feed_pb2
 from pyservice.rpc import InternalClient, Unreachable

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from sqlalchemy import func, select
 
-from pyservice.control.first_start import ensure_owner
+from pyservice.control.groups import ensure_owner
 from pyservice.ids import RecordIds
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate

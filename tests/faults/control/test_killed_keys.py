@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from pyservice import keyring
-from pyservice.control import keys
-from pyservice.control.keys import Keys
+from pyservice.control import signing_keys
+from pyservice.control.signing_keys import Keys
 from tests.control.files import put
 from tests.faults.control.scene import BUILD, Scene
 from tests.faults.control.struck import MOMENTS, Step, answer_of, struck
@@ -26,7 +26,7 @@ from tests.support.full_service import Answer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-RING: Final = "control/keys.json"
+RING: Final = "control/signing_keys.json"
 UNNAMED: Final = "control/.keys.json.*.tmp"
 ROTATED: Final = (
     Step("the new ring is not synced", "control", "fsync", UNNAMED),
@@ -48,7 +48,9 @@ class Signing:
 
     def ring(self) -> Keys:
         """As it is on the disk."""
-        return keys._parse(json.loads((self.scene.full_service.data_dir / RING).read_text()))
+        return signing_keys._parse(
+            json.loads((self.scene.full_service.data_dir / RING).read_text())
+        )
 
     async def prepare(self, key: str) -> Any:
         """A build under a key: the same one again each time, with an address of its own."""

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from pyservice.bearer import bearer_token, forbidden
 from pyservice.calls import Call, Caller, Scope, TokenKind
-from pyservice.control.batches import Batches
-from pyservice.control.changes import now_ms
+from pyservice.control.batching import Batches
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import games, groups, namespaces, tokens
 from pyservice.storage.database import Database, Record, Transaction

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.file_names import content_type_problems, path_problems
-from pyservice.control.names import display_name_problems, refuse
+from pyservice.control import authorization
+from pyservice.control.name_rules import display_name_problems, refuse
 from pyservice.control.timestamps import rfc3339
-from pyservice.control.uploading import Preparation, Uploading
+from pyservice.control.upload_validation import content_type_problems, path_problems
+from pyservice.control.uploads import Preparation, Uploading
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2 as pb
@@ -42,7 +42,7 @@ class Sites:
         files, problems = await _read(request)
 
         async def find(tx: Transaction) -> Record:
-            return await access.game(tx, caller, request.game_id)
+            return await authorization.game(tx, caller, request.game_id)
 
         async def make(
             tx: Transaction, game_id: str, upload_id: str, now: int
@@ -69,7 +69,7 @@ class Sites:
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
         """Decisions 8.8. Raises GAME_NOT_FOUND."""
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             rows = await sites.of_game(tx, game.game_id)
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
 

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
@@ -18,7 +17,8 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, TokenKind
-from pyservice.control.going_on import GoingOn
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import numbers
 from pyservice.storage.conflicts import again_on_conflict
@@ -40,11 +40,6 @@ class _Key(NamedTuple):
 
     key: bytes
     message_hash: bytes
-
-
-def now_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Changes:

@@ -5,27 +5,29 @@ owner can open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
-from pyservice.control.access import Gate, covers
-from pyservice.control.changes import now_ms
+from pyservice.control.authorization import Gate, covers
+from pyservice.control.feed_comparison import orphans_of
+from pyservice.control.feeder import Away
 from pyservice.control.games import group_topic, identity_topic
 from pyservice.control.groups import billing_topic
-from pyservice.control.keys import ControlKeys
-from pyservice.control.names import (
+from pyservice.control.name_rules import (
     bio_problems,
     display_name_problems,
     publicity_problems,
     refuse,
 )
-from pyservice.control.orphans import Orphans
+from pyservice.control.signing_keys import ControlKeys
+from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import Tokens
-from pyservice.control.untold import Made
+from pyservice.control.undelivered_secrets import Made
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.ids import RecordIds
+from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.schema.validation import validate
@@ -385,3 +387,91 @@ async def _namespace_id(tx: Transaction, text: str) -> str:
         )
     namespace_id: str = found.namespace_id
     return namespace_id
+
+
+_log = get_logger("feeder")
+
+
+class Holder(Protocol):
+    """The data plane. Raises Away, ServiceError."""
+
+    async def held(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
+
+
+class Orphans:
+    """What no record has, as it is now."""
+
+    def __init__(
+        self, database: Database, source_epoch: int, client: Holder, removed: Callable[[], None]
+    ) -> None:
+        """`removed` hears when names and hosts are free again."""
+        self._database = database
+        self._epoch = source_epoch
+        self._client = client
+        self._removed = removed
+
+    async def all(self) -> list[feed_pb2.HeldConfiguration]:
+        """In order of their names. Raises CONTROL_PLANE_UNAVAILABLE."""
+        try:
+            answer = await self._client.held(feed_pb2.HeldRequest())
+        except Away:
+            raise _unreachable() from None
+        async with self._database.read() as tx:
+            rows = await namespaces.revisions(tx)
+        held = {one.namespace_id: one for one in answer.configurations}
+        found = orphans_of(held, rows).values()
+        return sorted(found, key=lambda one: (one.name, one.namespace_id))
+
+    async def remove(
+        self, namespace_ids: Sequence[str] | None = None
+    ) -> list[feed_pb2.HeldConfiguration]:
+        """Those that were removed; None: all. Raises NAMESPACE_NOT_FOUND, and nothing is removed then;
+        CONTROL_PLANE_UNAVAILABLE, and some may be.
+        """
+        orphans = {one.namespace_id: one for one in await self.all()}
+        wanted = list(orphans) if namespace_ids is None else list(namespace_ids)
+        unknown = [one for one in wanted if one not in orphans]
+        if unknown:
+            raise ServiceError(
+                "NAMESPACE_NOT_FOUND",
+                f"No namespace that the data plane holds without a record: {', '.join(unknown)}. "
+                "`pyservice namespace orphans` lists those that there are.",
+            )
+        removed = []
+        try:
+            for one in wanted:
+                if await self._remove(orphans[one]):
+                    removed.append(orphans[one])
+        except Away:
+            raise _unreachable() from None
+        finally:
+            if removed:
+                self._removed()
+        return removed
+
+    async def _remove(self, orphan: feed_pb2.HeldConfiguration) -> bool:
+        """False: it was fed anew meanwhile, so it is no orphan."""
+        request = feed_pb2.RemoveRequest(
+            namespace_id=orphan.namespace_id, source_epoch=self._epoch, revision=0
+        )
+        if orphan.source_epoch >= self._epoch:
+            # Of these records before a backup, or of others that were made while the clock was ahead.
+            request.source_epoch = orphan.source_epoch
+            request.revision = orphan.revision + 1
+        answer = await self._client.remove(request)
+        is_removed: bool = answer.HasField("removed")
+        _log.warning(
+            "namespace without a record removed"
+            if is_removed
+            else "namespace without a record stays",
+            namespace=orphan.name,
+            namespace_id=orphan.namespace_id,
+        )
+        return is_removed
+
+
+def _unreachable() -> ServiceError:
+    return ServiceError(
+        "CONTROL_PLANE_UNAVAILABLE", "The data plane holds them and does not answer; try again."
+    )

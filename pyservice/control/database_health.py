@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from pyservice.control.changes import now_ms
-from pyservice.control.going_on import GoingOn
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import numbers

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.changes import Changes
+from pyservice.control import authorization
+from pyservice.control.feeder import WAIT_S
 from pyservice.control.games import game_topic
-from pyservice.control.wanted import WAIT_S
+from pyservice.control.idempotent_changes import Changes
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.watch import Topics
@@ -69,7 +69,9 @@ class OneNamespace:
         if not found:
             # Remembered from the first time; the data plane may not have heard of it yet.
             async with self._database.look() as tx:
-                row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+                row = await authorization.namespace(
+                    tx, caller, request.game_id, request.namespace_id
+                )
             found = [row.namespace_id]
         try:
             await self._feeder.settled(found[0], version_id=version_id, wait_s=wait_s)
@@ -89,7 +91,7 @@ class OneNamespace:
         """Changes the namespace of the request's path."""
 
         async def found(tx: Transaction) -> Answer:
-            row = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            row = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
             # Also when nobody waits for the answer any more.
             tx.afterwards(lambda: self._feeder.changed(row.namespace_id))
             tx.afterwards(

@@ -19,12 +19,13 @@ from typing import Final
 from uuid import UUID
 
 from pyservice.calls import Caller, Park
-from pyservice.control import access
-from pyservice.control.access import scope_of
-from pyservice.control.changes import Changes, now_ms
-from pyservice.control.going_on import GoingOn
-from pyservice.control.keys import ControlKeys, Key
-from pyservice.control.links import Links
+from pyservice.control import authorization
+from pyservice.control.authorization import scope_of
+from pyservice.control.idempotent_changes import Changes
+from pyservice.control.resource_summaries import Links
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.signing_keys import ControlKeys, Key
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
@@ -222,7 +223,7 @@ class Devices:
         device_link_id = self._good(request.device_link_token)
 
         async def change(tx: Transaction) -> pb.CompleteDeviceLinkResponse:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
             link = await _find(tx, device_link_id)
             now, token_id, secret = self._now_ms(), self._ids.new(), token_bytes(_SECRET_BYTES)
             token = self._keys.device_token(device_link_id, secret, link.key_number)

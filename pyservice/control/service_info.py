@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from pyservice.calls import Caller
-from pyservice.control import access
+from pyservice.control import authorization
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.storage.database import Database
 
@@ -50,7 +50,7 @@ class Platform:
     ) -> pb.ListDatacentersResponse:
         """Decisions 8.1. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND."""
         async with self._database.read() as tx:
-            await access.namespace(tx, caller, request.game_id, request.environment_id)
+            await authorization.namespace(tx, caller, request.game_id, request.environment_id)
         return pb.ListDatacentersResponse(datacenters=self._datacenters)
 
 

@@ -7,14 +7,16 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.file_names import path_problems
-from pyservice.control.names import refuse
-from pyservice.control.uploading import Preparation, Uploading
+from pyservice.control import authorization
+from pyservice.control.name_rules import refuse
+from pyservice.control.resource_summaries import Links
+from pyservice.control.timestamps import rfc3339
+from pyservice.control.upload_validation import path_problems
+from pyservice.control.uploads import Preparation, Uploading
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import uploads
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.images import kind_of_name
 from pyservice.storage.uploads import NewFile
 
@@ -69,7 +71,7 @@ async def prepare_picture(
     """Prepares a picture of a kind of upload; requests of all kinds have the same fields, answers too."""
 
     async def find(tx: Transaction) -> Record:
-        return await access.game(tx, caller, request.game_id)
+        return await authorization.game(tx, caller, request.game_id)
 
     async def make(tx: Transaction, game_id: str, upload_id: str, now: int) -> Answer:
         made: Any = answer_type
@@ -98,7 +100,7 @@ async def complete_picture(
     """Completes an upload of this kind of the game in the path."""
 
     async def find(tx: Transaction) -> Record:
-        game = await access.game(tx, caller, request.game_id)
+        game = await authorization.game(tx, caller, request.game_id)
         row = await uploads.find(tx, request.upload_id)
         if row is None or row.kind != kind or row.game_id != game.game_id:
             raise ServiceError("UPLOAD_NOT_FOUND")
@@ -120,3 +122,52 @@ def _judge(request: Any) -> None:
     refuse(problems)
     if request.content_length > PICTURE_MAX_BYTES:
         raise ServiceError("UPLOAD_TOO_LARGE", "A picture has at most 2 MiB.")
+
+
+class Avatars:
+    """The operations on avatars."""
+
+    def __init__(self, database: Database, uploading: Uploading, links: Links) -> None:
+        self._database = database
+        self._uploading = uploading
+        self._links = links
+
+    async def prepare(
+        self, request: pb.PrepareCustomAvatarUploadRequest, caller: Caller
+    ) -> pb.PrepareCustomAvatarUploadResponse:
+        """Contract games.avatars.prepareCustomAvatarUpload. Raises GAME_NOT_FOUND, VALIDATION_FAILED,
+        UPLOAD_TOO_LARGE.
+        """
+        return await prepare_picture(
+            self._uploading, "avatar", request, caller, pb.PrepareCustomAvatarUploadResponse
+        )
+
+    async def complete(
+        self, request: pb.CompleteCustomAvatarUploadRequest, caller: Caller
+    ) -> pb.CompleteCustomAvatarUploadResponse:
+        """Raises GAME_NOT_FOUND, UPLOAD_NOT_FOUND, UPLOAD_INCOMPLETE, UPLOAD_ALREADY_COMPLETE, VALIDATION_FAILED."""
+        return await complete_picture(
+            self._uploading, "avatar", request, caller, pb.CompleteCustomAvatarUploadResponse
+        )
+
+    async def list_(
+        self, request: pb.ListCustomAvatarsRequest, caller: Caller
+    ) -> pb.ListCustomAvatarsResponse:
+        """Decisions 8.8. Raises GAME_NOT_FOUND."""
+        async with self._database.read() as tx:
+            game = await authorization.game(tx, caller, request.game_id)
+            rows = await uploads.of_kind(tx, game.game_id, "avatar")
+        answer = pb.ListCustomAvatarsResponse()
+        for row in rows:
+            # What is complete has the content that its name says.
+            kind = kind_of_name(row.path) if row.complete_ms is not None else None
+            # Made in its place: a list of messages would be copied into the answer.
+            answer.custom_avatars.add(
+                upload_id=row.upload_id,
+                display_name=row.display_name,
+                create_ts=rfc3339(row.create_ms),
+                url=self._links.shown(row.upload_id, kind) if kind else None,
+                content_length=row.content_length,
+                complete=row.complete_ms is not None,
+            )
+        return answer

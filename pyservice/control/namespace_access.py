@@ -6,14 +6,18 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, TypeVar
+
+import bcrypt
 
 from pyservice.calls import Caller
-from pyservice.control import access, passwords
-from pyservice.control.changes import now_ms
-from pyservice.control.names import refuse
-from pyservice.control.one_namespace import OneNamespace
+from pyservice.control import authorization
+from pyservice.control.fair_thread_pool import FairThreads
+from pyservice.control.name_rules import refuse
+from pyservice.control.namespace_change import OneNamespace
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.hosts import is_host_name
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
@@ -42,7 +46,7 @@ class Admittance:
         self._service_domains = [domain.lower() for domain in service_domains]
         self._database = database
         self._one = one
-        self._passwords = passwords.Passwords()
+        self._passwords = Passwords()
         self._now_ms = clock_ms
 
     # Domains --------------------------------------------------------------------------------------
@@ -120,7 +124,7 @@ class Admittance:
         VALIDATION_FAILED.
         """
         async with self._database.read() as tx:
-            found = await access.namespace(tx, caller, request.game_id, request.namespace_id)
+            found = await authorization.namespace(tx, caller, request.game_id, request.namespace_id)
         refuse(_user_problems(request))
         hashed = await self._passwords.hashed(request.password, found.group_id)
 
@@ -161,11 +165,11 @@ def _user_problems(request: pb.SetAuthUserRequest) -> list[FieldProblem]:
     elif _USER.fullmatch(request.user) is None:
         problems.append(field_problem(["user"], "invalid", sentence))
     length = len(request.password.encode())
-    sentence = f"must have 1 to {passwords.MAX_BYTES} bytes"
+    sentence = f"must have 1 to {MAX_BYTES} bytes"
     if not length:
         problems.append(field_problem(["password"], "too-short", sentence))
-    elif length > passwords.MAX_BYTES or "\0" in request.password:
-        word = "too-long" if length > passwords.MAX_BYTES else "invalid"
+    elif length > MAX_BYTES or "\0" in request.password:
+        word = "too-long" if length > MAX_BYTES else "invalid"
         problems.append(field_problem(["password"], word, sentence))
     return problems
 
@@ -183,3 +187,72 @@ def _host(text: str) -> str | None:
         return host if is_host_name(host) else None
     # No Origin has a scope: what an interface is called is the client's own matter.
     return None if "%" in host else str(address)
+
+
+MAX_BYTES: Final = 72
+"""What bcrypt looks at."""
+ROUNDS: Final = 10
+"""Cost of every hash, of unknown users' too: how long a check takes tells nothing."""
+OF_GROUP_MAX: Final = 64
+OF_ADDRESS_MAX: Final = 64
+OF_ADDRESS_IN_GROUP_MAX: Final = 32
+"""At one time, those at work included."""
+
+_Result = TypeVar("_Result")
+
+
+class Crowded(Exception):
+    """Too much of this group or client address is waiting already."""
+
+
+class PasswordThreads:
+    """Threads for bcrypt. Of each group one at a time, groups one after the other (`FairThreads`)."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = FairThreads(threads, "passwords")
+        self._present: Counter[object] = Counter()
+
+    def __len__(self) -> int:
+        """Groups and addresses that are remembered: none when nobody asks."""
+        return len(self._present)
+
+    async def run(self, group: str, address: bytes | None, work: Callable[[], _Result]) -> _Result:
+        """What the work returns or raises, in its group's turn. `address` is the client's; None where it stands for
+        many. Raises Crowded, at once.
+        """
+        most: dict[object, int] = {group: OF_GROUP_MAX}
+        if address is not None:
+            most |= {address: OF_ADDRESS_MAX, (group, address): OF_ADDRESS_IN_GROUP_MAX}
+        if any(self._present[key] >= bound for key, bound in most.items()):
+            raise Crowded
+        self._present.update(most.keys())
+        try:
+            return await self._threads.run(group, work)
+        finally:
+            for key in most:
+                self._present[key] -= 1
+                if not self._present[key]:
+                    del self._present[key]
+
+    def close(self) -> None:
+        """Waits for what is being worked on."""
+        self._threads.close()
+
+
+class Passwords:
+    """Hashes passwords."""
+
+    def __init__(self) -> None:
+        self._threads = PasswordThreads(1)
+
+    async def hashed(self, password: str, group: str) -> str:
+        """The hash, for somebody of this group. Raises OVERLOADED when too many of it wait."""
+
+        def work() -> bytes:
+            return bcrypt.hashpw(password.encode(), bcrypt.gensalt(ROUNDS))
+
+        try:
+            # No address: behind a balancer it is everybody's, and who comes here has a token.
+            return (await self._threads.run(group, None, work)).decode()
+        except Crowded:
+            raise ServiceError("OVERLOADED") from None

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from pyservice.control.going_on import GoingOn
-from pyservice.control.wanted import WAIT_S, not_confirmed
+from pyservice.control.feeder import WAIT_S, not_confirmed
+from pyservice.control.retrying_job import GoingOn
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import namespaces, tokens

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from pyservice.control.feeder import Away
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.going_on import GoingOn
+from pyservice.control.retrying_job import GoingOn
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database

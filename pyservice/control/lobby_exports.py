@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from pyservice.calls import Caller
-from pyservice.control import access
-from pyservice.control.changes import now_ms
-from pyservice.control.contents import TURN_S
-from pyservice.control.fair_threads import FairPlaces, FairThreads
-from pyservice.control.going_on import GoingOn
+from pyservice.control import authorization
+from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
+from pyservice.control.lobby_records import Recorded
 from pyservice.control.lobby_runs import Process
-from pyservice.control.names import refuse
-from pyservice.control.recorded import Recorded
-from pyservice.control.timestamps import rfc3339
+from pyservice.control.name_rules import refuse
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.control.upload_validation import TURN_S
 from pyservice.errors import ServiceError, field_problem
 from pyservice.finishing import finish
 from pyservice.ids import RecordIds
@@ -94,7 +93,7 @@ class Exports:
         """
         row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
         stream = cast(Stream, request.stream)
         folder = Folder(self._node.folder_of(row.lobby_id))
 
@@ -118,7 +117,7 @@ class Exports:
             refuse([field_problem(["query_end"], "too-low", "must not be before query_start")])
         span = (request.query_start, request.query_end)
         async with self._database.read() as tx:
-            game = await access.game(tx, caller, request.game_id)
+            game = await authorization.game(tx, caller, request.game_id)
 
         async def write(draft: Draft, run: Run) -> None:
             await draft.add(table([HISTORY]))

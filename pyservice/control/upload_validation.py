@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyservice.control.names import refuse
+from pyservice.control.name_rules import refuse
 from pyservice.errors import FieldProblem, field_problem
 from pyservice.runtime.archive_rules import BadArchive, RootRules
 from pyservice.runtime.archives import Archive, SmallFiles
@@ -25,7 +26,7 @@ from pyservice.runtime.manifests import (
 from pyservice.runtime.unpacked_sizes import Allowance, PackedLayers
 from pyservice.storage.database import Record
 from pyservice.storage.images import check_image, kind_of_name
-from pyservice.storage.objects import Objects, Run
+from pyservice.storage.objects import FILE_PATH_MAX_BYTES, Objects, Run, is_file_path
 
 ARCHIVE: Final = "archive"
 IMAGE: Final = "docker_image"
@@ -175,3 +176,28 @@ def _advance(steps: Iterator[None]) -> bool:
     """Whether there are more after so long."""
     until = time.perf_counter() + TURN_S
     return any(time.perf_counter() >= until for _ in steps)
+
+
+_WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_CONTENT_TYPE: Final = re.compile(
+    rf'{_WORD}/{_WORD}(?:[ \t]*;[ \t]*{_WORD}=(?:{_WORD}|"[\x20!\x23-\x5b\x5d-\x7e]*"))*'
+)
+
+
+def path_problems(path: str, *location: str) -> Iterator[FieldProblem]:
+    """1 to 512 bytes, relative, no empty, `.` or `..` word, no control characters or backslashes."""
+    if not path:
+        yield field_problem(location, "too-short", "must not be empty")
+    elif len(path.encode("utf-8", "replace")) > FILE_PATH_MAX_BYTES:
+        yield field_problem(location, "too-long", f"must have at most {FILE_PATH_MAX_BYTES} bytes")
+    elif not is_file_path(path):
+        reason = (
+            "must be relative, without . or .. or nothing between slashes, and without backslashes"
+        )
+        yield field_problem(location, "invalid", reason)
+
+
+def content_type_problems(content_type: str, *location: str) -> Iterator[FieldProblem]:
+    """A MIME type, with parameters or without."""
+    if not _CONTENT_TYPE.fullmatch(content_type):
+        yield field_problem(location, "invalid", "must be a MIME type, such as text/html")

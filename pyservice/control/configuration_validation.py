@@ -1,0 +1,518 @@
+"""What is wrong with a configuration (decisions 4): everything at once, by the path it was sent at.
+
+Owns the matchmaker level and the game modes; what is inside of a runtime, a verification and a site
+is in `runtime`, `verification` and `site`. What has no right form was refused at the door. Of a list
+or map with too many entries those beyond are not judged; the time is linear in the size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from pyservice.control.configuration_encoding import to_feed
+from pyservice.errors import FieldProblem
+from pyservice.hosts import (
+    AllowedAddresses,
+    is_absolute_name,
+    is_number,
+    known_address,
+    literal,
+)
+from pyservice.ids import PORT_NAME_MAX, is_name_id, is_uuid
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.port_ranges import HOST_PORTS
+from pyservice.reserved import (
+    HEADER_NAME_MAX,
+    is_environment_name,
+    is_header_name,
+    is_header_of_answers,
+    is_header_of_connection,
+    is_header_of_requests,
+)
+from pyservice.schema.problems import Finding, tell
+
+GAME_MODES_MAX: Final = 32
+GAME_MODE_NAME_MAX: Final = 64
+REGIONS_MAX: Final = 64
+IDLE_LOBBIES_MAX: Final = 32
+REQUESTS_BEFORE_REVERIFY_MAX: Final = 600
+VERIFICATION_TTL_MAX_MS: Final = 12 * 3_600_000
+HOST_NAME_MAX_BYTES: Final = 253
+
+_GAME_MODE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_LIMITS: Final = ("max_players", "max_players_direct", "max_players_party")
+_TIMES_MS: Final = (
+    ("player_token_ttl", 5_000, 3_600_000),
+    ("heartbeat_timeout", 1_000, 3_600_000),
+    ("heartbeat_grace_ms", 0, 3_600_000),
+)
+"""Fields of a game mode in milliseconds, with the lowest and the highest value."""
+
+Path = tuple[str, ...]
+_Level = pb.VersionMatchmaker | pb.VersionGameMode
+
+
+def problems_of(config: pb.CloudConfig, context: Context) -> list[FieldProblem]:
+    """Everything that is wrong with a configuration, as one answer tells it (`errors` of validate,
+    and of VALIDATION_FAILED); empty when a version can be made of it. Paths begin with `config`.
+    """
+    found: list[Finding] = []
+    if config.HasField("cdn"):
+        found += findings_in_site(config.cdn, ("config", "cdn"), context)
+    if config.HasField("matchmaker"):
+        found += findings_in_size(config, ("config", "matchmaker"))
+        found += _matchmaker(config.matchmaker, ("config", "matchmaker"), context)
+    return tell(found) if found else []
+
+
+def image_ids(config: pb.CloudConfig) -> set[str]:
+    """The ids of builds that a configuration names, for `Context.builds`. What is no id is left out:
+    it is no build either.
+    """
+    matchmaker = config.matchmaker
+    levels: list[_Level] = [matchmaker, *matchmaker.game_modes.entries.values()]
+    return {level.docker.image_id for level in levels if is_uuid(level.docker.image_id)}
+
+
+def site_ids(config: pb.CloudConfig) -> set[str]:
+    """The same for sites and `Context.sites`: one at most."""
+    site_id = config.cdn.site_id
+    return {site_id} if is_uuid(site_id) else set()
+
+
+def _matchmaker(level: pb.VersionMatchmaker, path: Path, context: Context) -> Iterator[Finding]:
+    if level.HasField("captcha"):
+        yield from _captcha(level.captcha, (*path, "captcha"), context)
+    if len(level.dev_hostname.encode()) > HOST_NAME_MAX_BYTES:
+        yield Finding(
+            (*path, "dev_hostname"), "too-long", f"must have at most {HOST_NAME_MAX_BYTES} bytes"
+        )
+    yield from _level(level, path, context)
+    path = (*path, "game_modes")
+    modes = level.game_modes.entries
+    if len(modes) > GAME_MODES_MAX:
+        yield Finding(path, "too-many", f"must have at most {GAME_MODES_MAX} entries")
+    for name in sorted(modes)[:GAME_MODES_MAX]:
+        yield from _mode_name(name, (*path, name))
+        yield from _mode(modes[name], (*path, name), context)
+
+
+def _mode_name(name: str, path: Path) -> Iterator[Finding]:
+    if len(name) > GAME_MODE_NAME_MAX:
+        yield Finding(path, "too-long", f"must have at most {GAME_MODE_NAME_MAX} characters")
+    elif not _GAME_MODE_NAME.fullmatch(name):
+        yield Finding(path, "invalid", "must be of A-Z, a-z, 0-9, _ and -, at least one")
+
+
+def _mode(mode: pb.VersionGameMode, path: Path, context: Context) -> Iterator[Finding]:
+    yield from _level(mode, path, context)
+    for field, low, high in _TIMES_MS:
+        if mode.HasField(field):
+            yield from _number(getattr(mode, field), (*path, field), low, high)
+    for action in ("create", "find", "join"):
+        settings = getattr(mode.actions, action)
+        if settings.HasField("verification"):
+            yield from findings_in_verification(
+                settings.verification, (*path, "actions", action, "verification"), context
+            )
+
+
+def _level(level: _Level, path: Path, context: Context) -> Iterator[Finding]:
+    """What the matchmaker level and a game mode have in common."""
+    for field in _LIMITS:
+        if level.HasField(field):
+            yield from _number(getattr(level, field), (*path, field), 1, context.player_limit_max)
+    yield from _place(level, path, context)
+    regions = level.regions.entries
+    if len(regions) > REGIONS_MAX:
+        yield Finding((*path, "regions"), "too-many", f"must have at most {REGIONS_MAX} entries")
+    for region in sorted(regions)[:REGIONS_MAX]:
+        where = (*path, "regions", region)
+        if region not in context.regions:
+            yield Finding(where, "not-found", "is not a region of this service")
+        yield from _place(regions[region], where, context)
+    if level.HasField("docker"):
+        yield from findings_in_docker(level.docker, (*path, "docker"), context)
+
+
+def _place(place: _Level | pb.VersionRegion, path: Path, context: Context) -> Iterator[Finding]:
+    """What a region can say as well: tier and idle lobbies."""
+    if place.HasField("tier") and place.tier not in context.tiers:
+        yield Finding((*path, "tier"), "not-found", "is not a tier of this service")
+    if place.HasField("idle_lobbies"):
+        low, high = place.idle_lobbies.min, place.idle_lobbies.max
+        path = (*path, "idle_lobbies")
+        yield from _number(low, (*path, "min"), 0, IDLE_LOBBIES_MAX)
+        yield from _number(high, (*path, "max"), 0, IDLE_LOBBIES_MAX)
+        if high < low:
+            yield Finding((*path, "max"), "too-low", "must be at least min")
+
+
+def _captcha(captcha: pb.VersionCaptcha, path: Path, context: Context) -> Iterator[Finding]:
+    providers = [name for name in ("captcha_a", "captcha_b") if captcha.HasField(name)]
+    for name in providers:
+        if name not in context.captcha_providers:
+            yield Finding(
+                (*path, name),
+                "not-allowed",
+                f"cannot be asked: the operator of this service has not set captcha.{name}_url",
+            )
+        for key in ("secret_key", "site_key"):
+            if not getattr(getattr(captcha, name), key):
+                yield Finding((*path, name, key), "too-short", "must not be empty")
+    for field, high in (
+        ("requests_before_reverify", REQUESTS_BEFORE_REVERIFY_MAX),
+        ("verification_ttl", VERIFICATION_TTL_MAX_MS),
+    ):
+        if captcha.HasField(field):
+            yield from _number(getattr(captcha, field), (*path, field), 0, high)
+        elif providers:
+            yield Finding((*path, field), "required", f"is required beside {providers[0]}")
+
+
+def _number(number: int, path: Path, low: int, high: int) -> Iterator[Finding]:
+    if number < low:
+        yield Finding(path, "too-low", f"must be at least {low}")
+    elif number > high:
+        yield Finding(path, "too-high", f"must be at most {high}")
+
+
+Completeness = Literal["complete", "incomplete"]
+"""How far an upload of the game has come. One that does not exist has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Settings of the operator, and what the records say of the ids in the configuration."""
+
+    player_limit_max: int
+    regions: Collection[str]
+    tiers: Collection[str]
+    builds: Mapping[str, Completeness]
+    """Of the ids of `image_ids`, those that are builds of the game."""
+    sites: Mapping[str, Completeness] | None = None
+    """Of the ids of `site_ids`, those that are sites of the game. None: not judged."""
+    captcha_providers: Collection[str] = ()
+    """`captcha_a` and `captcha_b`: those that the operator has set the URL of."""
+    host_ports: range = HOST_PORTS
+    verification_allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
+    """Networks that are not public and may be named by a verification address all the same."""
+
+
+MATCHMAKER_BYTES_MAX: Final = 640 * 1024
+"""What the data plane takes (`dataplane.feed_rules`)."""
+
+
+def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[Finding]:
+    """Of the matchmaker of a configuration, which stands at `path`."""
+    # What is fed is never larger: it is the same without what only the command-line tool reads.
+    if config.matchmaker.ByteSize() <= MATCHMAKER_BYTES_MAX:
+        return
+    size = to_feed(config).ByteSize()
+    if size > MATCHMAKER_BYTES_MAX:
+        sentence = (
+            f"takes {size:,} bytes on its way to the matchmaker, at most {MATCHMAKER_BYTES_MAX:,}"
+        )
+        yield Finding(path, "too-long", f"{sentence}: shorten args, env, or headers")
+
+
+PORTS_MAX: Final = 16
+PORT_MAX: Final = 65_535
+ARGS_MAX: Final = 64
+ARG_MAX_BYTES: Final = 1024
+ENV_MAX: Final = 64
+ENV_NAME_MAX_BYTES: Final = 128
+ENV_VALUE_MAX_BYTES: Final = 8192
+PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
+HOST_PROTOCOLS: Final = ("tcp", "udp")
+PROXIES: Final = ("edge-guard", "none")
+NETWORK_MODES: Final = ("bridge", "host")
+
+_DEFAULT_PROTOCOL: Final = "https"
+_DEFAULT_PROXY: Final = "edge-guard"
+
+
+def findings_in_docker(docker: pb.VersionDocker, path: Path, context: Context) -> Iterator[Finding]:
+    """Everything that is wrong with a `docker`. Fields of the command-line tool alone are not judged."""
+    if docker.HasField("image_id"):
+        state = context.builds.get(docker.image_id)
+        if state is None:
+            yield Finding((*path, "image_id"), "not-found", "is not a build of this game")
+        elif state != "complete":
+            yield Finding((*path, "image_id"), "incomplete", "is a build that is not complete")
+    if docker.HasField("network_mode"):
+        yield from _one_of(docker.network_mode, NETWORK_MODES, (*path, "network_mode"))
+    yield from findings_in_arguments(docker.args.entries, (*path, "args"))
+    yield from findings_in_environment(docker.env.entries, (*path, "env"))
+    path = (*path, "ports")
+    ports = docker.ports.entries
+    if len(ports) > PORTS_MAX:
+        yield Finding(path, "too-many", f"must have at most {PORTS_MAX} entries")
+    for name in sorted(ports)[:PORTS_MAX]:
+        if not is_name_id(name, PORT_NAME_MAX):
+            yield Finding(
+                (*path, name), "invalid", f"must be 1 to {PORT_NAME_MAX} of a-z, 0-9, single dashes"
+            )
+        yield from _port(ports[name], (*path, name), docker.network_mode, context)
+
+
+def findings_in_arguments(args: Sequence[str], path: Path) -> Iterator[Finding]:
+    """Everything that is wrong with the arguments of a process."""
+    if len(args) > ARGS_MAX:
+        yield Finding(path, "too-many", f"must have at most {ARGS_MAX} entries")
+    for index, arg in enumerate(args[:ARGS_MAX]):
+        yield from _text(arg, (*path, str(index)), ARG_MAX_BYTES)
+
+
+def findings_in_environment(env: Mapping[str, str], path: Path) -> Iterator[Finding]:
+    """Everything that is wrong with variables of a process that are not ours."""
+    if len(env) > ENV_MAX:
+        yield Finding(path, "too-many", f"must have at most {ENV_MAX} entries")
+    for name in sorted(env)[:ENV_MAX]:
+        if not name:
+            yield Finding((*path, name), "too-short", "must not be an empty name")
+        elif len(name.encode()) > ENV_NAME_MAX_BYTES:
+            yield Finding(
+                (*path, name), "too-long", f"must have a name of at most {ENV_NAME_MAX_BYTES} bytes"
+            )
+        elif "=" in name or "\0" in name:
+            yield Finding((*path, name), "invalid", "must have a name without = and NUL")
+        elif is_environment_name(name):
+            yield Finding((*path, name), "not-allowed", "is a name that the service sets itself")
+        yield from _text(env[name], (*path, name), ENV_VALUE_MAX_BYTES)
+
+
+def _text(text: str, path: Path, limit_bytes: int) -> Iterator[Finding]:
+    """A text that a process is given."""
+    if len(text.encode()) > limit_bytes:
+        yield Finding(path, "too-long", f"must have at most {limit_bytes} bytes")
+    elif "\0" in text:
+        yield Finding(path, "invalid", "must not have the character NUL")
+
+
+def _port(
+    port: pb.VersionPort, path: Path, network_mode: str, context: Context
+) -> Iterator[Finding]:
+    for field in ("protocol", "dev_protocol"):
+        if port.HasField(field):
+            yield from _one_of(getattr(port, field), PROTOCOLS, (*path, field))
+    for field in ("port", "dev_port"):
+        if port.HasField(field):
+            yield from _number(getattr(port, field), (*path, field), 1, PORT_MAX)
+    if port.HasField("dev_port_range"):
+        yield from _range(port.dev_port_range, (*path, "dev_port_range"), 1, PORT_MAX)
+    if port.HasField("port_range"):
+        first, last = context.host_ports[0], context.host_ports[-1]
+        yield from _range(port.port_range, (*path, "port_range"), first, last)
+    proxy = port.proxy if port.HasField("proxy") else _DEFAULT_PROXY
+    if proxy not in PROXIES:
+        yield from _one_of(proxy, PROXIES, (*path, "proxy"))
+    elif proxy == _DEFAULT_PROXY:
+        if port.HasField("port_range"):
+            yield Finding((*path, "port_range"), "not-allowed", "needs proxy none")
+    else:
+        yield from _unproxied(port, path, network_mode)
+
+
+def _unproxied(port: pb.VersionPort, path: Path, network_mode: str) -> Iterator[Finding]:
+    """A port that clients reach without edge-guard."""
+    if network_mode != "host":
+        yield Finding((*path, "proxy"), "not-allowed", "is none, which needs network_mode host")
+    protocol = port.protocol if port.HasField("protocol") else _DEFAULT_PROTOCOL
+    if protocol in PROTOCOLS and protocol not in HOST_PROTOCOLS:
+        yield Finding(
+            (*path, "protocol"), "not-allowed", "must be tcp or udp, which proxy none needs"
+        )
+    if not port.HasField("port_range"):
+        yield Finding((*path, "port_range"), "required", "is required, because proxy is none")
+
+
+def _one_of(text: str, allowed: tuple[str, ...], path: Path) -> Iterator[Finding]:
+    if text not in allowed:
+        yield Finding(path, "not-allowed", f"must be one of {', '.join(allowed)}")
+
+
+def _range(ports: pb.VersionPortRange, path: Path, low: int, high: int) -> Iterator[Finding]:
+    yield from _number(ports.min, (*path, "min"), low, high)
+    yield from _number(ports.max, (*path, "max"), low, high)
+    if low <= ports.max < ports.min:
+        yield Finding((*path, "max"), "too-low", "must be at least min")
+
+
+URL_MAX_BYTES: Final = 2048
+HEADERS_MAX: Final = 32
+
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+
+
+def findings_in_verification(
+    verification: pb.VersionVerification, path: Path, context: Context
+) -> Iterator[Finding]:
+    """Everything that is wrong with it."""
+    url = verification.url
+    if len(url.encode()) > URL_MAX_BYTES:
+        yield Finding((*path, "url"), "too-long", f"must have at most {URL_MAX_BYTES} bytes")
+    else:
+        yield from _url(url, (*path, "url"), context)
+    headers = verification.headers.entries
+    path = (*path, "headers")
+    if len(headers) > HEADERS_MAX:
+        yield Finding(path, "too-many", f"must have at most {HEADERS_MAX} entries")
+    seen: set[str] = set()
+    for name in sorted(headers)[:HEADERS_MAX]:
+        yield from findings_in_header_name(name, (*path, name), is_header_of_requests)
+        yield from findings_in_header_value(headers[name], (*path, name), HEADER_VALUE_MAX_BYTES)
+        known = name.lower()
+        if known in seen and not is_header_of_requests(known):
+            yield Finding((*path, name), "not-unique", "is there more than once, in other letters")
+        seen.add(known)
+
+
+def _url(url: str, path: Path, context: Context) -> Iterator[Finding]:
+    host = _host_of(url)
+    if host is None:
+        yield Finding(
+            path,
+            "invalid",
+            "must be http:// or https:// with a host, maybe a port and a path, in ASCII without "
+            "spaces, and without user name, password and fragment",
+        )
+        return
+    address = known_address(host)
+    is_allowed = AllowedAddresses(tuple(context.verification_allowed_networks))
+    if address is not None and not is_allowed(address):
+        yield Finding(path, "not-allowed", f"must have a public host, which {host} is not")
+
+
+def _host_of(url: str) -> str | None:
+    """The host in lower case, None when it is no address that we ask."""
+    if not url.startswith(("http://", "https://")) or not _VISIBLE.fullmatch(url):
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or port == 0 or "@" in parts.netloc or parts.fragment:
+        return None
+    if literal(host) is not None:
+        return host
+    return host if is_absolute_name(host) and not is_number(host) else None
+
+
+ROUTES_MAX: Final = 32
+MIDDLEWARES_MAX: Final = 32
+PRIORITY_MAX: Final = 100
+GLOB_MAX_BYTES: Final = 1024
+HEADER_VALUE_MAX_BYTES: Final = 1024
+
+# Visible ASCII, spaces and tabs inside only: what stands at the ends is lost on the way.
+_HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
+_RANGE = re.compile(r"(?s)(.)-(.)")
+
+
+def findings_in_site(cdn: pb.VersionCdn, path: Path, context: Context) -> Iterator[Finding]:
+    """Everything that is wrong with `config.cdn`."""
+    if cdn.HasField("site_id") and context.sites is not None:
+        state = context.sites.get(cdn.site_id)
+        if state is None:
+            yield Finding((*path, "site_id"), "not-found", "is not a site of this game")
+        elif state != "complete":
+            yield Finding((*path, "site_id"), "incomplete", "is a site whose upload is incomplete")
+    routes = cdn.routes.entries
+    path = (*path, "routes")
+    if len(routes) > ROUTES_MAX:
+        yield Finding(path, "too-many", f"must have at most {ROUTES_MAX} entries")
+    globs: set[str] = set()
+    for index, route in enumerate(routes[:ROUTES_MAX]):
+        yield from _route(route, (*path, str(index)))
+        if route.glob in globs:
+            yield Finding((*path, str(index), "glob"), "not-unique", "is there more than once")
+        globs.add(route.glob)
+
+
+def _route(route: pb.VersionRoute, path: Path) -> Iterator[Finding]:
+    if not route.glob:
+        yield Finding((*path, "glob"), "too-short", "must not be empty")
+    elif len(route.glob.encode()) > GLOB_MAX_BYTES:
+        yield Finding((*path, "glob"), "too-long", f"must have at most {GLOB_MAX_BYTES} bytes")
+    elif reason := glob_problem(route.glob):
+        yield Finding((*path, "glob"), "invalid", reason)
+    if route.priority > PRIORITY_MAX:
+        yield Finding((*path, "priority"), "too-high", f"must be at most {PRIORITY_MAX}")
+    path = (*path, "middlewares")
+    middlewares = route.middlewares.entries
+    if len(middlewares) > MIDDLEWARES_MAX:
+        yield Finding(path, "too-many", f"must have at most {MIDDLEWARES_MAX} entries")
+    for index, middleware in enumerate(middlewares[:MIDDLEWARES_MAX]):
+        where = (*path, str(index), "kind", "custom_headers", "headers")
+        headers = middleware.kind.custom_headers.headers.entries
+        if len(headers) > HEADERS_MAX:
+            yield Finding(where, "too-many", f"must have at most {HEADERS_MAX} entries")
+        for number, header in enumerate(headers[:HEADERS_MAX]):
+            at_header = (*where, str(number))
+            yield from findings_in_header_name(
+                header.name, (*at_header, "name"), is_header_of_answers
+            )
+            yield from findings_in_header_value(
+                header.value, (*at_header, "value"), HEADER_VALUE_MAX_BYTES
+            )
+
+
+def findings_in_header_name(
+    name: str, path: Path, is_set_by_service: Callable[[str], bool]
+) -> Iterator[Finding]:
+    """What is wrong with the name of a header that a developer sets."""
+    if not name:
+        yield Finding(path, "too-short", "must not be an empty header name")
+    elif len(name.encode()) > HEADER_NAME_MAX:
+        yield Finding(path, "too-long", f"must have at most {HEADER_NAME_MAX} bytes")
+    elif not is_header_name(name):
+        yield Finding(path, "invalid", "must be the name of an HTTP header")
+    elif is_header_of_connection(name) or is_set_by_service(name):
+        yield Finding(path, "not-allowed", "is a header that only the service sets")
+
+
+def findings_in_header_value(value: str, path: Path, limit_bytes: int) -> Iterator[Finding]:
+    """What is wrong with its value."""
+    if len(value.encode()) > limit_bytes:
+        yield Finding(path, "too-long", f"must have at most {limit_bytes} bytes")
+    elif not _HEADER_VALUE.fullmatch(value):
+        yield Finding(
+            path, "invalid", "must be visible ASCII, with spaces and tabs inside of it only"
+        )
+
+
+def glob_problem(glob: str) -> str | None:
+    """Why a text is no glob, None when it is one: `*`, `**`, `?`, `[a-z]`, `[!a]` and `{a,b}`,
+    which is not nested; all else stands for itself.
+    """
+    position, is_in_braces = 0, False
+    while position < len(glob):
+        character = glob[position]
+        if character < " " or character in "\x7f\\":
+            return "must not have control characters or backslashes"
+        if character == "[":
+            start = position + (2 if glob.startswith("[!", position) else 1)
+            # A ] that comes first is a member.
+            end = glob.find("]", start + 1)
+            if end < 0:
+                return "has a [ without members and a ] behind them"
+            if any(low > high for low, high in _RANGE.findall(glob, start, end)):
+                return "has a range in [] that runs backwards"
+            position = end
+        elif character == "{":
+            if is_in_braces:
+                return "has a { inside of {}"
+            is_in_braces = True
+        elif character == "}":
+            if not is_in_braces:
+                return "has a } without a {"
+            is_in_braces = False
+        position += 1
+    return "has a { without a }" if is_in_braces else None

@@ -1,0 +1,208 @@
+"""What the data plane said that it holds, against what the records have: what differs, what is missing, and what no
+record has. Pure; who asks and when is `feeder`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
+from itertools import islice
+from typing import Final
+
+from pyservice.control.batching import Batches
+from pyservice.control.feed_messages import Wish, name_of
+from pyservice.control.retrying_job import GoingOn
+from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
+from pyservice.schema.digests import digest_of
+from pyservice.storage.database import Record
+
+HeldByNamespace = Mapping[str, feed_pb2.HeldConfiguration]
+
+
+class Holdings:
+    """By namespace."""
+
+    def __init__(self, source_epoch: int) -> None:
+        """`source_epoch`: of these records."""
+        self._epoch = source_epoch
+        self._held: dict[str, feed_pb2.HeldConfiguration] = {}
+        self._news: dict[str, feed_pb2.HeldConfiguration] = {}
+        """What was acknowledged since it was asked: the answer may be older."""
+        self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
+        """HeldByNamespace, and of no record, when it was looked last."""
+
+    def asking(self) -> None:
+        """It is about to be asked what it holds; the next answer is to this."""
+        self._news = {}
+
+    def take(self, answer: feed_pb2.HeldResponse) -> None:
+        """All that it holds."""
+        self._held = {one.namespace_id: one for one in answer.configurations} | self._news
+
+    def acknowledged(self, message: configuration_pb2.NamespaceConfiguration) -> None:
+        """It holds this one."""
+        held = self._held[message.namespace_id] = feed_pb2.HeldConfiguration(
+            namespace_id=message.namespace_id,
+            source_epoch=message.source_epoch,
+            revision=message.revision,
+            current_version_id=message.current_version_id,
+            name=name_of(message),
+        )
+        self._news[message.namespace_id] = held
+
+    def version_id(self, namespace_id: str) -> str:
+        """The version that the namespace runs, empty when it is not held."""
+        held = self._held.get(namespace_id)
+        return held.current_version_id if held else ""
+
+    def is_lacking(self, answer: feed_pb2.HeldResponse) -> bool:
+        """Whether it does not hold any more what it said."""
+        held = {one.namespace_id: order_of(one) for one in answer.configurations}
+        return any(
+            order_of(said) > held.get(name, (0, 0))
+            for name, said in self._held.items()
+            if name not in self._news
+        )
+
+    def differing(self, rows: Sequence[Record]) -> Iterator[str]:
+        """Ids of the namespaces of the records that it holds otherwise. `rows`: all, with their revisions."""
+        for row in rows:
+            held = self._held.get(row.namespace_id)
+            if held is None or order_of(held) != (self._epoch, row.revision):
+                yield row.namespace_id
+
+    def told_of(
+        self, rows: Sequence[Record], different: Collection[str]
+    ) -> list[feed_pb2.HeldConfiguration]:
+        """What it said of the other namespaces of these records."""
+        return [
+            self._held[row.namespace_id]
+            for row in rows
+            if row.namespace_id not in different and row.namespace_id not in self._news
+        ]
+
+    def note_orphans(self, rows: Sequence[Record]) -> bool:
+        """Which are of no record; whether there are others than before. `rows` are younger than what is held."""
+        orphans = orphans_of(self._held, rows)
+        is_news = orphans.keys() != self.orphans.keys()
+        self.orphans = orphans
+        return is_news
+
+
+def orphans_of(
+    held: HeldByNamespace, rows: Sequence[Record]
+) -> dict[str, feed_pb2.HeldConfiguration]:
+    """What a static file feeds has no record and needs none."""
+    known = {row.namespace_id for row in rows}
+    return {name: one for name, one in held.items() if one.source_epoch and name not in known}
+
+
+def order_of(held: feed_pb2.HeldConfiguration) -> tuple[int, int]:
+    """Of two, the greater one wins."""
+    return held.source_epoch, held.revision
+
+
+_AT_ONCE: Final = 16
+"""They take the loop a few milliseconds."""
+_ON_LOOP_BYTES_MAX: Final = 16 * 1024
+"""A larger one is digested in a thread."""
+_REST: Final = 4
+"""So many times as long as it took, others have the loop."""
+_AGAIN_S: Final = 30.0
+"""What could not be composed is looked at again after this time."""
+
+Message = configuration_pb2.NamespaceConfiguration
+HeldConfiguration = feed_pb2.HeldConfiguration
+Compose = Callable[[Sequence[Wish]], Awaitable[Sequence[Message | None]]]
+
+
+class Contents:
+    """What is left to be looked at."""
+
+    def __init__(self, compose: Compose, differs: Callable[[str], None], going: GoingOn) -> None:
+        """`differs` hears of a namespace that is held otherwise; of some it may hear although they are not."""
+        # Of its own: what the feeder sends does not wait for these.
+        self._messages = Batches(compose, is_of_one=lambda error: not going.is_foreseen(error))
+        self._differs = differs
+        self._going = going
+        self._left: dict[str, HeldConfiguration] = {}
+        self._aside: dict[str, HeldConfiguration] = {}
+        """They could not be composed."""
+        self._told: set[str] = set()
+        """Namespaces of which that was said."""
+        self._is_any = asyncio.Event()
+
+    def compare(self, held: Iterable[HeldConfiguration]) -> None:
+        """These, and not those any more of which it was said before."""
+        self._left = {one.namespace_id: one for one in held}
+        self._aside = {}
+        self._is_any.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        pauses = self._going.pauses()
+        while True:
+            await self._until_any()
+            began_s = loop.time()
+            if await self._going.attempt(self._some) is not None:
+                await pauses.pause()
+                continue
+            pauses.begin_anew()
+            await asyncio.sleep((loop.time() - began_s) * _REST)
+
+    async def _until_any(self) -> None:
+        try:
+            async with asyncio.timeout(_AGAIN_S if self._aside else None):
+                await self._is_any.wait()
+        except TimeoutError:
+            self.compare(self._aside.values())
+
+    async def _some(self) -> None:
+        left = self._left
+        some = list(islice(left.values(), _AT_ONCE))
+        composing = (self._messages.add(Wish(one.namespace_id)) for one in some)
+        composed = await asyncio.gather(*composing, return_exceptions=True)
+        broken: dict[str, Exception] = {}
+        for held, found in zip(some, composed, strict=True):
+            if isinstance(found, BaseException):
+                broken[held.namespace_id] = self._of_one(found)
+                self._aside[held.namespace_id] = held
+            # What was changed since is on its way, and what has another order is wanted already.
+            elif found is not None and await _is_other(found, held):
+                self._differs(held.namespace_id)
+            left.pop(held.namespace_id, None)
+        self._tell(broken, {one.namespace_id for one in some})
+        if not self._left:
+            self._is_any.clear()
+
+    def _of_one(self, error: BaseException) -> Exception:
+        """What a namespace alone is to blame for. Raises the others."""
+        if not isinstance(error, Exception) or self._going.is_foreseen(error):
+            raise error
+        return error
+
+    def _tell(self, broken: Mapping[str, Exception], looked_at: Set[str]) -> None:
+        """Once, as long as they are broken, and of several together: a traceback takes the loop for long."""
+        news = [name for name in broken if name not in self._told]
+        self._told -= looked_at
+        self._told |= broken.keys()
+        if news:
+            self._going.met(broken[news[0]], namespace_ids=news)
+
+
+async def _is_other(message: Message, held: HeldConfiguration) -> bool:
+    if (message.source_epoch, message.revision) != (held.source_epoch, held.revision):
+        return False
+    if message.ByteSize() <= _ON_LOOP_BYTES_MAX:
+        return digest_of(message) != held.content
+    return await asyncio.to_thread(digest_of, message) != held.content

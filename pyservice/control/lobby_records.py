@@ -1,0 +1,444 @@
+"""What became of lobbies, from the data plane's facts: each applied once, lobbies that ended kept for 7 days.
+
+How far the facts were applied is in the same transaction as what they changed, so neither a crash of this process nor
+one of the data plane applies a fact twice or loses one. What is told of lobbies to others is `lobbies`' matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from pyservice.calls import Caller
+from pyservice.control import authorization
+from pyservice.control.feeder import Away
+from pyservice.control.retrying_job import GoingOn
+from pyservice.control.timestamps import milliseconds, now_ms, rfc3339
+from pyservice.errors import ServiceError, field_problem
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import facts_pb2
+from pyservice.pb.hosting.v1 import logs_pb2 as pb
+from pyservice.storage import lobbies, lobby_runs, numbers
+from pyservice.storage.database import Database, Record, Transaction
+
+KEPT_MS: Final = 7 * 24 * 3_600_000
+"""How long a lobby that ended is told of (decisions 8.3)."""
+
+REASONS: Final = {
+    facts_pb2.LOBBY_END_REASON_EXITED: "exited",
+    facts_pb2.LOBBY_END_REASON_START_TIMEOUT: "start_timeout",
+    facts_pb2.LOBBY_END_REASON_SILENT: "silent",
+    facts_pb2.LOBBY_END_REASON_REMOVED: "removed",
+    facts_pb2.LOBBY_END_REASON_STOPPED: "stopped",
+}
+UNKNOWN: Final = "unknown"
+"""The data plane forgot the lobby, or its end was among facts that were lost."""
+
+# A batch is applied between two turns of the loop on SQLite: this many take a few milliseconds.
+_BATCH: Final = 200
+_WAIT_MS: Final = 10_000
+_LOOKED_FOR: Final = 1_000
+_RETRIES_S: Final = (0.05, 1.0)
+_PRUNE_EVERY_MS: Final = 10 * 60_000
+
+_log = get_logger("history")
+
+Row = dict[str, Any]
+
+
+class FactsClient(Protocol):
+    """The data plane, as a reader of facts sees it. Raises Away, ServiceError."""
+
+    async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
+    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
+
+
+class History:
+    """Reads facts as long as `run` runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        client: FactsClient,
+        doubt: Callable[[], None],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """`doubt` is called when the data plane was away: it may hold something else than it did."""
+        self._database = database
+        self._client = client
+        self._doubt = doubt
+        self._now_ms = clock_ms
+        self._prune_ms = 0
+        self._is_gap = True
+        """Ends may have been missed: what is alive here is compared with the data plane once it told all it has."""
+        self.applied = asyncio.Event()
+        """Of the next facts: set when they are in the records."""
+        self.going = GoingOn("facts", "facts not read", Away, pauses_s=_RETRIES_S)
+
+    async def run(self) -> None:
+        """Until cancelled. What cannot be read now is read again, nothing is lost by that."""
+        await self.going.for_ever(self._next)
+
+    async def _next(self) -> None:
+        try:
+            await self.step(_WAIT_MS)
+        except Away:
+            self._doubt()
+            raise
+
+    async def step(self, wait_ms: int) -> int:
+        """Reads and applies the next facts; how many there were. Raises Away, ServiceError."""
+        # What may have been missed is looked for at once when nothing new comes.
+        count, is_all = await self._read(0 if self._is_gap else wait_ms)
+        if self._is_gap and is_all:
+            count += await self._end_unseen()
+        await self._prune()
+        return count
+
+    async def _read(self, wait_ms: int) -> tuple[int, bool]:
+        """Applies the next facts: how many, and whether there were no more."""
+        async with self._database.read() as tx:
+            stream = await numbers.get_text(tx, numbers.FACTS_STREAM) or ""
+            lsn = await numbers.get(tx, numbers.FACTS_LSN) or 0
+        answer = await self._client.read_facts(
+            facts_pb2.ReadRequest(
+                stream=stream, acknowledged_lsn=lsn, limit=_BATCH, wait_ms=wait_ms
+            )
+        )
+        if answer.lost or answer.is_restarted:
+            _log.warning("facts missed", lost=answer.lost, is_restarted=answer.is_restarted)
+            self._is_gap = True
+        new = [fact for fact in answer.facts if answer.is_restarted or fact.lsn > lsn]
+        if new or answer.is_restarted or stream != answer.stream:
+            after = new[-1].lsn if new else (0 if answer.is_restarted else lsn)
+            async with self._database.write() as tx:
+                await _apply(tx, new)
+                if stream != answer.stream:
+                    await numbers.put_text(tx, numbers.FACTS_STREAM, answer.stream)
+                await numbers.put(tx, numbers.FACTS_LSN, after)
+            applied, self.applied = self.applied, asyncio.Event()
+            applied.set()
+        return len(new), len(answer.facts) < _BATCH
+
+    async def _end_unseen(self) -> int:
+        """Lobbies that are alive here and unknown there ended without anybody having been told; or they ended since
+        the facts were read, so those are read first. How many facts there were.
+        """
+        gone = await self._gone()
+        self._is_gap, count, is_all = False, 0, not gone
+        while not is_all:
+            read, is_all = await self._read(0)
+            count += read
+        for start in range(0, len(gone), _LOOKED_FOR):
+            async with self._database.write() as tx:
+                few = gone[start : start + _LOOKED_FOR]
+                await lobbies.end_unseen(tx, few, UNKNOWN, self._now_ms())
+        return count
+
+    async def _gone(self) -> list[str]:
+        """Those that are alive here and not there."""
+        gone: list[str] = []
+        after = ""
+        while True:
+            async with self._database.read() as tx:
+                ids = await lobbies.live(tx, after, _LOOKED_FOR)
+            if not ids:
+                return gone
+            alive = await self._client.lobby_places(ids)
+            gone += [one for one in ids if one not in alive]
+            after = ids[-1]
+
+    async def _prune(self) -> None:
+        now = self._now_ms()
+        if now < self._prune_ms:
+            return
+        await lobbies.forget_stopped(self._database, now - KEPT_MS)
+        await lobby_runs.forget(self._database, now - KEPT_MS)
+        self._prune_ms = now + _PRUNE_EVERY_MS
+
+
+async def _apply(tx: Transaction, facts: Sequence[facts_pb2.Fact]) -> None:
+    """All of them, with one statement each for what is new and what changes."""
+    ids = sorted({fact.lobby_id for fact in facts})
+    known = {row.lobby_id: dict(row._mapping) for row in await lobbies.find_many(tx, ids)}
+    rows = {one: dict(row) for one, row in known.items()}
+    fold(rows, facts)
+    await lobbies.add_many(tx, [row for one, row in rows.items() if one not in known])
+    changed = [row for one, row in rows.items() if one in known and row != known[one]]
+    await lobbies.change_many(tx, changed)
+
+
+def fold(rows: dict[str, Row], facts: Iterable[facts_pb2.Fact]) -> None:
+    """What the lobbies are after these facts. A fact that comes again changes nothing; of a lobby whose beginning was
+    lost nothing is known before its end, which tells it again.
+    """
+    for fact in facts:
+        row = rows.get(fact.lobby_id)
+        what = fact.WhichOneof("what")
+        if row is None:
+            if what not in ("made", "ended"):
+                continue
+            about = fact.made.about if what == "made" else fact.ended.about
+            row = rows[fact.lobby_id] = _new(fact, about)
+        match what:
+            case "ready":
+                row["ready_ms"] = row["ready_ms"] or fact.ts_ms
+            case "closed":
+                row["is_closed"] = fact.closed.is_closed
+            case "stopping":
+                row["is_stopping"] = True
+            case "ended":
+                _end(row, fact)
+
+
+def _new(fact: facts_pb2.Fact, about: facts_pb2.LobbyAbout) -> Row:
+    return {
+        "lobby_id": fact.lobby_id,
+        "namespace_id": fact.namespace_id,
+        "game_mode": about.game_mode,
+        "region_id": about.region,
+        "version_id": about.version_id,
+        "publicity": "public" if about.is_public else "private",
+        "is_closed": False,
+        "is_stopping": False,
+        "create_ms": about.create_ts_ms or fact.ts_ms,
+        "ready_ms": None,
+        "stop_ms": None,
+        "stop_reason": None,
+        "exit_code": None,
+        "peak_players": 0,
+        "player_ms": 0,
+        "connections": 0,
+        "reserved_count": 0,
+        "connected_count": 0,
+    }
+
+
+def _end(row: Row, fact: facts_pb2.Fact) -> None:
+    ended = fact.ended
+    row["stop_ms"] = fact.ts_ms
+    row["stop_reason"] = REASONS.get(ended.reason, UNKNOWN)
+    row["exit_code"] = ended.exit_code if ended.HasField("exit_code") else None
+    row["peak_players"] = ended.peak_players
+    row["player_ms"] = ended.player_ms
+    row["connections"] = ended.connections
+    row["reserved_count"] = ended.reserved_count
+    row["connected_count"] = ended.connected_count
+
+
+_TOLD_S: Final = 1.0
+"""Facts are read every 50 ms; longer than this only who has fallen behind takes."""
+
+_Found = TypeVar("_Found")
+
+
+class Recorded:
+    """Looks again for what is about to be there."""
+
+    def __init__(self, database: Database, client: FactsClient, history: History) -> None:
+        self._database = database
+        self._client = client
+        self._history = history
+
+    async def found(
+        self, lobby_id: str, look: Callable[[], Awaitable[_Found | None]]
+    ) -> _Found | None:
+        """What `look` finds, now or when the lobby was told of; None: there is no such lobby. Raises ServiceError."""
+        record = await look()
+        if record is not None or not await self._is_alive(lobby_id):
+            return record
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TOLD_S):
+                while record is None:
+                    # In this order nothing is applied between looking and waiting.
+                    applied = self._history.applied
+                    record = await look()
+                    if record is None:
+                        await applied.wait()
+        return record
+
+    async def of_game(self, caller: Caller, game_id: str, lobby_id: str) -> Record:
+        """Columns of `lobbies`. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
+
+        async def look() -> Record | None:
+            async with self._database.read() as tx:
+                game = await authorization.game(tx, caller, game_id)
+                return await lobbies.of_game(tx, game.game_id, lobby_id)
+
+        record = await self.found(lobby_id, look)
+        if record is None:
+            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        return record
+
+    async def _is_alive(self, lobby_id: str) -> bool:
+        try:
+            return lobby_id in await self._client.lobby_places([lobby_id])
+        except Away:
+            return False
+
+
+PAGE: Final = 64
+_PLACES_AT_ONCE: Final = 1_000
+FAILURES_OF_RUNS: Final = {
+    "exec_failed": "EXEC_FAILED",
+    "out_of_memory": "OUT_OF_MEMORY",
+    "build_unusable": "BUILD_UNUSABLE",
+    "capacity": "CAPACITY_EXHAUSTED",
+    "no_ports": "PORTS_UNAVAILABLE",
+    "tier_unknown": "TIER_UNKNOWN",
+    "lost": "LOST",
+}
+"""What the runtime says of processes, in the words of records."""
+
+_FAILURES: Final = {"start_timeout": "START_TIMEOUT", "silent": "SILENT", "unknown": "UNKNOWN"}
+
+
+class PlacesClient(Protocol):
+    """The data plane, as far as it knows the places of lobbies. Raises Away, ServiceError."""
+
+    async def lobby_places(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbyPlaces]: ...
+
+
+class Lobbies:
+    """The operations on records of lobbies."""
+
+    def __init__(
+        self,
+        database: Database,
+        client: PlacesClient,
+        recorded: Recorded,
+        started_ms: Callable[[str], int | None],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """`started_ms`: of the process of a lobby that is not over, None where there is none."""
+        self._started_ms = started_ms
+        self._database = database
+        self._client = client
+        self._recorded = recorded
+        self._now_ms = clock_ms
+
+    async def list_(
+        self, request: pb.ListLobbyRecordsRequest, caller: Caller
+    ) -> pb.ListLobbyRecordsResponse:
+        """Raises GAME_, NAMESPACE_NOT_FOUND, QUERY_INVALID, CONTROL_PLANE_UNAVAILABLE."""
+        before_ms = None
+        if request.HasField("before_create_ts"):
+            before_ms = _moment(request.before_create_ts)
+        kept_since_ms = self._now_ms() - KEPT_MS
+        async with self._database.read() as tx:
+            namespace = await authorization.namespace(
+                tx, caller, request.game_id, request.namespace_id
+            )
+            rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
+            runs = await lobby_runs.find_many(tx, [row.lobby_id for row in rows])
+        records = await self._told(rows, runs, namespace.version_id)
+        return pb.ListLobbyRecordsResponse(lobbies=records)
+
+    async def get(
+        self, request: pb.GetLobbyRecordRequest, caller: Caller
+    ) -> pb.GetLobbyRecordResponse:
+        """Raises GAME_, NAMESPACE_, MATCHMAKER_LOBBY_NOT_FOUND, CONTROL_PLANE_UNAVAILABLE."""
+        kept_since_ms = self._now_ms() - KEPT_MS
+
+        async def look() -> tuple[Record, dict[str, Record], str] | None:
+            async with self._database.read() as tx:
+                namespace = await authorization.namespace(
+                    tx, caller, request.game_id, request.namespace_id
+                )
+                row = await lobbies.get(tx, namespace.namespace_id, request.lobby_id, kept_since_ms)
+                runs = await lobby_runs.find_many(tx, [request.lobby_id])
+            return None if row is None else (row, runs, namespace.version_id)
+
+        there = await self._recorded.found(request.lobby_id, look)
+        if there is None:
+            raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
+        row, runs, version_id = there
+        [record] = await self._told([row], runs, version_id)
+        return pb.GetLobbyRecordResponse(lobby=record)
+
+    async def _told(
+        self, rows: Sequence[Record], runs: Mapping[str, Record], version_id: str
+    ) -> list[pb.LobbyRecord]:
+        live = [row.lobby_id for row in rows if row.stop_ms is None]
+        places: dict[str, facts_pb2.LobbyPlaces] = {}
+        try:
+            for start in range(0, len(live), _PLACES_AT_ONCE):
+                places |= await self._client.lobby_places(live[start : start + _PLACES_AT_ONCE])
+        except Away:
+            raise ServiceError(
+                "CONTROL_PLANE_UNAVAILABLE",
+                "The data plane counts the players and does not answer; try again.",
+            ) from None
+        records = []
+        for row in rows:
+            run = runs.get(row.lobby_id)
+            start_ms = self._started_ms(row.lobby_id) if run is None else run.start_ms
+            record = _record(row, places.get(row.lobby_id), version_id, _failure(row, run))
+            if record.status.HasField("stopped"):
+                record.status.stopped.exit_code = _exit_code(row, run)
+            if start_ms is not None:
+                record.start_ts = rfc3339(start_ms)
+            records.append(record)
+        return records
+
+
+def _record(
+    row: Record,
+    places: facts_pb2.LobbyPlaces | None,
+    current_version_id: str,
+    failure: str | None,
+) -> pb.LobbyRecord:
+    is_over = row.stop_ms is not None
+    # One that ended between two looks has no places any more, and its end is not told yet.
+    at = row if is_over else places or facts_pb2.LobbyPlaces()
+    stopped = None
+    if is_over:
+        stopped = pb.LobbyStopped(
+            stop_ts=rfc3339(row.stop_ms),
+            failed=failure is not None,
+        )
+    is_old = row.is_stopping or row.version_id != current_version_id
+    return pb.LobbyRecord(
+        lobby_id=row.lobby_id,
+        namespace_id=row.namespace_id,
+        lobby_group_name_id=row.game_mode,
+        region_id=row.region_id,
+        create_ts=rfc3339(row.create_ms),
+        ready_ts=None if row.ready_ms is None else rfc3339(row.ready_ms),
+        status=pb.LobbyRecordStatus(running=pb.LobbyRunning(), stopped=stopped),
+        publicity=row.publicity,
+        version_id=row.version_id,
+        is_closed=row.is_closed,
+        is_draining=is_old and not is_over,
+        reserved_count=at.reserved_count,
+        connected_count=at.connected_count,
+        failure=failure,
+    )
+
+
+def _exit_code(row: Record, run: Record | None) -> int:
+    """As it was when the lobby ended by it, or when the process ended after the lobby."""
+    if row.exit_code is None and run is not None:
+        return run.exit_code or 0
+    return row.exit_code or 0
+
+
+def _failure(row: Record, run: Record | None) -> str | None:
+    """Why a lobby that is over failed; None: it did not, or is not over."""
+    if row.stop_ms is None:
+        return None
+    if row.stop_reason == "exited":
+        if run is not None and run.reason in FAILURES_OF_RUNS:
+            return FAILURES_OF_RUNS[run.reason]
+        return "EXITED" if row.exit_code or row.ready_ms is None else None
+    return _FAILURES.get(row.stop_reason)
+
+
+def _moment(text: str) -> int:
+    try:
+        return milliseconds(text)
+    except ValueError:
+        problem = field_problem(["before_create_ts"], "invalid", "must be a time that exists")
+        raise ServiceError("QUERY_INVALID", errors=[problem]) from None
