@@ -1,6 +1,6 @@
 """Whether the process is ready and how it fares, for `/readyz` and `/metrics`.
 
-Measuring is `dataplane.upkeep`'s, telling it over HTTP is the probes'. Only what makes the service
+Measuring is `dataplane.health_monitors`'s, telling it over HTTP is the probes'. Only what makes the service
 useless for everybody makes it not ready: with a full disk, for instance, most calls still work.
 """
 
@@ -10,10 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyservice.dataplane.compaction import Compactor
-from pyservice.dataplane.control_watch import ControlWatch
 from pyservice.dataplane.engine import Status
-from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
+from pyservice.dataplane.health_monitors import (
+    ControlPlaneMonitor,
+    DiskReserveMonitor,
+    EventLoopMonitor,
+    JournalStallMonitor,
+)
+from pyservice.dataplane.journal_compaction import JournalCompactor
 from pyservice.observability.conditions import Conditions, Note
 from pyservice.observability.descriptors import DescriptorWatch
 
@@ -43,12 +47,12 @@ class Readiness:
     status: Callable[[], Status]
     namespaces: Callable[[], int]
     feed_problems: Callable[[], tuple[str, ...]]
-    journal: JournalWatch
-    storage: StorageWatch
-    loop: LoopWatch
+    journal: JournalStallMonitor
+    storage: DiskReserveMonitor
+    loop: EventLoopMonitor
     descriptors: DescriptorWatch
-    compactor: Compactor
-    control: ControlWatch
+    compactor: JournalCompactor
+    control: ControlPlaneMonitor
     held: Callable[[], int]
     """Requests that wait for a change."""
     runtime: Callable[[], str]
@@ -82,7 +86,7 @@ class Readiness:
         """It is needed once: as long as nobody could be served without it."""
         if self.control.is_up:
             return None
-        if self.control.is_yet_to_come and not self.namespaces():
+        if self.control.is_starting and not self.namespaces():
             return "starting, and no namespace is known yet"
         return Note("down: its operations are refused, players are served")
 

@@ -12,7 +12,7 @@ import pytest
 from pyservice.auth import Authorizer, host_of_origin
 from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, configuration
 
@@ -41,7 +41,7 @@ class Scene:
     """An authorizer over a real engine and one fed namespace."""
 
     def __init__(self, engine: Engine) -> None:
-        self.namespaces = Namespaces()
+        self.namespaces = NamespaceIndex()
         self.namespaces.put(
             configuration(
                 access={"domains": ["Play.example.com"], "cdn_domains": ["arena.cdn.example"]},
@@ -266,7 +266,7 @@ class Cloud:
 
 
 async def test_of_cloud_tokens_the_control_plane_is_asked(engine: Engine) -> None:
-    authorizer = Authorizer(engine, Namespaces(), cloud=Cloud())
+    authorizer = Authorizer(engine, NamespaceIndex(), cloud=Cloud())
     for authorize in (authorizer.operator, authorizer.lobby_state):
         asked = authorize(_call("cloud_good"))
         assert not isinstance(asked, Caller)

@@ -26,7 +26,12 @@ from websockets.sync.client import connect
 from docs import generate
 from pyservice.cli.commands import app
 from pyservice.control.configuration_validation import GAME_MODES_MAX, IDLE_LOBBIES_MAX
-from pyservice.dataplane.configuration import MAX_DRAIN_MS, MAX_PLAYERS, PLAYER_TOKEN_TTL_MS, TIER
+from pyservice.dataplane.resolved_namespace import (
+    MAX_DRAIN_MS,
+    MAX_PLAYERS,
+    PLAYER_TOKEN_TTL_MS,
+    TIER,
+)
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import versions_pb2

@@ -20,29 +20,30 @@ from pyservice.app.rays import DATA, PlaneRays, over_socket
 from pyservice.app.tasks import Tasks
 from pyservice.auth import Authorizer
 from pyservice.calls import Operation
-from pyservice.dataplane import compaction, engine
-from pyservice.dataplane.administration import Administration
-from pyservice.dataplane.captcha import Captcha
-from pyservice.dataplane.compaction import Compactor
-from pyservice.dataplane.control_watch import ControlWatch
-from pyservice.dataplane.development import Development
-from pyservice.dataplane.entrance import Entrance
-from pyservice.dataplane.events import LiveEvents
-from pyservice.dataplane.facts import Facts
-from pyservice.dataplane.feed import Feed
+from pyservice.dataplane import engine, journal_compaction
+from pyservice.dataplane.admission import Admission
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.configuration_feed import ConfigurationFeed
+from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.facts_outbox import FactsOutbox
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
-from pyservice.dataplane.feed_rules import OperatorLimits
-from pyservice.dataplane.fleet import Fleet
-from pyservice.dataplane.key_rotation import KeyRotation
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.health_monitors import (
+    ControlPlaneMonitor,
+    DiskReserveMonitor,
+    EventLoopMonitor,
+    JournalStallMonitor,
+)
+from pyservice.dataplane.journal_compaction import JournalCompactor
+from pyservice.dataplane.live_events import LiveEvents
+from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
 from pyservice.dataplane.matchmaker import Matchmaker
-from pyservice.dataplane.namespaces import Namespaces
-from pyservice.dataplane.operations import operations
-from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.regions import Region, Regions
-from pyservice.dataplane.signing import Signing
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.operation_table import operation_table
+from pyservice.dataplane.outbound_http import OutboundHttpClient
+from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.static_feed import StaticFeed
-from pyservice.dataplane.upkeep import JournalWatch, LoopWatch, StorageWatch
-from pyservice.dataplane.verification import Verification
+from pyservice.dataplane.token_signing import KeyRotation, TokenAdministration, TokenSigning
 from pyservice.doors.limits import Limits, Rate
 from pyservice.durable import is_out_of_room
 from pyservice.edge.probes import create_probes
@@ -88,8 +89,8 @@ class DataPlane:
         self._ring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
         self._limits = Limits(*_rates(settings))
-        self._namespaces = Namespaces()
-        self._feed = Feed(
+        self._namespaces = NamespaceIndex()
+        self._feed = ConfigurationFeed(
             FeedFiles(settings.data_dir / "feed"),
             self._namespaces,
             OperatorLimits(
@@ -109,7 +110,7 @@ class DataPlane:
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
         self._control_client = InternalClient(settings.control_socket)
         self._cloud_tokens = CloudTokens(self._control_client)
-        self._control = ControlWatch(self._control_metrics, is_awaited=is_control_awaited)
+        self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_control_awaited)
         self._edge = EdgeScrape(settings.data_dir)
         probes = create_probes(self._conditions, self._metrics, self._render, self._scrape)
         self._probes = AsgiServer(probes, self._probes_socket)
@@ -134,7 +135,7 @@ class DataPlane:
                 _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)
             else:
-                self._engine = self._feed.lobbies = opened
+                self._engine = self._feed.live_lobbies = opened
                 self._wire_doors(_regions(self._settings))
                 self._wire_upkeep(limits)
                 self._engine.start()
@@ -144,14 +145,16 @@ class DataPlane:
         await self._probes.stop()
         return False
 
-    def _wire_doors(self, regions: Regions) -> None:
+    def _wire_doors(self, regions: RegionCatalog) -> None:
         settings = self._settings
         topics = Topics()
-        self._to_games = Outbound(AllowedAddresses(settings.verification_allowed_networks))
-        self._to_providers = Outbound(anywhere, label="captcha")
+        self._to_games = OutboundHttpClient(
+            AllowedAddresses(settings.verification_allowed_networks)
+        )
+        self._to_providers = OutboundHttpClient(anywhere, label="captcha")
         self._processes = Processes(settings, self._engine, self._namespaces)
         self._processes.take_tiers(self._tiers)
-        self._feed.heard = self._processes.supply.changed
+        self._feed.on_namespace_changed = self._processes.idle_lobby_scaler.namespace_changed
         table = self._operations(regions, topics)
         store = over_socket(self._control_client)
         self._rays = PlaneRays(
@@ -172,20 +175,20 @@ class DataPlane:
             *self._processes.work(),
         ):
             self._tasks.own(name, work)
-        administration = Administration(
+        administration = TokenAdministration(
             self._namespaces,
             self._engine,
             self._static_feed,
             KeyRotation(settings.data_dir, self._engine),
         )
-        facts = Facts(self._engine)
+        facts = FactsOutbox(self._engine)
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.ApplyMany": self._feed.apply_many,
                 f"{_INTERNAL}.Feed.Remove": self._feed.remove,
                 f"{_INTERNAL}.Feed.Held": self._held,
-                f"{_INTERNAL}.Signing.SignToken": Signing(self._namespaces, self._engine).sign,
+                f"{_INTERNAL}.Signing.SignToken": TokenSigning(self._namespaces, self._engine).sign,
                 f"{_INTERNAL}.Facts.Read": facts.read,
                 f"{_INTERNAL}.Facts.Counts": facts.counts,
                 f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
@@ -208,44 +211,47 @@ class DataPlane:
         answer.http_address = bound(self._http_socket)
         return answer
 
-    def _operations(self, regions: Regions, topics: Topics) -> dict[str, Operation]:
+    def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
         """What this plane answers itself."""
         settings, engine_, namespaces = self._settings, self._engine, self._namespaces
-        entrance = Entrance(
+        entrance = Admission(
             engine_,
             namespaces,
             regions,
-            Captcha(self._to_providers, engine_.records, settings.captcha.endpoints),
-            Verification(self._to_games),
+            CaptchaCheck(self._to_providers, engine_.player_records, settings.captcha.endpoints),
+            VerificationCheck(self._to_games),
         )
-        fleet = Fleet(
+        fleet = LobbyServerOperations(
             engine_,
             namespaces,
             regions,
             heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
             reaches=self._cloud_tokens.reaches,
-            served=self._processes.routes.served,
+            served=self._processes.routes.wait_lobby_served,
         )
-        table = operations(
+        table = operation_table(
             Authorizer(engine_, namespaces, development=engine_, cloud=self._cloud_tokens),
             Matchmaker(
                 engine_,
                 namespaces,
                 regions,
                 entrance,
-                self._processes.making,
-                self._processes.way_in,
+                self._processes.lobby_templates,
+                self._processes.player_addresses,
             ),
             fleet,
-            Development(namespaces, engine_.records, engine_.idempotency),
+            MockOperations(namespaces, engine_.player_records, engine_.idempotency),
         )
-        return table | LiveEvents(engine_, regions, topics, self._processes.way_in).operations()
+        return (
+            table
+            | LiveEvents(engine_, regions, topics, self._processes.player_addresses).operations()
+        )
 
-    def _wire_upkeep(self, engine_limits: engine.Limits) -> None:
+    def _wire_upkeep(self, engine_limits: engine.EngineLimits) -> None:
         settings = self._settings
-        self._compactor = Compactor(
-            self._engine, compaction.command(settings.data_dir, engine_limits)
+        self._compactor = JournalCompactor(
+            self._engine, journal_compaction.compaction_command(settings.data_dir, engine_limits)
         )
         static_feed = self._static_feed
         self._readiness = Readiness(
@@ -253,15 +259,15 @@ class DataPlane:
             status=self._engine.status,
             namespaces=lambda: len(self._namespaces),
             feed_problems=lambda: static_feed.problems if static_feed else (),
-            journal=JournalWatch(self._engine.status),
-            storage=StorageWatch(settings.data_dir, settings.storage_reserve_bytes),
-            loop=LoopWatch(),
+            journal=JournalStallMonitor(self._engine.status),
+            storage=DiskReserveMonitor(settings.data_dir, settings.storage_reserve_bytes),
+            loop=EventLoopMonitor(),
             descriptors=DescriptorWatch(),
             compactor=self._compactor,
             control=self._control,
             held=lambda: self._doors.held,
-            runtime=self._processes.runners.described,
-            edge_guard=self._processes.routes.described,
+            runtime=self._processes.runtime.describe,
+            edge_guard=self._processes.routes.describe,
         )
         for watch in (
             self._readiness.journal,
@@ -304,12 +310,12 @@ class DataPlane:
         """
         if self._static_feed is not None:
             self._tasks.own(type(self._static_feed).__name__, self._static_feed.run())
-            await self._static_feed.fed()
+            await self._static_feed.wait_fed()
 
     async def start(self) -> dict[str, str]:
         """Serves; returns where, when every operation can be answered."""
         # Clients have waited for the doors: what they find is not to be told from who has not asked yet.
-        self._processes.runners.begin()
+        self._processes.runtime.expect_runtime()
         grpc_port = await self._doors.start()
         http = bound(self._http_socket)
         grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))
@@ -348,7 +354,7 @@ class DataPlane:
         if was_serving:
             self._doors.say_stopping()
             await signals.pause(self._settings.lame_duck_ms)
-            self._engine.give_up_holds()
+            self._engine.cancel_holds()
             await self._doors.stop(signals)
         await self._tasks.stop()
         await self._doors.close()
@@ -394,8 +400,8 @@ def _rates(settings: Settings) -> tuple[Rate, Rate]:
     return rate(settings.rate_limits.client), rate(settings.rate_limits.operator)
 
 
-def _regions(settings: Settings) -> Regions:
-    return Regions(
+def _regions(settings: Settings) -> RegionCatalog:
+    return RegionCatalog(
         Region(
             region.name_id,
             region.provider_display_name,
@@ -407,8 +413,8 @@ def _regions(settings: Settings) -> Regions:
     )
 
 
-def _engine_limits(settings: Settings) -> engine.Limits:
-    return engine.Limits(
+def _engine_limits(settings: Settings) -> engine.EngineLimits:
+    return engine.EngineLimits(
         find_wait_ms=settings.find_wait_ms,
         start_limit_ms=settings.start_limit_ms,
         port_rest_ms=settings.port_rest_ms,

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyservice.dataplane import feed_document
-from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane import static_feed
+from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.settings import Settings, SettingsError, load
 
 _UNLIMITED: Final = (1 << 32) - 1
@@ -33,8 +33,8 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
     if path is None:
         return []
     try:
-        content = feed_document.read(path)
-    except feed_document.FeedDocumentError as error:
+        content = static_feed.read_feed_file(path)
+    except static_feed.FeedDocumentError as error:
         return [f"{path}: {problem}" for problem in error.problems]
     limits = OperatorLimits(
         _UNLIMITED if "player_limit_max" in wrong else settings.player_limit_max,
@@ -44,9 +44,9 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
         _ALL_PORTS if "runtime" in wrong else settings.runtime.host_ports.numbers,
     )
     found = []
-    namespaces = Namespaces()
+    namespaces = NamespaceIndex()
     for configuration in content.configurations:
-        problems = problems_of(configuration, limits, namespaces)
+        problems = configuration_problems(configuration, limits, namespaces)
         name = f"{configuration.game.name_id}/{configuration.name_id}"
         found += [
             f"{path}: {name}: {'.'.join(problem.path)}: {problem.reason}" for problem in problems

@@ -205,7 +205,7 @@ class Context:
 
 
 MATCHMAKER_BYTES_MAX: Final = 640 * 1024
-"""What the data plane takes (`dataplane.feed_rules`)."""
+"""What the data plane takes (`dataplane.feed_validation`)."""
 
 
 def findings_in_size(config: pb.CloudConfig, path: tuple[str, ...]) -> Iterator[Finding]:

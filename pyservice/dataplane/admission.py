@@ -1,212 +1,351 @@
-"""What the configuration says to a find or an attach before the engine is asked (decisions 5.13).
+"""The way of a find or join through captcha and verification, for namespaces that have them.
 
-Owns the order of the checks and their codes. What only the engine can know (places, lobbies,
-sources) it decides itself, in the same order.
+Owns when who is asked: after what the configuration says, before a place is reserved (decisions
+5.13). What is asked is in `captcha` and `verification`, the places are the engine's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Generic, TypeVar
 
-from pyservice.dataplane.configuration import ModePort, ResolvedMode, ResolvedNamespace
-from pyservice.dataplane.regions import Regions
-from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.calls import Caller, TokenKind
+from pyservice.dataplane.admission_checks import (
+    CaptchaCheck,
+    PlayerAction,
+    VerificationCheck,
+    VerificationRequest,
+)
+from pyservice.dataplane.engine import Engine, Placed
+from pyservice.dataplane.matchmaker_checks import (
+    CreateCriteria,
+    CreateTarget,
+    FindCandidates,
+    FindCriteria,
+    check_create,
+    check_find,
+)
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.region_catalog import RegionCatalog
+from pyservice.dataplane.resolved_namespace import (
+    AdmissionRules,
+    CaptchaRule,
+    ResolvedNamespace,
+    VerificationRule,
+    raw_id,
+)
+from pyservice.doors import addresses
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Flight(Generic[T]):
+    task: asyncio.Task[T]
+    waiters: int = 0
+
+
+class SingleFlight(Generic[T]):
+    """Work in flight by key. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[bytes, _Flight[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def run(self, key: bytes, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the work gives or raises, begun by the first who asks under this key."""
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _Flight(asyncio.create_task(work()))
+        running.waiters += 1
+        try:
+            return await asyncio.shield(running.task)
+        finally:
+            running.waiters -= 1
+            is_left = not running.waiters
+            # Forgotten at once: who comes later must not share what is being cancelled.
+            if (is_left or running.task.done()) and self._running.get(key) is running:
+                del self._running[key]
+            if is_left and not running.task.done():
+                running.task.cancel()
+
+
+PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a find asks for. `max_players` None: not asked."""
+class AdmissionResult:
+    """What was let in: the namespace as it is now, and what of a find is left."""
 
-    modes: Sequence[str]
-    regions: Sequence[str]
-    has_tags: bool
-    max_players: int | None
-    party_size: int
-    coords: tuple[float, float] | None
+    namespace: ResolvedNamespace
+    candidates: FindCandidates | None = None
+    target: CreateTarget | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """What of the wish goes to the engine: distinct, in the order asked."""
+class Admission:
+    """Asks what the namespace of a caller asks. Only for namespaces that have `gates`."""
 
-    modes: list[str]
-    regions: list[str]
+    def __init__(
+        self,
+        engine: Engine,
+        namespaces: NamespaceIndex,
+        regions: RegionCatalog,
+        captcha: CaptchaCheck,
+        verification: VerificationCheck,
+    ) -> None:
+        self._engine = engine
+        self._namespaces = namespaces
+        self._regions = regions
+        self._captcha = captcha
+        self._verification = verification
+        self._flights: SingleFlight[AdmissionResult] = SingleFlight()
+
+    async def find(
+        self,
+        request: pb.FindLobbyRequest,
+        caller: Caller,
+        criteria: FindCriteria,
+        idempotency: bytes | None,
+    ) -> tuple[ResolvedNamespace, FindCandidates]:
+        """The namespace and what the find may use. Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED,
+        MATCHMAKER_VERIFICATION_FAILED (no mode is left), MATCHMAKER_VERIFICATION_UNAVAILABLE, and
+        what admission raises when the configuration changed meanwhile.
+        """
+
+        async def admit() -> AdmissionResult:
+            attempt = self._attempt("find", request, caller)
+            attempt.details = replace(
+                attempt.details, tags=dict(request.tags), max_players=criteria.max_players
+            )
+            while True:
+                namespace = self._namespaces.resolved(caller.namespace_id)
+                candidates = check_find(namespace, self._regions, criteria)
+                if namespace.admission_rules is not None:
+                    modes = await attempt.find(namespace.admission_rules, candidates.modes)
+                    candidates = FindCandidates(modes, candidates.regions)
+                # What was asked holds for the configuration that it was asked for.
+                if self._namespaces.resolved(caller.namespace_id) is namespace:
+                    return AdmissionResult(namespace, candidates)
+
+        entered = await self._run_shared(idempotency, caller, admit)
+        if entered.candidates is None:
+            raise RuntimeError("a find was let in without modes")
+        return entered.namespace, entered.candidates
+
+    async def create(
+        self,
+        request: pb.CreateLobbyRequest,
+        caller: Caller,
+        criteria: CreateCriteria,
+        idempotency: bytes | None,
+    ) -> tuple[ResolvedNamespace, CreateTarget]:
+        """The namespace and what is to be made. Raises as find does."""
+
+        async def admit() -> AdmissionResult:
+            attempt = self._attempt("create", request, caller)
+            attempt.details = replace(
+                attempt.details,
+                tags=dict(request.tags),
+                max_players=criteria.max_players,
+                config=request.lobby_config if request.HasField("lobby_config") else None,
+            )
+            while True:
+                namespace = self._namespaces.resolved(caller.namespace_id)
+                candidates = check_create(namespace, self._regions, criteria)
+                if namespace.admission_rules is not None:
+                    rules, mode = namespace.admission_rules, candidates.mode.name
+                    await attempt.join(rules.captcha, rules.create.get(mode), mode)
+                if self._namespaces.resolved(caller.namespace_id) is namespace:
+                    return AdmissionResult(namespace, target=candidates)
+
+        entered = await self._run_shared(idempotency, caller, admit)
+        if entered.target is None:
+            raise RuntimeError("a create was let in without a lobby")
+        return entered.namespace, entered.target
+
+    async def join(
+        self, request: pb.JoinLobbyRequest, caller: Caller, idempotency: bytes | None
+    ) -> tuple[Placed | None, ResolvedNamespace]:
+        """The same for a join, by the rules of the lobby's version; and what a join under this key
+        got before. Raises what refuses the join before anybody is asked, too.
+        """
+        lobby_id = raw_id(request.lobby_id)
+        replayed = await self._replayed_join(request, caller, lobby_id, idempotency)
+        if replayed is not None:
+            return replayed, self._namespaces.resolved(caller.namespace_id)
+
+        async def admit() -> AdmissionResult:
+            attempt = self._attempt("join", request, caller)
+            while True:
+                namespace = self._namespaces.resolved(caller.namespace_id)
+                lobby = self._engine.lobby(lobby_id)
+                if lobby is not None and namespace.admission_rules is not None:
+                    attempt.details = replace(
+                        attempt.details,
+                        lobby=lobby,
+                        state=await self._engine.state([caller.namespace_id], lobby_id, None),
+                    )
+                    join_rules = namespace.admission_rules.join(lobby.version, lobby.mode)
+                    await attempt.join(join_rules.captcha, join_rules.verification, lobby.mode)
+                # A lobby that has ended meanwhile is the engine's to tell.
+                if self._namespaces.resolved(caller.namespace_id) is namespace:
+                    return AdmissionResult(namespace)
+
+        return None, (await self._run_shared(idempotency, caller, admit)).namespace
+
+    async def _replayed_join(
+        self,
+        request: pb.JoinLobbyRequest,
+        caller: Caller,
+        lobby_id: bytes,
+        idempotency: bytes | None,
+    ) -> Placed | None:
+        """What a join under this key got before, or None: it would come as far as the places of
+        its source, which are counted after captcha and verification.
+        """
+        try:
+            return await self._engine.join(
+                caller.namespace_id,
+                lobby_id,
+                party_size=request.party_size or 1,
+                rejoin_token=request.rejoin_token if request.HasField("rejoin_token") else None,
+                # Nobody: one who may have no places.
+                source=1,
+                source_limit=0,
+                idempotency=idempotency,
+                deadline=caller.call.deadline,
+            )
+        except ServiceError as error:
+            if error.code != "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE":
+                raise
+            return None
+
+    async def _run_shared(
+        self,
+        key: bytes | None,
+        caller: Caller,
+        work: Callable[[], Coroutine[Any, Any, AdmissionResult]],
+    ) -> AdmissionResult:
+        """Within the caller's deadline; who repeats a request in flight shares its outcome."""
+        try:
+            async with asyncio.timeout_at(caller.call.deadline):
+                return await (work() if key is None else self._flights.run(key, work))
+        except TimeoutError:
+            raise ServiceError("DEADLINE_EXCEEDED") from None
+
+    def _attempt(
+        self, kind: PlayerAction, request: PlacementRequest, caller: Caller
+    ) -> _AdmissionAttempt:
+        address = _address(request, caller)
+        details = VerificationRequest(
+            kind=kind,
+            tenant=self._namespaces.resolved(caller.namespace_id).tenant,
+            namespace_id=caller.namespace_id,
+            party_size=request.party_size or 1,
+            verification_data=(
+                request.verification_data if request.HasField("verification_data") else None
+            ),
+            address=None if address is None else str(address),
+            user_agent=caller.call.user_agent,
+            ray_id=caller.call.ray_id,
+        )
+        return _AdmissionAttempt(
+            self._captcha,
+            self._verification,
+            details,
+            None if address is None else addresses.pack(address),
+            request.captcha if request.HasField("captcha") else None,
+        )
 
 
-def admit_find(namespace: ResolvedNamespace, regions: Regions, wish: Wish) -> Admitted:
-    """Modes and regions that a find may use. Raises ServiceError, the codes in their order."""
-    wanted_modes = [_mode(namespace, name) for name in dict.fromkeys(wish.modes)]
-    wanted_regions = list(dict.fromkeys(wish.regions)) or [regions.nearest(wish.coords)]
-    for region in wanted_regions:
-        _require_region(regions, region)
-    admitted: list[str] = []
-    first_refusal: ServiceError | None = None
-    for mode in wanted_modes:
-        refusal = _refusal_of_find(mode, wanted_regions, wish)
-        if refusal is None:
-            admitted.append(mode.name)
-        elif first_refusal is None:
-            first_refusal = refusal
-    if not admitted and first_refusal is not None:
-        raise first_refusal
-    return Admitted(admitted, wanted_regions)
-
-
-@dataclass(frozen=True, slots=True)
-class CreateWish:
-    """What a create asks for. None: not said."""
-
-    mode: str
-    region: str | None
-    publicity: str | None
-    has_tags: bool
-    max_players: int | None
-    party_size: int
-    coords: tuple[float, float] | None
-
-
-@dataclass(frozen=True, slots=True)
-class AdmittedCreate:
-    """Of what the lobby is to be made."""
-
-    mode: ResolvedMode
-    region: str
-    publicity: str
-
-
-def admit_create(
-    namespace: ResolvedNamespace, regions: Regions, wish: CreateWish
-) -> AdmittedCreate:
-    """Mode, region and publicity of a lobby that is made on demand (decisions 5.5, 5.13). Raises ServiceError, the
-    codes in their order.
+class _AdmissionAttempt:
+    """One request before the gates. It is asked once for each thing, also when the configuration
+    changes meanwhile: a captcha's response is good once.
     """
-    mode = _mode(namespace, wish.mode)
-    region = wish.region or regions.nearest(wish.coords)
-    _require_region(regions, region)
-    if not mode.create_publicities:
-        raise ServiceError(
-            "MATCHMAKER_CREATE_DISABLED", f"Game mode {mode.name} has actions.create disabled."
+
+    def __init__(
+        self,
+        captcha: CaptchaCheck,
+        verification: VerificationCheck,
+        details: VerificationRequest,
+        address: bytes | None,
+        captcha_response: pb.Captcha | None,
+    ) -> None:
+        self.details = details
+        self._captcha = captcha
+        self._verification = verification
+        self._address = address
+        self._captcha_response = captcha_response
+        self._passed_captchas: set[CaptchaRule] = set()
+        self._verdicts: dict[tuple[str, VerificationRule], bool] = {}
+
+    async def find(self, rules: AdmissionRules, modes: Sequence[str]) -> list[str]:
+        """The modes that are left."""
+        await self._require_human(rules.captcha)
+        mode_rules = {mode: rules.find[mode] for mode in modes if mode in rules.find}
+        await self._verify_modes(mode_rules)
+        left = [
+            mode
+            for mode in modes
+            if mode not in mode_rules or self._verdicts[mode, mode_rules[mode]]
+        ]
+        if not left:
+            raise ServiceError("MATCHMAKER_VERIFICATION_FAILED")
+        return left
+
+    async def join(
+        self, captcha: CaptchaRule | None, verification: VerificationRule | None, mode: str
+    ) -> None:
+        """Returns when the player may."""
+        await self._require_human(captcha)
+        if verification is not None:
+            await self._verify_modes({mode: verification})
+            if not self._verdicts[mode, verification]:
+                raise ServiceError("MATCHMAKER_VERIFICATION_FAILED")
+
+    async def _require_human(self, rule: CaptchaRule | None) -> None:
+        # A back end that names no player speaks for itself: nobody is there to be human.
+        if rule is None or rule in self._passed_captchas or self._address is None:
+            return
+        await self._captcha.require_human(
+            rule,
+            self.details.namespace_id,
+            self._address,
+            self.details.address or "",
+            self._captcha_response,
+            self.details.ray_id,
+            tenant=self.details.tenant,
         )
-    if not mode.allows_region(region):
-        raise _region_not_enabled(mode, [region])
-    if wish.has_tags and not mode.is_taggable:
-        raise _tags_disabled(mode)
-    refusal = _refusal_of_limit(mode, wish.max_players)
-    if refusal is not None:
-        raise refusal
-    # Public where that is enabled: so it is found.
-    publicity = wish.publicity or ("public" if "public" in mode.create_publicities else "private")
-    if publicity not in mode.create_publicities:
-        raise ServiceError(
-            "MATCHMAKER_PUBLICITY_DISABLED",
-            f"Lobbies of game mode {mode.name} cannot be made {publicity}.",
-        )
-    limit = mode.max_players_direct if wish.party_size == 1 else mode.max_players_party
-    if wish.party_size > (wish.max_players or limit):
-        raise _too_high("party_size", wish.max_players or limit)
-    return AdmittedCreate(mode, region, publicity)
+        self._passed_captchas.add(rule)
+
+    async def _verify_modes(self, rules: Mapping[str, VerificationRule]) -> None:
+        """All at once; the first that gives no answer ends the others."""
+        open_rules = [item for item in rules.items() if item not in self._verdicts]
+        tasks = [
+            asyncio.create_task(self._verification.allows(rule, mode, self.details))
+            for mode, rule in open_rules
+        ]
+        try:
+            verdicts = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._verdicts.update(zip(open_rules, verdicts, strict=True))
 
 
-def admit_attach(
-    namespace: ResolvedNamespace,
-    regions: Regions,
-    mode_name: str,
-    region: str | None,
-    has_tags: bool,
-    port_names: Iterable[str],
-) -> tuple[ResolvedMode, str]:
-    """Mode and region of an attached lobby. Raises ServiceError, the codes in their order."""
-    mode = _mode(namespace, mode_name)
-    region = region or regions.first
-    _require_region(regions, region)
-    if not mode.allows_region(region):
-        raise _region_not_enabled(mode, [region])
-    if has_tags and not mode.is_taggable:
-        raise _tags_disabled(mode)
-    problems = _port_problems(mode.ports, set(port_names))
-    if problems:
-        raise ServiceError("BODY_INVALID", errors=problems)
-    return mode, region
-
-
-def _mode(namespace: ResolvedNamespace, name: str) -> ResolvedMode:
-    mode = namespace.modes.get(name)
-    if mode is None:
-        raise ServiceError(
-            "MATCHMAKER_GAME_MODE_NOT_FOUND",
-            f"The version that {namespace.label} runs has no game mode {name}.",
-        )
-    return mode
-
-
-def _require_region(regions: Regions, region: str) -> None:
-    if region not in regions:
-        raise ServiceError(
-            "MATCHMAKER_REGION_NOT_FOUND",
-            f"There is no region {region}; GET /matchmaker/regions lists them.",
-        )
-
-
-def _refusal_of_find(mode: ResolvedMode, regions: Sequence[str], wish: Wish) -> ServiceError | None:
-    """Why this mode drops out of the find, None when it stays."""
-    if not mode.is_find_enabled:
-        return ServiceError(
-            "MATCHMAKER_FIND_DISABLED", f"Game mode {mode.name} has actions.find disabled."
-        )
-    if not any(mode.allows_region(region) for region in regions):
-        return _region_not_enabled(mode, regions)
-    if wish.has_tags and not mode.is_taggable:
-        return _tags_disabled(mode)
-    refusal = _refusal_of_limit(mode, wish.max_players)
-    if refusal is not None:
-        return refusal
-    # Into one that is made for it, it has to fit as well: the engine says whether one would be.
-    if wish.party_size > mode.max_players:
-        return _too_high("party_size", mode.max_players)
-    return None
-
-
-def _refusal_of_limit(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:
-    """Why a lobby of the mode cannot have this limit."""
-    if max_players is None:
-        return None
-    if not mode.is_max_players_dynamic:
-        return ServiceError(
-            "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
-            f"Game mode {mode.name} does not allow max_players to be chosen.",
-        )
-    return _too_high("max_players", mode.largest) if max_players > mode.largest else None
-
-
-def _too_high(field: str, limit: int) -> ServiceError:
-    problem = field_problem([field], "too-high", f"must be at most {limit}")
-    return ServiceError("BODY_INVALID", errors=[problem])
-
-
-def _region_not_enabled(mode: ResolvedMode, regions: Sequence[str]) -> ServiceError:
-    return ServiceError(
-        "MATCHMAKER_REGION_NOT_ENABLED",
-        f"Game mode {mode.name} is not enabled in {', '.join(regions)}.",
-    )
-
-
-def _tags_disabled(mode: ResolvedMode) -> ServiceError:
-    return ServiceError("MATCHMAKER_TAGS_DISABLED", f"Game mode {mode.name} is not taggable.")
-
-
-def _port_problems(ports: Mapping[str, ModePort], given: set[str]) -> list[FieldProblem]:
-    """Attached ports are exactly the mode's (decisions 5.11)."""
-    problems = []
-    for name in sorted(ports.keys() | given):
-        if name not in ports:
-            problems.append(
-                field_problem(["ports", name], "not-found", "is not a port of the game mode")
-            )
-        elif ports[name].has_range:
-            problems.append(
-                field_problem(["ports", name], "not-allowed", "is a range and cannot be attached")
-            )
-        elif name not in given:
-            problems.append(field_problem(["ports", name], "required"))
-    return problems
+def _address(request: PlacementRequest, caller: Caller) -> addresses.Address | None:
+    """Of whom is asked: a back end names its player, everybody else is who is connected."""
+    if caller.kind is TokenKind.ENVIRONMENT:
+        return addresses.parse(request.client_address) if request.client_address else None
+    if caller.call.client is not None:
+        return caller.call.client
+    packed = caller.call.address
+    return ip_address(packed) if len(packed) == 4 else IPv6Address(packed.ljust(16, b"\0"))

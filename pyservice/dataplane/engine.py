@@ -8,15 +8,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
-from pyservice.dataplane.commands import Commands
+from pyservice.dataplane.engine_commands import (
+    CommandRunner,
+    DurabilityWaiter,
+    PlayerRecords,
+    ProcessCommands,
+)
 from pyservice.dataplane.native import (
     Fact,
     Facts,
     Lobby,
+    Make,
     NativeEngine,
     OpenFailed,
     Placed,
@@ -25,19 +32,37 @@ from pyservice.dataplane.native import (
     Status,
     module,
 )
-from pyservice.dataplane.opening import Keys, Limits
-from pyservice.dataplane.placing import Placing
-from pyservice.dataplane.records import Records
-from pyservice.dataplane.servers import Servers
-from pyservice.dataplane.waiting import Waiting
 from pyservice.observability.rays import note
+
+
+class EngineKeys(Protocol):
+    """What signs and hashes."""
+
+    @property
+    def mac_keys(self) -> tuple[tuple[int, bytes], ...]: ...
+    @property
+    def current_key(self) -> int: ...
+    @property
+    def hash_key(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Times and sizes that the operator may set."""
+
+    find_wait_ms: int = 45_000
+    start_limit_ms: int = 300_000
+    port_rest_ms: int = 60_000
+    segment_bytes: int = 64 << 20
+    boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
+
 
 __all__ = [
     "REFUSAL_SLUGS",
     "Engine",
+    "EngineLimits",
     "Fact",
     "Facts",
-    "Limits",
     "Lobby",
     "OpenFailed",
     "Placed",
@@ -53,7 +78,7 @@ REFUSAL_SLUGS: Final = module.SLUGS
 version: Final = module.version
 
 
-def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
+def open_engine(journal_dir: Path | None, keys: EngineKeys, limits: EngineLimits) -> Engine:
     """Recovers the directory; blocks meanwhile. Raises OpenFailed, OSError without room for it."""
     native = NativeEngine.open(
         None if journal_dir is None else str(journal_dir),
@@ -69,7 +94,7 @@ def open_engine(journal_dir: Path | None, keys: Keys, limits: Limits) -> Engine:
     return Engine(native, limits.find_wait_ms, stream)
 
 
-def compact(journal_dir: Path, keys: Keys, limits: Limits, parent_pid: int) -> int:
+def compact(journal_dir: Path, keys: EngineKeys, limits: EngineLimits, parent_pid: int) -> int:
     """Writes an image of all closed segments and returns its LSN. Raises OpenFailed, OSError."""
     return module.compact(
         str(journal_dir),
@@ -92,17 +117,16 @@ class Engine:
         """`facts_stream` names the data directory: LSNs mean something within it alone."""
         self._native = native
         self.facts_stream: Final = facts_stream
-        self._waiting: Waiting[Resolved] = Waiting(native, find_wait_ms, self._tell_delivered)
-        self.on_delivered: Callable[[bytes], None] = _nobody
+        self._waiter: DurabilityWaiter[Resolved] = DurabilityWaiter(
+            native, find_wait_ms, self._report_deliveries
+        )
+        self.on_delivered: Callable[[bytes], None] = _ignore_delivery
         """Told of each channel that something was sent to, when that is durable."""
-        self._commands = Commands(self._waiting)
-        self.records = Records(native, self._commands.done, self._waiting.settled)
-        self.servers = Servers(native.servers(), self._commands)
-        placing = Placing(native, self._commands)
-        self.find = placing.find
-        self.create = placing.create
-        self.join = placing.join
-        self.recalled = placing.recalled
+        self._commands = CommandRunner(self._waiter)
+        self.player_records = PlayerRecords(
+            native, self._commands.run_durable, self._waiter.wait_durable
+        )
+        self.processes = ProcessCommands(native.servers(), self._commands)
         # Asked as they are; they wait for nothing.
         self.lobby = native.lobby
         self.lobby_of_token = native.lobby_of_token
@@ -127,19 +151,19 @@ class Engine:
         self.read_facts = native.read_facts
         self.acknowledge_facts = native.acknowledge_facts
         self.counts = native.counts
-        self.progressed = self._waiting.progressed
+        self.wait_for_batch = self._waiter.wait_for_batch
 
     def start(self) -> None:
         """Begins to hear of the journal; called on the loop that awaits the answers."""
-        self._waiting.start()
+        self._waiter.start()
 
-    def give_up_holds(self) -> None:
+    def cancel_holds(self) -> None:
         """Who waits for a lobby that starts is sent away: the service stops."""
-        self._waiting.give_up_holds()
+        self._waiter.cancel_holds()
 
     async def close(self) -> None:
         """Syncs what is pending and stops. Repeats do nothing."""
-        self._waiting.stop()
+        self._waiter.stop()
         await asyncio.to_thread(self._native.close)
 
     def namespace_of_lobby(self, lobby_id: bytes) -> bytes | None:
@@ -157,6 +181,132 @@ class Engine:
 
     # Matchmaker clients
 
+    async def find(
+        self,
+        namespace: bytes,
+        version: bytes,
+        modes: Sequence[str],
+        regions: Sequence[str],
+        tags: Sequence[tuple[str, str]],
+        *,
+        party_size: int,
+        source: int,
+        source_limit: int,
+        idempotency: bytes | None,
+        deadline: float | None,
+        channels: Sequence[bytes] = (),
+        creation: Make | int | None = None,
+    ) -> Placed:
+        """Places in the fullest lobby that fits, or in one that is made; waits for one that starts. `creation`: what is
+        made when none fits; `lobby_count_max` where nothing can be, None where nothing is to be.
+        """
+        began = perf_counter()
+        try:
+            placed = self._native.find(
+                namespace,
+                version,
+                modes,
+                regions,
+                tags,
+                party_size=party_size,
+                source=source,
+                source_limit=source_limit,
+                idempotency=idempotency,
+                channels=channels,
+                creation=creation,
+            )
+        except Refused as refused:
+            raise await self._commands.durable_error(refused, deadline, began=began) from None
+        return await self._wait_placed(placed, deadline, began=began)
+
+    async def create(
+        self,
+        namespace: bytes,
+        version: bytes,
+        creation: Make | int,
+        *,
+        party_size: int,
+        source: int,
+        source_limit: int,
+        idempotency: bytes | None,
+        deadline: float | None,
+        channels: Sequence[bytes] = (),
+    ) -> Placed:
+        """Places in a lobby that is made for them; waits until it is ready. `creation` as in find."""
+        began = perf_counter()
+        try:
+            placed = self._native.create(
+                namespace,
+                version,
+                creation,
+                party_size=party_size,
+                source=source,
+                source_limit=source_limit,
+                idempotency=idempotency,
+                channels=channels,
+            )
+        except Refused as refused:
+            raise await self._commands.durable_error(refused, deadline, began=began) from None
+        return await self._wait_placed(placed, deadline, began=began)
+
+    async def replayed_placement(
+        self, idempotency: bytes | None, deadline: float | None
+    ) -> Placed | None:
+        """What a find or join under this key got before, None when the engine does not know the
+        key. Waits like the call itself.
+        """
+        if idempotency is None:
+            return None
+        placed = await self._commands.run(lambda: self._native.recall(idempotency), deadline)
+        return None if placed is None else await self._wait_placed(placed, deadline)
+
+    async def join(
+        self,
+        namespace: bytes,
+        lobby: bytes,
+        *,
+        party_size: int,
+        rejoin_token: str | None,
+        source: int,
+        source_limit: int,
+        idempotency: bytes | None,
+        deadline: float | None,
+        channels: Sequence[bytes] = (),
+    ) -> Placed:
+        """Places in this lobby; waits when it starts."""
+        began = perf_counter()
+        try:
+            placed = self._native.join(
+                namespace,
+                lobby,
+                party_size=party_size,
+                rejoin_token=rejoin_token,
+                source=source,
+                source_limit=source_limit,
+                idempotency=idempotency,
+                channels=channels,
+            )
+        except Refused as refused:
+            raise await self._commands.durable_error(refused, deadline, began=began) from None
+        return await self._wait_placed(placed, deadline, lobby, began)
+
+    async def _wait_placed(
+        self, placed: Placed, deadline: float | None, lobby: bytes = b"", began: float | None = None
+    ) -> Placed:
+        """The places, when they are there and durable. `lobby`: the one that was asked for; `began`: when."""
+        if began is not None:
+            note("engine", began)
+        if placed.hold:
+            lobby = placed.lobby or lobby
+            wait_for_hold = await self._waiter.wait_for_hold(placed.hold, deadline)
+            if wait_for_hold.refusal is not None:
+                raise await self._commands.durable_error(wait_for_hold.refusal, deadline, lobby)
+            if wait_for_hold.placed is None:
+                raise RuntimeError("a hold ended without places and without a refusal")
+            placed = wait_for_hold.placed
+        await self._waiter.wait_durable(placed.wait, deadline)
+        return placed
+
     # Lobby servers
 
     async def connected(
@@ -167,10 +317,10 @@ class Engine:
         try:
             wait = self._native.connected(lobby, player_token, idempotency)
         except Refused as refused:
-            raise await self._commands.told(refused, deadline, began=began) from None
+            raise await self._commands.durable_error(refused, deadline, began=began) from None
         note("engine", began)
-        if wait > self._waiting.durable:
-            await self._waiting.settled(wait, deadline)
+        if wait > self._waiter.durable:
+            await self._waiter.wait_durable(wait, deadline)
 
     async def disconnected(
         self,
@@ -181,27 +331,31 @@ class Engine:
         deadline: float | None,
     ) -> None:
         """The player of the token is gone."""
-        await self._commands.done(
+        await self._commands.run_durable(
             lambda: self._native.disconnected(lobby, player_token, hold_ms, idempotency), deadline
         )
 
     async def ready(self, lobby: bytes, deadline: float | None) -> None:
         """The lobby takes players."""
-        await self._commands.done(lambda: self._native.ready(lobby), deadline)
+        await self._commands.run_durable(lambda: self._native.ready(lobby), deadline)
 
     async def set_closed(self, lobby: bytes, is_closed: bool, deadline: float | None) -> None:
         """Whether the lobby takes more players."""
-        await self._commands.done(lambda: self._native.set_closed(lobby, is_closed), deadline)
+        await self._commands.run_durable(
+            lambda: self._native.set_closed(lobby, is_closed), deadline
+        )
 
     async def set_state(self, lobby: bytes, state: bytes, deadline: float | None) -> None:
         """What the lobby keeps; empty clears."""
-        await self._commands.done(lambda: self._native.set_state(lobby, state), deadline)
+        await self._commands.run_durable(lambda: self._native.set_state(lobby, state), deadline)
 
     async def heartbeat(
         self, lobby: bytes, player_tokens: Sequence[str] | None, deadline: float | None
     ) -> None:
         """The lobby lives; with the list of its players."""
-        await self._commands.done(lambda: self._native.heartbeat(lobby, player_tokens), deadline)
+        await self._commands.run_durable(
+            lambda: self._native.heartbeat(lobby, player_tokens), deadline
+        )
 
     async def state(
         self,
@@ -214,10 +368,10 @@ class Engine:
 
         That one must not have ended, and it has spoken by asking (decisions 5.11).
         """
-        state, wait = await self._commands.decided(
+        state, wait = await self._commands.run(
             lambda: self._native.state(namespaces, lobby, speaker), deadline
         )
-        await self._waiting.settled(wait, deadline)
+        await self._waiter.wait_durable(wait, deadline)
         return state or b""
 
     def listed_state(self, namespace: bytes, lobby: bytes) -> bytes | None:
@@ -227,9 +381,9 @@ class Engine:
         except Refused:
             return None
 
-    async def all_settled(self, deadline: float | None) -> None:
+    async def wait_all_durable(self, deadline: float | None) -> None:
         """Returns when everything decided so far is durable."""
-        await self._waiting.settled(self._native.status().last, deadline)
+        await self._waiter.wait_durable(self._native.status().last, deadline)
 
     # Operators
 
@@ -253,7 +407,7 @@ class Engine:
         deadline: float | None,
     ) -> tuple[bytes, str]:
         """(lobby id, lobby token) of a server that somebody else started."""
-        lobby, token, wait = await self._commands.decided(
+        lobby, token, wait = await self._commands.run(
             lambda: self._native.attach(
                 namespace,
                 version,
@@ -272,38 +426,38 @@ class Engine:
             ),
             deadline,
         )
-        await self._waiting.settled(wait, deadline)
+        await self._waiter.wait_durable(wait, deadline)
         return lobby, token
 
-    async def recalled_attach(
+    async def replayed_attach(
         self, idempotency: bytes | None, deadline: float | None
     ) -> tuple[bytes, str] | None:
         """What an attach under this key got before, None when the engine does not know the key."""
         if idempotency is None:
             return None
-        recalled = await self._commands.decided(
+        replayed_placement = await self._commands.run(
             lambda: self._native.recall_attach(idempotency), deadline
         )
-        if recalled is None:
+        if replayed_placement is None:
             return None
-        lobby, token, wait = recalled
-        await self._waiting.settled(wait, deadline)
+        lobby, token, wait = replayed_placement
+        await self._waiter.wait_durable(wait, deadline)
         return lobby, token
 
     async def detach(
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool:
         """Whether this call ended the lobby."""
-        did_remove, wait = await self._commands.decided(
+        did_remove, wait = await self._commands.run(
             lambda: self._native.detach(namespaces, lobby), deadline
         )
-        await self._waiting.settled(wait, deadline)
+        await self._waiter.wait_durable(wait, deadline)
         return did_remove
 
-    def _tell_delivered(self) -> None:
+    def _report_deliveries(self) -> None:
         for channel in self._native.take_delivered():
             self.on_delivered(channel)
 
 
-def _nobody(channel: bytes) -> None:
+def _ignore_delivery(channel: bytes) -> None:
     """Hears of deliveries when nobody else wants to."""

@@ -26,7 +26,7 @@ _CONFIGURATION: Final = 1
 _REMOVED: Final = 2
 _SUFFIX: Final = ".cfg"
 
-Order = tuple[int, int]
+FeedOrder = tuple[int, int]
 """(source_epoch, revision)."""
 
 
@@ -35,11 +35,11 @@ class FeedFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredNamespace:
     """What is known of a namespace. `configuration` None: it was removed."""
 
     namespace_id: str
-    order: Order
+    order: FeedOrder
     configuration: configuration_pb2.NamespaceConfiguration | None
 
 
@@ -49,7 +49,7 @@ class FeedFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def load(self) -> list[Kept]:
+    def load(self) -> list[StoredNamespace]:
         """Everything that is kept. Raises FeedFileError; leftovers of a crash are cleared away."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -59,13 +59,13 @@ class FeedFiles:
         except OSError as error:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
-    def save(self, several: Iterable[Kept]) -> None:
+    def save(self, several: Iterable[StoredNamespace]) -> None:
         """Durable when it returns. Raises OSError; then nothing is promised of any of them."""
         contents = {f"{kept.namespace_id}{_SUFFIX}": _encode(kept) for kept in several}
         write_files(self._folder, contents)
 
 
-def _encode(kept: Kept) -> bytes:
+def _encode(kept: StoredNamespace) -> bytes:
     if kept.configuration is not None:
         kind, payload = _CONFIGURATION, kept.configuration.SerializeToString()
     else:
@@ -83,7 +83,7 @@ def _checksum(version: int, kind: int, payload: bytes) -> bytes:
     return hashlib.sha256(head + payload).digest()
 
 
-def _read(path: Path) -> Kept:
+def _read(path: Path) -> StoredNamespace:
     content = path.read_bytes()
     if len(content) < _HEAD.size or not content.startswith(_MAGIC):
         raise _damaged(path, "is not a feed file")
@@ -105,7 +105,7 @@ def _read(path: Path) -> Kept:
     return kept
 
 
-def _decode(kind: int, payload: bytes) -> Kept | None:
+def _decode(kind: int, payload: bytes) -> StoredNamespace | None:
     record: configuration_pb2.NamespaceConfiguration | feed_pb2.HeldConfiguration
     if kind == _CONFIGURATION:
         record = configuration = configuration_pb2.NamespaceConfiguration.FromString(payload)
@@ -115,7 +115,9 @@ def _decode(kind: int, payload: bytes) -> Kept | None:
         return None
     if not is_uuid(record.namespace_id):
         return None
-    return Kept(record.namespace_id, (record.source_epoch, record.revision), configuration)
+    return StoredNamespace(
+        record.namespace_id, (record.source_epoch, record.revision), configuration
+    )
 
 
 def _damaged(path: Path, reason: str) -> FeedFileError:

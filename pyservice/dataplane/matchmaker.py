@@ -6,37 +6,101 @@ is `auth`'s, what a lobby server says is in `fleet`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyservice.calls import Caller, TokenKind
-from pyservice.dataplane.admission import (
-    Admitted,
-    CreateWish,
-    Wish,
-    admit_create,
-    admit_find,
+from pyservice.dataplane.engine import Engine, Lobby, Placed
+from pyservice.dataplane.lobby_templates import LobbyCreation, LobbyOverrides, LobbyTemplates
+from pyservice.dataplane.matchmaker_checks import (
+    CreateCriteria,
+    FindCandidates,
+    FindCriteria,
+    check_create,
+    check_find,
 )
-from pyservice.dataplane.answers import Answer, LobbyAnswers
-from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
-from pyservice.dataplane.engine import Engine, Placed
-from pyservice.dataplane.making import Asked, Creation, Making
-from pyservice.dataplane.namespaces import Namespaces
-from pyservice.dataplane.regions import Away, Regions
-from pyservice.dataplane.ways_in import WayIn
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.player_addresses import PlayerAddresses, set_port_address
+from pyservice.dataplane.region_catalog import RegionCatalog, RegionDistance
+from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id
 from pyservice.doors import addresses
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
-from pyservice.pb.hosting.v1 import lobby_pb2
+from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
 if TYPE_CHECKING:
     # It needs an HTTP client, which not everybody who imports this does.
-    from pyservice.dataplane.entrance import Entrance
+    from pyservice.dataplane.admission import Admission
+
+_KEPT_LOBBIES: Final = 10_000
+
+PlacementResponse = TypeVar(
+    "PlacementResponse",
+    matchmaker_pb2.FindLobbyResponse,
+    matchmaker_pb2.JoinLobbyResponse,
+    matchmaker_pb2.CreateLobbyResponse,
+)
+
+
+class LobbyResponses:
+    """Answers with a bounded memory of lobbies; the one not asked for longest goes first."""
+
+    def __init__(
+        self,
+        regions: RegionCatalog,
+        player_addresses: PlayerAddresses,
+        kept_lobbies: int = _KEPT_LOBBIES,
+    ) -> None:
+        self._regions = regions
+        self._player_addresses = player_addresses
+        self._kept_lobbies = kept_lobbies
+        self._cached: OrderedDict[bytes, matchmaker_pb2.JoinLobbyResponse] = OrderedDict()
+
+    def is_cached(self, lobby_id: bytes) -> bool:
+        """Whether the lobby need not be looked up to answer."""
+        return lobby_id in self._cached
+
+    def cache(self, lobby: Lobby) -> None:
+        """Remembers what does not change of a lobby."""
+        template = matchmaker_pb2.JoinLobbyResponse()
+        template.lobby.lobby_id = format_uuid(lobby.id)
+        template.lobby.region.region_id = lobby.region
+        template.lobby.region.display_name = self._regions.display_name(lobby.region)
+        for port in lobby.ports:
+            written = template.ports[port.name]
+            set_port_address(written, port.address, port.port)
+            written.is_tls = port.is_tls
+            template.lobby.ports[port.name].CopyFrom(written)
+        for leased in lobby.leased:
+            written = template.ports[leased.name]
+            self._player_addresses.write_port(written, leased, lobby.id, lobby.region)
+            template.lobby.ports[leased.name].CopyFrom(written)
+        self._cached[lobby.id] = template
+        if len(self._cached) > self._kept_lobbies:
+            self._cached.popitem(last=False)
+
+    def fill(
+        self, answer: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
+    ) -> PlacementResponse:
+        """The answer for these players. The lobby was written before (KeyError otherwise)."""
+        template = self._cached[lobby_id]
+        self._cached.move_to_end(lobby_id)
+        answer.lobby.CopyFrom(template.lobby)
+        for name, port in template.ports.items():
+            answer.ports[name].CopyFrom(port)
+        answer.lobby.player.token = tokens[0]
+        answer.player.token = tokens[0]
+        if len(tokens) > 1:
+            for token in tokens:
+                answer.players.add().token = token
+        return answer
+
 
 _NO_SOURCE: Final = 0
 
-Request = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
+PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
 class Matchmaker:
@@ -45,19 +109,19 @@ class Matchmaker:
     def __init__(
         self,
         engine: Engine,
-        namespaces: Namespaces,
-        regions: Regions,
-        entrance: Entrance | None = None,
-        making: Making | None = None,
-        way_in: WayIn | None = None,
+        namespaces: NamespaceIndex,
+        regions: RegionCatalog,
+        admission: Admission | None = None,
+        lobby_templates: LobbyTemplates | None = None,
+        player_addresses: PlayerAddresses | None = None,
     ) -> None:
         """`entrance` None: nobody gets into what has a captcha or verification. `making` None: no lobby is made."""
         self._engine = engine
         self._namespaces = namespaces
         self._regions = regions
-        self._making = making
-        self._entrance = entrance
-        self._answers = LobbyAnswers(regions, way_in or WayIn())
+        self._lobby_templates = lobby_templates
+        self._admission = admission
+        self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
         """Decisions 5.3. Waits for a starting lobby, at most `find_wait_ms`."""
@@ -65,22 +129,24 @@ class Matchmaker:
         source = self._source(request, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("find", request, caller)
-        wish = _wish(request, caller)
+        criteria = _find_criteria(request, caller)
         try:
-            admitted = admit_find(namespace, self._regions, wish)
+            admitted = check_find(namespace, self._regions, criteria)
         except ServiceError:
             # The configuration may have changed since this call was answered the first time.
-            before = await self._engine.recalled(idempotency, deadline)
+            before = await self._engine.replayed_placement(idempotency, deadline)
             if before is None:
                 raise
-            return await self._answer(pb.FindLobbyResponse(), before, deadline)
-        if namespace.gates is not None:
-            before = await self._engine.recalled(idempotency, deadline)
+            return await self._respond(pb.FindLobbyResponse(), before, deadline)
+        if namespace.admission_rules is not None:
+            before = await self._engine.replayed_placement(idempotency, deadline)
             if before is not None:
-                return await self._answer(pb.FindLobbyResponse(), before, deadline)
-            namespace, admitted = await self._gated().find(request, caller, wish, idempotency)
+                return await self._respond(pb.FindLobbyResponse(), before, deadline)
+            namespace, admitted = await self._require_admission().find(
+                request, caller, criteria, idempotency
+            )
 
-        def place() -> Awaitable[Placed]:
+        def place_players() -> Awaitable[Placed]:
             return self._engine.find(
                 namespace.namespace_id,
                 namespace.version_id,
@@ -93,21 +159,23 @@ class Matchmaker:
                 idempotency=idempotency,
                 deadline=deadline,
                 channels=self._channels(request),
-                creation=self._creation(request, namespace, admitted),
+                creation=self._lobby_creation(request, namespace, admitted),
             )
 
         try:
-            placed = await place()
+            placed = await place_players()
         except ServiceError as error:
-            if error.code != "MATCHMAKER_NO_AVAILABLE_LOBBIES" or self._making is None:
+            if error.code != "MATCHMAKER_NO_AVAILABLE_LOBBIES" or self._lobby_templates is None:
                 raise
-            if not await self._making.settle(namespace.modes[name] for name in admitted.modes):
+            if not await self._lobby_templates.wait_for_runtime(
+                namespace.modes[name] for name in admitted.modes
+            ):
                 raise
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 # Another version came meanwhile.
                 return await self.find(request, caller)
-            placed = await place()
-        return await self._answer(pb.FindLobbyResponse(), placed, deadline)
+            placed = await place_players()
+        return await self._respond(pb.FindLobbyResponse(), placed, deadline)
 
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
@@ -117,34 +185,36 @@ class Matchmaker:
         source = self._source(request, caller)
         deadline = caller.call.deadline
         idempotency = self._idempotency("create", request, caller)
-        wish = _create_wish(request, caller)
+        criteria = _create_criteria(request, caller)
         # What this call got the first time, whatever the configuration says now.
-        before = await self._engine.recalled(idempotency, deadline)
+        before = await self._engine.replayed_placement(idempotency, deadline)
         if before is not None:
-            return await self._answer(pb.CreateLobbyResponse(), before, deadline)
-        admitted = admit_create(namespace, self._regions, wish)
-        if namespace.gates is not None:
-            namespace, admitted = await self._gated().create(request, caller, wish, idempotency)
-        if self._making is not None:
-            await self._making.settle([admitted.mode])
+            return await self._respond(pb.CreateLobbyResponse(), before, deadline)
+        admitted = check_create(namespace, self._regions, criteria)
+        if namespace.admission_rules is not None:
+            namespace, admitted = await self._require_admission().create(
+                request, caller, criteria, idempotency
+            )
+        if self._lobby_templates is not None:
+            await self._lobby_templates.wait_for_runtime([admitted.mode])
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 return await self.create(request, caller)
         config = request.lobby_config if request.HasField("lobby_config") else None
-        asked = Asked(request.tags, wish.max_players, admitted.publicity, config)
+        overrides = LobbyOverrides(request.tags, criteria.max_players, admitted.publicity, config)
         placed = await self._engine.create(
             namespace.namespace_id,
             namespace.version_id,
-            self._making.for_create(namespace, admitted, asked)
-            if self._making is not None
+            self._lobby_templates.for_create(namespace, admitted, overrides)
+            if self._lobby_templates is not None
             else namespace.lobby_count_max,
-            party_size=wish.party_size,
+            party_size=criteria.party_size,
             source=source,
             source_limit=namespace.source_limit,
             idempotency=idempotency,
             deadline=deadline,
             channels=self._channels(request),
         )
-        return await self._answer(pb.CreateLobbyResponse(), placed, deadline)
+        return await self._respond(pb.CreateLobbyResponse(), placed, deadline)
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
         """Contract lobbies.join, decisions 5.2 and 5.4. Waits like find."""
@@ -155,10 +225,10 @@ class Matchmaker:
         lobby_id = raw_id(request.lobby_id)
         party_size = request.party_size or 1
         rejoin_token = request.rejoin_token if request.HasField("rejoin_token") else None
-        if namespace.gates is not None:
-            before, namespace = await self._gated().join(request, caller, idempotency)
+        if namespace.admission_rules is not None:
+            before, namespace = await self._require_admission().join(request, caller, idempotency)
             if before is not None:
-                return await self._answer(pb.JoinLobbyResponse(), before, deadline)
+                return await self._respond(pb.JoinLobbyResponse(), before, deadline)
         placed = await self._engine.join(
             namespace.namespace_id,
             lobby_id,
@@ -170,7 +240,7 @@ class Matchmaker:
             deadline=deadline,
             channels=self._channels(request),
         )
-        return await self._answer(pb.JoinLobbyResponse(), placed, deadline)
+        return await self._respond(pb.JoinLobbyResponse(), placed, deadline)
 
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
@@ -221,34 +291,38 @@ class Matchmaker:
             answer.game_modes[mode].regions[region].player_count += count
         return answer
 
-    def _creation(
-        self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, admitted: Admitted
-    ) -> Creation:
-        if self._making is None or request.prevent_auto_create_lobby:
+    def _lobby_creation(
+        self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, admitted: FindCandidates
+    ) -> LobbyCreation:
+        if self._lobby_templates is None or request.prevent_auto_create_lobby:
             return None
         max_players = request.max_players if request.HasField("max_players") else None
-        return self._making.for_find(namespace, admitted, Asked(request.tags, max_players))
+        return self._lobby_templates.for_find(
+            namespace, admitted, LobbyOverrides(request.tags, max_players)
+        )
 
-    def _gated(self) -> Entrance:
-        if self._entrance is None:
+    def _require_admission(self) -> Admission:
+        if self._admission is None:
             raise ServiceError("MATCHMAKER_VERIFICATION_UNAVAILABLE")
-        return self._entrance
+        return self._admission
 
-    async def _answer(self, answer: Answer, placed: Placed, deadline: float | None) -> Answer:
-        if not self._answers.is_written(placed.lobby):
+    async def _respond(
+        self, answer: PlacementResponse, placed: Placed, deadline: float | None
+    ) -> PlacementResponse:
+        if not self._responses.is_cached(placed.lobby):
             lobby = self._engine.lobby(placed.lobby)
             if lobby is None:
                 # It ended between its decision and this answer, and its tokens with it: told when
                 # that end is durable too.
-                await self._engine.all_settled(deadline)
+                await self._engine.wait_all_durable(deadline)
                 raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
-            self._answers.write(lobby)
-        return self._answers.fill(answer, placed.lobby, placed.tokens)
+            self._responses.cache(lobby)
+        return self._responses.fill(answer, placed.lobby, placed.tokens)
 
     def _region_infos(self, caller: Caller) -> list[lobby_pb2.RegionInfo]:
         return [_region_info(away) for away in self._regions.nearest_first(caller.call.coords)]
 
-    def _source(self, request: Request, caller: Caller) -> int:
+    def _source(self, request: PlacementRequest, caller: Caller) -> int:
         """Whose places these are: a back end says it, for everybody else it is the connection."""
         if caller.kind is TokenKind.ENVIRONMENT:
             if not request.HasField("client_address"):
@@ -261,14 +335,17 @@ class Matchmaker:
             raise _client_address("not-allowed", "is for env_ tokens only")
         return self._engine.source(caller.namespace_id, caller.call.address)
 
-    def _channels(self, request: Request) -> list[bytes]:
+    def _channels(self, request: PlacementRequest) -> list[bytes]:
         """Who gets the other tokens of the party (decisions 5.12)."""
-        return [self._engine.records.channel(secret.encode()) for secret in request.event_channels]
+        return [
+            self._engine.player_records.channel(secret.encode())
+            for secret in request.event_channels
+        ]
 
     def _idempotency(
         self,
         operation: str,
-        request: Request,
+        request: PlacementRequest,
         caller: Caller,
     ) -> bytes | None:
         key = caller.call.idempotency_key
@@ -278,8 +355,8 @@ class Matchmaker:
         return self._engine.idempotency(caller.identity, key, operation, message)
 
 
-def _wish(request: pb.FindLobbyRequest, caller: Caller) -> Wish:
-    return Wish(
+def _find_criteria(request: pb.FindLobbyRequest, caller: Caller) -> FindCriteria:
+    return FindCriteria(
         modes=request.game_modes,
         regions=request.regions,
         has_tags=bool(request.tags),
@@ -289,8 +366,8 @@ def _wish(request: pb.FindLobbyRequest, caller: Caller) -> Wish:
     )
 
 
-def _create_wish(request: pb.CreateLobbyRequest, caller: Caller) -> CreateWish:
-    return CreateWish(
+def _create_criteria(request: pb.CreateLobbyRequest, caller: Caller) -> CreateCriteria:
+    return CreateCriteria(
         mode=request.game_mode,
         region=request.region or None,
         publicity=request.publicity or None,
@@ -305,7 +382,7 @@ def _client_address(word: str, reason: str = "") -> ServiceError:
     return ServiceError("BODY_INVALID", errors=[field_problem(["client_address"], word, reason)])
 
 
-def _region_info(away: Away) -> lobby_pb2.RegionInfo:
+def _region_info(away: RegionDistance) -> lobby_pb2.RegionInfo:
     region = away.region
     return lobby_pb2.RegionInfo(
         region_id=region.region_id,

@@ -7,16 +7,194 @@ data plane as a control plane would. What the file looks like is in `feed_docume
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import re
+import stat
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pyservice.dataplane import feed_document
-from pyservice.dataplane.feed_document import FeedDocumentError
+from google.protobuf import json_format
+
+from pyservice.dataplane import static_feed
+from pyservice.durable import write_file
 from pyservice.errors import ServiceError
+from pyservice.ids import is_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1 import feed_pb2
+
+SOURCE_EPOCH: Final = 0
+_DEFAULT_LIMITS: Final = {"lobby_count_max": 512, "max_players": 256}
+"""mm-config of a new namespace (decisions 4)."""
+_HEX_HASH = re.compile(r"[0-9a-f]{64}")
+# The JSON form of a proto takes both names of a field.
+_TOKEN_FIELDS: Final = ("environment_tokens", "environmentTokens")
+_ID_FIELDS: Final = ("namespace_id", "namespaceId")
+
+
+class FeedDocumentError(Exception):
+    """The file cannot be used. `problems` has a line for each reason."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class FeedFileContent:
+    """What the file says."""
+
+    configurations: tuple[pb.NamespaceConfiguration, ...]
+    removals: tuple[feed_pb2.RemoveRequest, ...]
+
+
+def read_feed_file(path: Path) -> FeedFileContent:
+    """The file as messages. Raises FeedDocumentError; what the data plane would refuse is not known
+    here.
+    """
+    return _parse(_document(load_feed_file(path)))
+
+
+def load_feed_file(path: Path) -> bytes:
+    """The file as it is. Raises FeedDocumentError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FeedDocumentError([f"cannot be read: {error.strerror}"]) from None
+
+
+def replace_feed_file(path: Path, content: bytes) -> None:
+    """Puts other content into the file, whole and durable, with its mode kept. Raises OSError."""
+    write_file(path, content, stat.S_IMODE(path.stat().st_mode))
+
+
+def with_environment_token(
+    content: bytes, namespace_id: str, token: Mapping[str, Any]
+) -> tuple[bytes, pb.NamespaceConfiguration]:
+    """The file with the token in it and the revision counted up, and the changed namespace. Raises
+    FeedDocumentError with the problems of this namespace alone; the others stay as they are.
+    """
+    document = _document(content)
+    found = [
+        (path, fields)
+        for path, fields in _objects(document, "namespaces", [])
+        if namespace_id in (fields.get(name) for name in _ID_FIELDS)
+    ]
+    if not found:
+        raise FeedDocumentError([f"has no namespace {namespace_id}"])
+    if len(found) > 1:
+        raise FeedDocumentError([_twice(found[1][0])])
+    [(path, fields)] = found
+    name = next((name for name in _TOKEN_FIELDS if name in fields), _TOKEN_FIELDS[0])
+    before = _configuration(path, fields)
+    fields[name] = [*(fields.get(name) or ()), token]
+    fields["revision"] = before.revision + 1
+    changed = _configuration(path, fields)
+    # Half a surrogate pair, which JSON can name, is no UTF-8.
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return text.encode(errors="backslashreplace") + b"\n", changed
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise FeedDocumentError([f"is not JSON: {error}"]) from None
+    except RecursionError:
+        raise FeedDocumentError(["is nested too deeply"]) from None
+    if not isinstance(document, dict):
+        raise FeedDocumentError(["has to be a JSON object"])
+    return document
+
+
+def _configuration(path: str, fields: dict[str, Any]) -> pb.NamespaceConfiguration:
+    problems: list[str] = []
+    configuration = _read_configuration(path, fields, problems)
+    if problems:
+        raise FeedDocumentError(problems)
+    return configuration
+
+
+def _read_configuration(
+    path: str, fields: dict[str, Any], problems: list[str]
+) -> pb.NamespaceConfiguration:
+    configuration = pb.NamespaceConfiguration()
+    _read_message({"matchmaker": _DEFAULT_LIMITS} | fields, configuration, path, problems)
+    return configuration
+
+
+def _parse(document: Mapping[str, Any]) -> FeedFileContent:
+    problems = [f"{name}: is not known" for name in document.keys() - {"namespaces", "removed"}]
+    configurations: dict[str, pb.NamespaceConfiguration] = {}
+    for path, fields in _objects(document, "namespaces", problems):
+        configuration = _read_configuration(path, fields, problems)
+        if configuration.namespace_id in configurations:
+            problems.append(_twice(path))
+        configurations[configuration.namespace_id] = configuration
+    removals = []
+    for path, fields in _objects(document, "removed", problems):
+        removal = feed_pb2.RemoveRequest()
+        _read_message(fields, removal, path, problems)
+        if not is_uuid(removal.namespace_id):
+            problems.append(f"{path}.namespace_id: has to be an id")
+        removals.append(removal)
+    if problems:
+        raise FeedDocumentError(problems)
+    return FeedFileContent(tuple(configurations.values()), tuple(removals))
+
+
+def _twice(path: str) -> str:
+    return f"{path}.namespace_id: is there more than once"
+
+
+def _objects(
+    document: Mapping[str, Any], field: str, problems: list[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of a list, each with where it is."""
+    value = document.get(field, [])
+    if not isinstance(value, list):
+        problems.append(f"{field}: has to be a list")
+        return []
+    found = []
+    for index, one in enumerate(value):
+        if isinstance(one, dict):
+            found.append((f"{field}.{index}", one))
+        else:
+            problems.append(f"{field}.{index}: has to be an object")
+    return found
+
+
+def _read_message(
+    fields: dict[str, Any],
+    message: pb.NamespaceConfiguration | feed_pb2.RemoveRequest,
+    path: str,
+    problems: list[str],
+) -> None:
+    for name in _TOKEN_FIELDS:
+        if isinstance(tokens := fields.get(name), list):
+            fields = fields | {name: [_with_proto_hash(token) for token in tokens]}
+    try:
+        json_format.ParseDict(fields, message)
+    except json_format.ParseError as error:
+        problems.append(f"{path}: {error}")
+        return
+    if message.source_epoch != SOURCE_EPOCH:
+        problems.append(f"{path}.source_epoch: is {SOURCE_EPOCH} for a file")
+    if message.revision < 1:
+        problems.append(f"{path}.revision: has to be an integer from 1 on")
+
+
+def _with_proto_hash(token: Any) -> Any:
+    """People and `sha256sum` write hex; in the JSON form of a proto bytes are base64."""
+    text = token.get("sha256") if isinstance(token, dict) else None
+    if not isinstance(text, str) or not _HEX_HASH.fullmatch(text):
+        return token
+    return {**token, "sha256": base64.b64encode(bytes.fromhex(text)).decode()}
+
 
 _RETRY_S: Final = 1.0
 
@@ -53,49 +231,49 @@ class StaticFeed:
         self._client = client
         self._local = local
         self._retry_s = retry_s
-        self._wanted = asyncio.Event()
-        self._wanted.set()
-        self._fed = asyncio.Event()
-        self._one_at_a_time = asyncio.Lock()
+        self._is_reload_due = asyncio.Event()
+        self._is_reload_due.set()
+        self._is_fed = asyncio.Event()
+        self._lock = asyncio.Lock()
         self._unreadable: list[str] = []
         self._refused: list[tuple[str, str]] = []
         """Namespace id and a line."""
-        self._rest: deque[Message] = deque()
+        self._pending: deque[Message] = deque()
         """Read, and neither taken nor refused yet."""
-        self._obstacle = ""
+        self._blocked_by = ""
         """Code of what the last attempt met, empty when it met nothing."""
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Why the last reading has not had its full effect; for /readyz."""
         waiting = (
-            f"{_name(message)}: is not taken yet: {self._obstacle}" for message in self._rest
+            f"{_name(message)}: is not taken yet: {self._blocked_by}" for message in self._pending
         )
         return (*self._unreadable, *(line for _, line in self._refused), *waiting)
 
     def reload(self) -> None:
         """Reads the file again, soon."""
-        self._fed.clear()
-        self._wanted.set()
+        self._is_fed.clear()
+        self._is_reload_due.set()
 
-    async def fed(self) -> None:
+    async def wait_fed(self) -> None:
         """Returns when the file was read and the first attempt to feed it is over."""
-        await self._fed.wait()
+        await self._is_fed.wait()
 
     async def run(self) -> None:
         """Feeds whenever it is wanted, and the rest again and again, until cancelled."""
         try:
             while True:
                 is_wanted = await self._next()
-                async with self._one_at_a_time:
+                async with self._lock:
                     if is_wanted:
                         await self._read()
                     await self._feed()
-                if not self._wanted.is_set():
-                    self._fed.set()
+                if not self._is_reload_due.is_set():
+                    self._is_fed.set()
         finally:
             # However this ends, nobody waits for it: what is held is good.
-            self._fed.set()
+            self._is_fed.set()
 
     async def add_environment_token(
         self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None = None
@@ -111,10 +289,12 @@ class StaticFeed:
         await asyncio.shield(self._add_environment_token(namespace_id, token))
 
     async def _add_environment_token(self, namespace_id: str, token: dict[str, Any]) -> None:
-        async with self._one_at_a_time:
+        async with self._lock:
             try:
-                before = await asyncio.to_thread(feed_document.load, self._path)
-                after, configuration = feed_document.with_token(before, namespace_id, token)
+                before = await asyncio.to_thread(static_feed.load_feed_file, self._path)
+                after, configuration = static_feed.with_environment_token(
+                    before, namespace_id, token
+                )
             except FeedDocumentError as error:
                 raise ServiceError("VALIDATION_FAILED", f"{self._path}: {error}") from None
             request = feed_pb2.ApplyRequest(configuration=configuration)
@@ -125,11 +305,11 @@ class StaticFeed:
             except Exception:
                 await self._restore(before, token["token_id"])
                 raise
-            self._forget(namespace_id)
+            self._drop_pending(namespace_id)
 
     async def _write(self, content: bytes) -> None:
         try:
-            await asyncio.to_thread(feed_document.replace, self._path, content)
+            await asyncio.to_thread(static_feed.replace_feed_file, self._path, content)
         except OSError as error:
             raise ServiceError(
                 "STORAGE_FULL", f"{self._path} cannot be written: {error.strerror}"
@@ -137,30 +317,30 @@ class StaticFeed:
 
     async def _restore(self, before: bytes, token_id: str) -> None:
         try:
-            if await asyncio.to_thread(feed_document.load, self._path) != before:
+            if await asyncio.to_thread(static_feed.load_feed_file, self._path) != before:
                 await self._write(before)
         except (FeedDocumentError, ServiceError) as error:
             # Nobody has the token; its hash is of no use to anybody.
             _log.error("hash not taken out of the feed file", token_id=token_id, error=str(error))
 
-    def _forget(self, namespace_id: str) -> None:
+    def _drop_pending(self, namespace_id: str) -> None:
         """A newer configuration of the namespace was taken than what was read of it."""
         self._refused = [line for line in self._refused if line[0] != namespace_id]
-        self._rest = deque(one for one in self._rest if _namespace_id(one) != namespace_id)
+        self._pending = deque(one for one in self._pending if _namespace_id(one) != namespace_id)
 
     async def _next(self) -> bool:
         """Waits for something to do: True to read the file, False to try the rest again."""
         try:
-            async with asyncio.timeout(self._retry_s if self._rest else None):
-                await self._wanted.wait()
+            async with asyncio.timeout(self._retry_s if self._pending else None):
+                await self._is_reload_due.wait()
         except TimeoutError:
             return False
-        self._wanted.clear()
+        self._is_reload_due.clear()
         return True
 
     async def _read(self) -> None:
         try:
-            content = await asyncio.to_thread(feed_document.read, self._path)
+            content = await asyncio.to_thread(static_feed.read_feed_file, self._path)
         except FeedDocumentError as error:
             # What was read before goes on being fed.
             self._unreadable = [f"{self._path}: {problem}" for problem in error.problems]
@@ -168,8 +348,8 @@ class StaticFeed:
                 _log.error("static feed refused", problem=problem)
             return
         self._unreadable, self._refused = [], []
-        self._rest = deque(content.removals)
-        self._rest.extend(
+        self._pending = deque(content.removals)
+        self._pending.extend(
             feed_pb2.ApplyRequest(configuration=configuration)
             for configuration in content.configurations
         )
@@ -177,22 +357,22 @@ class StaticFeed:
     async def _feed(self) -> None:
         """Feeds the rest until something cannot be taken now; what was refused is told."""
         met = ""
-        while self._rest and not met:
-            message = self._rest[0]
+        while self._pending and not met:
+            message = self._pending[0]
             try:
                 problems = await self._send(message)
             except ServiceError as error:
                 # Behind the others: one that is never taken holds up none of them.
-                self._rest.rotate(-1)
+                self._pending.rotate(-1)
                 met = error.code
             else:
-                self._rest.popleft()
+                self._pending.popleft()
                 self._refused += [(_namespace_id(message), problem) for problem in problems]
                 for problem in problems:
                     _log.error("static feed refused", problem=problem)
-        if met and met != self._obstacle:
-            _log.warning("static feed waits", code=met, waiting=len(self._rest))
-        self._obstacle = met
+        if met and met != self._blocked_by:
+            _log.warning("static feed waits", code=met, waiting=len(self._pending))
+        self._blocked_by = met
 
     async def _send(self, message: Message) -> list[str]:
         """Feeds one message; the problems when it was refused."""

@@ -209,7 +209,7 @@ async def test_a_detached_lobby_is_gone_for_everybody_and_says_so(game: Game) ->
 
 async def test_a_lobby_that_nobody_remembers_has_an_expired_token(game: Game, plane: Plane) -> None:
     # Our keys, and a lobby that ended long ago or that a restored backup lacks.
-    elsewhere = engine.open_engine(None, keyring.load(plane.data_dir), engine.Limits())
+    elsewhere = engine.open_engine(None, keyring.load(plane.data_dir), engine.EngineLimits())
     id_, token, _ = elsewhere._native.attach(
         *(bytes(16), bytes(16), "duel", "local", []),
         max_players=(2, 2, 2),

@@ -20,10 +20,10 @@ from pyservice.control.feed_messages import Composer
 from pyservice.control.feeder import Feeder
 from pyservice.control.resource_summaries import Links
 from pyservice.control.timestamps import now_ms
-from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
-from pyservice.dataplane.feed_rules import OperatorLimits
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -66,8 +66,10 @@ class FedPlane:
 
     async def start(self) -> None:
         limits = OperatorLimits(player_limit_max=self.limit, regions={"local"})
-        self.namespaces = Namespaces()
-        self.feed = Feed(FeedFiles(self.folder / "feed"), self.namespaces, limits, FeedMetrics())
+        self.namespaces = NamespaceIndex()
+        self.feed = ConfigurationFeed(
+            FeedFiles(self.folder / "feed"), self.namespaces, limits, FeedMetrics()
+        )
         self.feed.load()
         name = "hosting.internal.v1.Feed"
         handlers: dict[str, Handler] = {

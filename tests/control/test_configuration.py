@@ -17,10 +17,10 @@ from pyservice.control.configuration_encoding import (
     version_answer,
 )
 from pyservice.control.configuration_validation import problems_of
-from pyservice.dataplane import feed_rules
-from pyservice.dataplane.configuration import resolve
-from pyservice.dataplane.feed_rules import OperatorLimits
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane import feed_validation
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.edge import codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
@@ -239,10 +239,10 @@ def test_what_the_control_plane_accepts_the_data_plane_accepts_and_resolves(docu
     assert problems_of(config, CONTEXT) == []
     namespace = configuration()
     namespace.versions[0].matchmaker.CopyFrom(to_feed(config))
-    refused = feed_rules.problems_of(namespace, _LIMITS, Namespaces())
+    refused = feed_validation.configuration_problems(namespace, _LIMITS, NamespaceIndex())
     assert [(list(problem.path), problem.reason) for problem in refused] == []
     modes = document.get("matchmaker", {}).get("game_modes", {})
-    assert set(resolve(namespace).modes) == set(modes)
+    assert set(resolve_namespace(namespace).modes) == set(modes)
     assert namespace.current_version_id == VERSION_ID
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from pyservice.control.configuration_encoding import to_feed
 from pyservice.control.configuration_validation import problems_of
-from pyservice.dataplane import feed_rules
-from pyservice.dataplane.feed_rules import OperatorLimits
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane import feed_validation
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from tests.control.configurations import CONTEXT, EVERYTHING, changed, read
 from tests.dataplane.configurations import configuration
@@ -180,5 +180,5 @@ def test_a_verification_that_is_accepted_here_is_accepted_by_the_data_plane(
     namespace = configuration()
     namespace.versions[0].matchmaker.CopyFrom(to_feed(config))
     limits = OperatorLimits(player_limit_max=256, regions=None)
-    refused = feed_rules.problems_of(namespace, limits, Namespaces())
+    refused = feed_validation.configuration_problems(namespace, limits, NamespaceIndex())
     assert [(list(problem.path), problem.reason) for problem in refused] == []

@@ -8,7 +8,7 @@ import pytest
 
 from pyservice.control.configuration_encoding import to_feed
 from pyservice.control.configuration_validation import MATCHMAKER_BYTES_MAX, problems_of
-from pyservice.dataplane import feed_rules
+from pyservice.dataplane import feed_validation
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from tests.control.configurations import CONTEXT
 from tests.support.full_service import Developer
@@ -35,7 +35,7 @@ def config_of(size_bytes: int) -> pb.CloudConfig:
 
 
 def test_both_planes_have_the_same_bound() -> None:
-    assert feed_rules.MATCHMAKER_BYTES_MAX == MAX
+    assert feed_validation.MATCHMAKER_BYTES_MAX == MAX
 
 
 def test_the_largest_is_taken_and_a_byte_more_is_not() -> None:

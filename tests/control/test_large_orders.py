@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.dataplane import runners
-from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane import runtime_connection
+from pyservice.dataplane.resolved_namespace import raw_id
 from tests.control.test_lobby_runs import Both, both
 
 __all__ = ["both"]
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_what_does_not_fit_into_one_answer_is_asked_for(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runners, "SPECS_BYTES", 1)
+    monkeypatch.setattr(runtime_connection, "SPECS_BYTES_MAX", 1)
     lobbies = [await both.lobby() for _ in range(4)]
     both.data.run = ""
     complete = await both.data.wanted()
@@ -35,11 +35,11 @@ async def test_what_does_not_fit_into_one_answer_is_asked_for(
 async def test_one_that_ends_before_its_order_comes_is_asked_for_no_more(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runners, "SPECS_BYTES", 1)
+    monkeypatch.setattr(runtime_connection, "SPECS_BYTES_MAX", 1)
     first, ended = [await both.lobby() for _ in range(2)]
     answer = await both.data.wanted()
     assert [one.is_later for one in answer.lobbies] == [False, True]
-    await both.data.engine.servers.exited(raw_id(ended), None)
+    await both.data.engine.processes.exited(raw_id(ended), None)
     async with both.following() as runs:
         await both.node.ear.told(first, "running")
         last = await both.lobby()

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
-from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.orders import End, Resources
@@ -41,7 +41,7 @@ class Direct:
     """The protocol without a socket."""
 
     def __init__(self, data: DataPlane) -> None:
-        self._runners = data.runners
+        self._runners = data.runtime
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         answer = await self._runners.wanted(request)
@@ -76,9 +76,9 @@ class Both:
     async def lobby(self) -> str:
         """One for nobody; its id."""
         namespace = self.data.namespaces.resolved(self.data.client().namespace_id)
-        make = self.data.making.idle(namespace, namespace.modes["private"], "north")
+        make = self.data.lobby_templates.for_idle(namespace, namespace.modes["private"], "north")
         assert make is not None
-        servers = self.data.engine.servers
+        servers = self.data.engine.processes
         made = await servers.start_idle(namespace.namespace_id, namespace.version_id, make)
         return format_uuid(made)
 
@@ -121,7 +121,7 @@ async def both(engine: Engine, tmp_path: Path) -> AsyncIterator[Both]:
     database = open_database(None, tmp_path)
     await migrate(database, is_allowed=True)
     data = DataPlane(engine)
-    data.runners.http_address, data.runners.grpc_address = ADDRESSES
+    data.runtime.http_address, data.runtime.grpc_address = ADDRESSES
     await data.wanted()
     (tmp_path / "node").mkdir()
     async with open_place(tmp_path / "node", tmp_path / "builds") as node:
@@ -148,7 +148,7 @@ async def test_one_that_could_not_be_taken_and_has_ended_is_not_tried_again(both
     in_the_way = both.in_the_way_of(bad)
     async with both.following() as runs:
         await until(lambda: runs.going.unforeseen > 0)
-        await both.data.engine.servers.exited(raw_id(bad), None)
+        await both.data.engine.processes.exited(raw_id(bad), None)
         good = await both.lobby()
         await both.node.ear.told(good, "running")
         shutil.rmtree(in_the_way)
@@ -178,16 +178,16 @@ async def test_a_lobby_of_a_tier_that_there_is_not_is_over_and_no_other(both: Bo
 async def test_nothing_is_started_before_the_data_plane_told_where_its_doors_are(
     both: Both,
 ) -> None:
-    runners = both.data.runners
-    runners.http_address = ""
+    runtime = both.data.runtime
+    runtime.http_address = ""
     early = await both.lobby()
     async with both.following() as runs:
         await until(lambda: early in runs._left)
         assert not both.node.supervisor.is_known(early)
-        runners.http_address = ADDRESSES[0]
+        runtime.http_address = ADDRESSES[0]
         await both.node.ear.told(early, "running")
         # It starts again: it listens where it did, and is asked before it told so.
-        runners.http_address = runners.grpc_address = ""
+        runtime.http_address = runtime.grpc_address = ""
         later = await both.lobby()
         await both.node.ear.told(later, "running")
         assert runs.addresses == ADDRESSES

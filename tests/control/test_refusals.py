@@ -9,8 +9,8 @@ import pytest
 
 from pyservice.control.configuration_encoding import json_of, to_feed
 from pyservice.control.feed_messages import STORED, refusal
-from pyservice.dataplane.feed_rules import OperatorLimits, own_problems
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.feed_validation import OperatorLimits, own_problems
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from tests.control.configurations import changed, read
@@ -131,7 +131,7 @@ def test_every_path_of_a_configuration_leads_to_where_its_author_wrote_it(
     message = configuration()
     message.versions[0].matchmaker.CopyFrom(to_feed(config))
     limits = OperatorLimits(256, ("local", "eu-1", "us-1"), (), ("captcha_b",))
-    problems = own_problems(message, limits, Namespaces())
+    problems = own_problems(message, limits, NamespaceIndex())
     assert problems
     error = refusal(message, feed_pb2.Refused(problems=problems), STORED, {})
     written = {"config": orjson.loads(json_of(config))}

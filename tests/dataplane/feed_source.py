@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
-from pyservice.dataplane.feed_rules import OperatorLimits
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
@@ -26,7 +26,7 @@ RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
 class Local:
     """The feed itself, with something that happens just before it is asked to take a token."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: ConfigurationFeed) -> None:
         self.check = feed.check
         self._apply = feed.apply
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
@@ -42,9 +42,11 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "feed.json"
-        self.namespaces = Namespaces()
+        self.namespaces = NamespaceIndex()
         limits = OperatorLimits(player_limit_max=256, regions={"local"})
-        self._feed = Feed(FeedFiles(folder / "feed"), self.namespaces, limits, FeedMetrics())
+        self._feed = ConfigurationFeed(
+            FeedFiles(folder / "feed"), self.namespaces, limits, FeedMetrics()
+        )
         self._feed.load()
         self.away_for = 0
         self.never = ""
@@ -74,7 +76,7 @@ class Source:
         """Meanwhile the file is fed; entered after the first attempt."""
         task = asyncio.create_task(self.static.run())
         try:
-            await self.static.fed()
+            await self.static.wait_fed()
             yield
         finally:
             task.cancel()

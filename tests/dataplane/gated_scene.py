@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.captcha import Captcha
+from pyservice.dataplane.admission import Admission
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.entrance import Entrance
 from pyservice.dataplane.matchmaker import Matchmaker
-from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.verification import Verification
+from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.errors import ServiceError
 from pyservice.hosts import AllowedAddresses, anywhere
 from tests.dataplane.configurations import version
@@ -30,14 +29,16 @@ class MemoryStandings:
         self.now_ms = 0
         self.passed: dict[tuple[bytes, bytes], tuple[int, int]] = {}
 
-    def standing(self, namespace_id: bytes, address: bytes) -> tuple[int | None, int]:
+    def last_pass(self, namespace_id: bytes, address: bytes) -> tuple[int | None, int]:
         known = self.passed.get((namespace_id, address))
         return known or (None, 0)
 
-    async def note_human(self, namespace_id: bytes, address: bytes, deadline: float | None) -> None:
+    async def record_pass(
+        self, namespace_id: bytes, address: bytes, deadline: float | None
+    ) -> None:
         self.passed[namespace_id, address] = (self.now_ms, 0)
 
-    def note_request(self, namespace_id: bytes, address: bytes) -> None:
+    def record_request(self, namespace_id: bytes, address: bytes) -> None:
         passed_ms, requests = self.passed[namespace_id, address]
         self.passed[namespace_id, address] = (passed_ms, requests + 1)
 
@@ -47,16 +48,16 @@ class GatedScene(Scene):
 
     def __init__(self, engine: Engine, timeout_ms: int, endpoints: dict[Any, str]) -> None:
         super().__init__(engine)
-        self.standings = MemoryStandings()
+        self.passes = MemoryStandings()
         loopback = AllowedAddresses((ip_network("127.0.0.0/8"),))
-        self.to_games = Outbound(loopback, timeout_ms=timeout_ms)
-        self.to_providers = Outbound(anywhere, timeout_ms=timeout_ms)
-        self.entrance = Entrance(
+        self.to_games = OutboundHttpClient(loopback, timeout_ms=timeout_ms)
+        self.to_providers = OutboundHttpClient(anywhere, timeout_ms=timeout_ms)
+        self.entrance = Admission(
             engine,
             self.namespaces,
             self.matchmaker._regions,
-            Captcha(self.to_providers, self.standings, endpoints, lambda: self.standings.now_ms),
-            Verification(self.to_games),
+            CaptchaCheck(self.to_providers, self.passes, endpoints, lambda: self.passes.now_ms),
+            VerificationCheck(self.to_games),
         )
         self.matchmaker = Matchmaker(
             engine, self.namespaces, self.matchmaker._regions, self.entrance

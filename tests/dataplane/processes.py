@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.fleet import Fleet
-from pyservice.dataplane.making import Making
+from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
+from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
+from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
-from pyservice.dataplane.routes import RouteBook
-from pyservice.dataplane.runners import Runners
-from pyservice.dataplane.supply import Supply
-from pyservice.dataplane.ways_in import WayIn
+from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -49,33 +49,43 @@ MODES: dict[str, Any] = {
 class Place(Scene):
     """A scene with a runtime and an edge-guard."""
 
-    def __init__(self, engine: Engine, way_in: WayIn | None = None, **modes: Any) -> None:
+    def __init__(
+        self, engine: Engine, player_addresses: PlayerAddresses | None = None, **modes: Any
+    ) -> None:
         super().__init__(engine, versions=[version(**{**MODES, **modes})])
-        self.way_in = way_in or WayIn(advertised="192.0.2.7")
-        self.runners = Runners(engine, self.namespaces, self.way_in, {"basic-1d1": (1000, 2048)})
-        self.namespaces.retiring = self.runners.former.retire
+        self.player_addresses = player_addresses or PlayerAddresses(advertised="192.0.2.7")
+        self.runtime = RuntimeConnection(
+            engine, self.namespaces, self.player_addresses, {"basic-1d1": (1000, 2048)}
+        )
+        self.namespaces.on_version_replaced = self.runtime.previous_versions.retire
         self.free = (1_000_000, 1_000_000)
         """Millicores and MB that the runtime says are free."""
-        self.making = Making(
-            self.runners.can_start,
-            has_job_domain=self.way_in.job_domain is not None,
+        self.lobby_templates = LobbyTemplates(
+            self.runtime.can_start,
+            has_job_domain=self.player_addresses.job_domain is not None,
             heartbeat_grace_ms=10_000,
-            settled=self.runners,
+            availability=self.runtime,
         )
         regions = self.matchmaker._regions
         self.matchmaker = Matchmaker(
-            engine, self.namespaces, regions, making=self.making, way_in=self.way_in
+            engine,
+            self.namespaces,
+            regions,
+            lobby_templates=self.lobby_templates,
+            player_addresses=self.player_addresses,
         )
-        self.routes = RouteBook(engine, self.way_in, engine.status().epoch)
-        self.fleet = Fleet(
+        self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
+        self.fleet = LobbyServerOperations(
             engine,
             self.namespaces,
             regions,
             heartbeat_timeout_ms=30_000,
             heartbeat_grace_ms=10_000,
-            served=self.routes.served,
+            served=self.routes.wait_lobby_served,
         )
-        self.supply = Supply(engine, self.namespaces, self.making, ["north", "south"], 30_000)
+        self.idle_lobby_scaler = IdleLobbyScaler(
+            engine, self.namespaces, self.lobby_templates, ["north", "south"], 30_000
+        )
         self.run = ""
         self.sequence = 0
         self.epoch = self.version = 0
@@ -83,7 +93,7 @@ class Place(Scene):
     # The runtime
 
     async def wanted(self, wait_ms: int = 0, kinds: tuple[str, ...] = ("archive",)) -> Any:
-        answer = await self.runners.wanted(
+        answer = await self.runtime.wanted(
             runtime_pb2.WantedRequest(
                 run=self.run,
                 after_sequence=self.sequence,
@@ -98,7 +108,7 @@ class Place(Scene):
 
     async def report(self, lobby_id: str, **what: Any) -> None:
         report = runtime_pb2.LobbyReport(lobby_id=lobby_id, **what)
-        await self.runners.report(runtime_pb2.ReportRequest(reports=[report]))
+        await self.runtime.report(runtime_pb2.ReportRequest(reports=[report]))
 
     async def place(self, lobby_id: str) -> None:
         names = {"game": 12_000, "web": 12_001}

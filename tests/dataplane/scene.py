@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
 from pyservice.dataplane.matchmaker import Matchmaker
-from pyservice.dataplane.namespaces import Namespaces
-from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.region_catalog import Region, RegionCatalog
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID, configuration, version
@@ -35,14 +35,14 @@ class Scene:
 
     def __init__(self, engine: Engine, **changes: Any) -> None:
         self.engine = engine
-        self.namespaces = Namespaces()
+        self.namespaces = NamespaceIndex()
         self.feed(**changes)
-        regions = Regions(
+        regions = RegionCatalog(
             Region(name, "Self-hosted", name.title(), latitude, 0.0)
             for name, latitude in (("north", 60.0), ("south", -60.0))
         )
         self.matchmaker = Matchmaker(engine, self.namespaces, regions)
-        self.fleet = Fleet(
+        self.fleet = LobbyServerOperations(
             engine,
             self.namespaces,
             regions,

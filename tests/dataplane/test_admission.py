@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.admission import Wish, admit_attach, admit_find
-from pyservice.dataplane.configuration import ResolvedNamespace, resolve
-from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.matchmaker_checks import FindCriteria, check_attach, check_find
+from pyservice.dataplane.region_catalog import Region, RegionCatalog
+from pyservice.dataplane.resolved_namespace import ResolvedNamespace, resolve_namespace
 from pyservice.errors import ServiceError
 from tests.dataplane.configurations import configuration, version
 
-REGIONS = Regions(
+REGIONS = RegionCatalog(
     Region(name, "Self-hosted", name.title(), latitude, 0.0)
     for name, latitude in (("north", 60.0), ("south", -60.0))
 )
 
-NAMESPACE = resolve(
+NAMESPACE = resolve_namespace(
     configuration(
         versions=[
             version(
@@ -47,7 +47,7 @@ NAMESPACE = resolve(
 )
 
 
-def _wish(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> Wish:
+def _wish(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> FindCriteria:
     fields: dict[str, Any] = {
         "has_tags": False,
         "max_players": None,
@@ -55,17 +55,17 @@ def _wish(modes: Sequence[str], regions: Sequence[str] = (), **changes: Any) -> 
         "coords": None,
         **changes,
     }
-    return Wish(modes=modes, regions=regions, **fields)
+    return FindCriteria(modes=modes, regions=regions, **fields)
 
 
-def _refusal(wish: Wish, namespace: ResolvedNamespace = NAMESPACE) -> ServiceError:
+def _refusal(wish: FindCriteria, namespace: ResolvedNamespace = NAMESPACE) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
-        admit_find(namespace, REGIONS, wish)
+        check_find(namespace, REGIONS, wish)
     return caught.value
 
 
 def test_modes_and_regions_go_on_in_the_order_asked_and_once() -> None:
-    admitted = admit_find(
+    admitted = check_find(
         NAMESPACE, REGIONS, _wish(["squad", "duel", "squad"], ["south", "north", "south"])
     )
     assert admitted.modes == ["squad", "duel"]
@@ -73,9 +73,9 @@ def test_modes_and_regions_go_on_in_the_order_asked_and_once() -> None:
 
 
 def test_without_regions_the_nearest_is_asked_alone_else_the_operators_first() -> None:
-    assert admit_find(NAMESPACE, REGIONS, _wish(["duel"])).regions == ["north"]
+    assert check_find(NAMESPACE, REGIONS, _wish(["duel"])).regions == ["north"]
     near_south = _wish(["duel"], coords=(-40.0, 10.0))
-    assert admit_find(NAMESPACE, REGIONS, near_south).regions == ["south"]
+    assert check_find(NAMESPACE, REGIONS, near_south).regions == ["south"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_without_regions_the_nearest_is_asked_alone_else_the_operators_first() -
         (_wish(["duel"], max_players=2), "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
     ],
 )
-def test_each_refusal_has_its_code(wish: Wish, code: str) -> None:
+def test_each_refusal_has_its_code(wish: FindCriteria, code: str) -> None:
     assert _refusal(wish).code == code
 
 
@@ -126,13 +126,13 @@ def test_each_refusal_has_its_code(wish: Wish, code: str) -> None:
         (_wish(["duel"], ["north"], party_size=64), "BODY_INVALID"),
     ],
 )
-def test_the_first_fault_in_the_documented_order_is_told(wish: Wish, code: str) -> None:
+def test_the_first_fault_in_the_documented_order_is_told(wish: FindCriteria, code: str) -> None:
     assert _refusal(wish).code == code
 
 
 def test_a_mode_that_fails_a_check_drops_out_and_the_others_go_on() -> None:
     wish = _wish(["closed", "southern", "duel", "squad"], ["north"], party_size=8)
-    assert admit_find(NAMESPACE, REGIONS, wish).modes == ["squad"]
+    assert check_find(NAMESPACE, REGIONS, wish).modes == ["squad"]
 
 
 def test_when_no_mode_is_left_the_first_ones_error_is_told() -> None:
@@ -144,11 +144,11 @@ def test_a_party_above_the_limit_of_find_is_told_where() -> None:
     error = _refusal(_wish(["duel"], party_size=5))
     assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
     assert "4" in error.errors[0].message
-    assert admit_find(NAMESPACE, REGIONS, _wish(["duel"], party_size=4)).modes == ["duel"]
+    assert check_find(NAMESPACE, REGIONS, _wish(["duel"], party_size=4)).modes == ["duel"]
 
 
 def test_chosen_max_players_go_up_to_the_modes_largest() -> None:
-    assert admit_find(NAMESPACE, REGIONS, _wish(["squad"], max_players=8)).modes == ["squad"]
+    assert check_find(NAMESPACE, REGIONS, _wish(["squad"], max_players=8)).modes == ["squad"]
     error = _refusal(_wish(["squad"], max_players=9))
     assert [problem.path for problem in error.errors] == [("max_players", "too-high")]
 
@@ -156,7 +156,7 @@ def test_chosen_max_players_go_up_to_the_modes_largest() -> None:
 def _attach(
     mode: str, region: str | None = None, tags: bool = False, ports: Sequence[str] = ()
 ) -> tuple[str, str]:
-    resolved, where = admit_attach(NAMESPACE, REGIONS, mode, region, tags, ports)
+    resolved, where = check_attach(NAMESPACE, REGIONS, mode, region, tags, ports)
     return resolved.name, where
 
 

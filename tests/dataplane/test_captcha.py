@@ -134,9 +134,9 @@ async def test_who_passed_is_let_in_for_so_long(scene: GatedScene) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
     await scene.find("tagged", captcha=proof())
-    scene.standings.now_ms = 59_999
+    scene.passes.now_ms = 59_999
     await scene.find("tagged")
-    scene.standings.now_ms = 60_000
+    scene.passes.now_ms = 60_000
     assert (await refusal(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
 
 
@@ -194,7 +194,7 @@ async def test_a_failed_response_is_told_and_changes_nothing(
     for body in (FAILED, b"{}", b'{"success": "true"}', b'{"success": 1}', b'{"success": null}'):
         provider.answers(200, body)
         assert (await refusal(scene.find(captcha=proof()))).code == "CAPTCHA_FAILED"
-    assert scene.standings.passed == {}
+    assert scene.passes.passed == {}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
@@ -223,7 +223,7 @@ async def test_a_provider_that_talks_nonsense_lets_nobody_in(
     error = await refusal(scene.find(captcha=proof()))
     assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
     assert "captcha provider" in error.detail
-    assert scene.standings.passed == {}
+    assert scene.passes.passed == {}
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
 
 
@@ -396,18 +396,18 @@ async def test_the_provider_that_is_shipped_passes_what_it_says(engine: Engine) 
 
 
 def test_secrets_are_not_in_what_is_printed_of_a_rule() -> None:
-    from pyservice.dataplane.configuration import resolve
+    from pyservice.dataplane.resolved_namespace import resolve_namespace
     from tests.dataplane.configurations import configuration, version
 
     verified = {
         "enabled": True,
         "verification": {"url": "https://x/?key=s3", "headers": {"k": "s3"}},
     }
-    resolved = resolve(
+    resolved = resolve_namespace(
         configuration(
             versions=[version(level={"captcha": RULE}, duel={"actions": {"join": verified}})]
         )
     )
-    assert resolved.gates is not None
+    assert resolved.admission_rules is not None
     assert "secret-a" not in repr(resolved)
     assert "s3" not in repr(resolved)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.dataplane.compaction import NO_SPACE_STATUS, Compactor
+from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS, JournalCompactor
 from tests.support.waiting import PATIENCE_S, FreeTime
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ class Journal:
         self.failures.append((reason, is_no_space))
 
 
-async def _until(compactor: Compactor, is_done: str, count: int) -> None:
+async def _until(compactor: JournalCompactor, is_done: str, count: int) -> None:
     task = asyncio.create_task(compactor.run())
     async with asyncio.timeout(PATIENCE_S):
         while getattr(compactor, is_done) < count:
@@ -49,7 +49,7 @@ def _command(code: str) -> list[str]:
 
 async def test_a_child_that_succeeds_is_told_to_the_engine_once() -> None:
     journal = Journal()
-    compactor = Compactor(journal, _command(""), check_s=0.001)
+    compactor = JournalCompactor(journal, _command(""), check_s=0.001)
     await _until(compactor, "done", 1)
     assert (journal.images, compactor.failed) == (1, 0)
 
@@ -60,7 +60,7 @@ async def test_a_failure_is_counted_and_tried_again(tmp_path: Path) -> None:
     code = (
         f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w'); sys.exit(not e)"
     )
-    compactor = Compactor(journal, _command(code), check_s=0.001, retry_s=0.001)
+    compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=0.001)
     await _until(compactor, "done", 1)
     assert (journal.images, compactor.failed) == (1, 1)
     assert journal.failures == [("exit 1", False)]
@@ -73,14 +73,14 @@ async def test_a_full_disk_is_told_as_such_and_tried_again_soon(tmp_path: Path) 
         f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w');"
         f"e or print('no room', file=sys.stderr); sys.exit(0 if e else {NO_SPACE_STATUS})"
     )
-    compactor = Compactor(journal, _command(code), check_s=0.001, retry_s=3_600)
+    compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=3_600)
     await _until(compactor, "done", 1)
     assert journal.failures == [("no room", True)]
 
 
 async def test_a_command_that_cannot_be_started_is_a_failure() -> None:
     journal = Journal()
-    compactor = Compactor(journal, ["/nonexistent/program"], check_s=0.001, retry_s=0.001)
+    compactor = JournalCompactor(journal, ["/nonexistent/program"], check_s=0.001, retry_s=0.001)
     await _until(compactor, "failed", 2)
     assert journal.images == 0
 
@@ -91,7 +91,7 @@ async def test_a_running_child_ends_with_its_owner(tmp_path: Path) -> None:
         f"import os, time; f = open({str(marker)!r} + '.new', 'w'); f.write(str(os.getpid()));"
         f"f.close(); os.rename(f.name, {str(marker)!r}); time.sleep(600)"
     )
-    compactor = Compactor(Journal(), _command(code))
+    compactor = JournalCompactor(Journal(), _command(code))
     task = asyncio.create_task(compactor.run())
     async with asyncio.timeout(PATIENCE_S):
         while not marker.exists():

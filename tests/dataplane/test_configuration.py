@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration import ModePort, Place, ResolvedMode, Runtime, resolve
+from pyservice.dataplane.resolved_namespace import (
+    LobbyRuntime,
+    ModePort,
+    RegionSettings,
+    ResolvedMode,
+    resolve_namespace,
+)
 from tests.dataplane.configurations import VERSION_ID, configuration, version
 
 
 def _mode(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:
-    namespace = resolve(configuration(versions=[version(level=level, duel=mode)]))
+    namespace = resolve_namespace(configuration(versions=[version(level=level, duel=mode)]))
     return namespace.modes["duel"]
 
 
@@ -34,9 +40,9 @@ def test_an_empty_mode_has_the_documented_defaults() -> None:
         max_drain_ms=21_600_000,
         ports={},
         dev_ports={},
-        runtime=Runtime(image_id=None, args=(), env={}, network_mode="bridge"),
-        everywhere=Place(tier="basic-1d1", idle_min=0, idle_max=0),
-        places={},
+        runtime=LobbyRuntime(image_id=None, args=(), env={}, network_mode="bridge"),
+        default_settings=RegionSettings(tier="basic-1d1", idle_min=0, idle_max=0),
+        region_settings={},
     )
 
 
@@ -115,7 +121,7 @@ def test_tls_follows_the_protocol_which_is_https_by_default() -> None:
 
 def test_only_the_current_version_is_resolved() -> None:
     other = "0192f000-0000-7000-8000-0000000000b2"
-    namespace = resolve(
+    namespace = resolve_namespace(
         configuration(versions=[version(other, old={}), version(VERSION_ID, new={})])
     )
     assert set(namespace.modes) == {"new"}

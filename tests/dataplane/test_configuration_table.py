@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration import DevPort, ModePort, Place, ResolvedMode, resolve
+from pyservice.dataplane.resolved_namespace import (
+    DevPort,
+    ModePort,
+    RegionSettings,
+    ResolvedMode,
+    resolve_namespace,
+)
 from tests.dataplane.configurations import configuration, version
 
 BUILD = "0192f000-0000-7000-8000-0000000000d1"
@@ -16,7 +22,7 @@ OTHER_BUILD = "0192f000-0000-7000-8000-0000000000d2"
 
 
 def resolved(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:
-    namespace = resolve(configuration(versions=[version(level=level, duel=mode)]))
+    namespace = resolve_namespace(configuration(versions=[version(level=level, duel=mode)]))
     return namespace.modes["duel"]
 
 
@@ -50,57 +56,62 @@ def test_limits_come_from_the_mode_then_the_matchmaker_level_then_max_players(
 
 
 # matchmaker level, mode, regions that are allowed (None: all), what holds in eu
-PLACES: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, Place]] = [
-    ({}, {}, None, Place("basic-1d1", 0, 0)),
-    ({"tier": "l"}, {}, None, Place("l")),
-    ({"tier": "l"}, {"tier": "m"}, None, Place("m")),
-    ({"tier": "l"}, {"tier": "m", "regions": {"eu": {"tier": "r"}}}, {"eu"}, Place("r")),
-    ({"tier": "l"}, {"regions": {"eu": {}}}, {"eu"}, Place("l")),
-    ({"tier": "l"}, {"regions": {"eu": {"tier": "r"}}}, {"eu"}, Place("r")),
+PLACES: list[tuple[dict[str, Any], dict[str, Any], set[str] | None, RegionSettings]] = [
+    ({}, {}, None, RegionSettings("basic-1d1", 0, 0)),
+    ({"tier": "l"}, {}, None, RegionSettings("l")),
+    ({"tier": "l"}, {"tier": "m"}, None, RegionSettings("m")),
+    ({"tier": "l"}, {"tier": "m", "regions": {"eu": {"tier": "r"}}}, {"eu"}, RegionSettings("r")),
+    ({"tier": "l"}, {"regions": {"eu": {}}}, {"eu"}, RegionSettings("l")),
+    ({"tier": "l"}, {"regions": {"eu": {"tier": "r"}}}, {"eu"}, RegionSettings("r")),
     # Regions of the matchmaker level are the mode's when it has none of its own ...
-    ({"regions": {"eu": {"tier": "lr"}, "us": {}}}, {}, {"eu", "us"}, Place("lr")),
-    ({"tier": "l", "regions": {"eu": {"tier": "lr"}}}, {}, {"eu"}, Place("lr")),
+    ({"regions": {"eu": {"tier": "lr"}, "us": {}}}, {}, {"eu", "us"}, RegionSettings("lr")),
+    ({"tier": "l", "regions": {"eu": {"tier": "lr"}}}, {}, {"eu"}, RegionSettings("lr")),
     # ... but they are of the matchmaker level, which the mode overrides.
-    ({"regions": {"eu": {"tier": "lr"}}}, {"tier": "m"}, {"eu"}, Place("m")),
-    ({"regions": {"eu": {"tier": "lr"}, "us": {}}}, {"regions": {"eu": {}}}, {"eu"}, Place("lr")),
+    ({"regions": {"eu": {"tier": "lr"}}}, {"tier": "m"}, {"eu"}, RegionSettings("m")),
+    (
+        {"regions": {"eu": {"tier": "lr"}, "us": {}}},
+        {"regions": {"eu": {}}},
+        {"eu"},
+        RegionSettings("lr"),
+    ),
     (
         {"regions": {"eu": {"tier": "lr"}}},
         {"tier": "m", "regions": {"eu": {}}},
         {"eu"},
-        Place("m"),
+        RegionSettings("m"),
     ),
-    ({"regions": {"eu": {}}}, {"regions": {}}, {"eu"}, Place()),
-    ({"idle_lobbies": idle(1, 2)}, {}, None, Place(idle_min=1, idle_max=2)),
-    ({"idle_lobbies": idle(1, 2)}, {"idle_lobbies": idle(0, 0)}, None, Place()),
+    ({"regions": {"eu": {}}}, {"regions": {}}, {"eu"}, RegionSettings()),
+    ({"idle_lobbies": idle(1, 2)}, {}, None, RegionSettings(idle_min=1, idle_max=2)),
+    ({"idle_lobbies": idle(1, 2)}, {"idle_lobbies": idle(0, 0)}, None, RegionSettings()),
     (
         {"idle_lobbies": idle(1, 2)},
         {"idle_lobbies": idle(3, 4), "regions": {"eu": {"idle_lobbies": idle(5, 6)}}},
         {"eu"},
-        Place(idle_min=5, idle_max=6),
+        RegionSettings(idle_min=5, idle_max=6),
     ),
     # Each field by itself: idle lobbies from the region, tier from the mode.
     (
         {"tier": "l", "idle_lobbies": idle(1, 2)},
         {"tier": "m", "regions": {"eu": {"idle_lobbies": idle(5, 6)}}},
         {"eu"},
-        Place("m", 5, 6),
+        RegionSettings("m", 5, 6),
     ),
     (
         {"regions": {"eu": {"idle_lobbies": idle(7, 8)}}, "idle_lobbies": idle(1, 2)},
         {"tier": "m"},
         {"eu"},
-        Place("m", 7, 8),
+        RegionSettings("m", 7, 8),
     ),
 ]
 
 
 @pytest.mark.parametrize(("level", "mode", "regions", "in_eu"), PLACES)
 def test_tier_and_idle_lobbies_come_from_the_nearest_level_that_has_them(
-    level: dict[str, Any], mode: dict[str, Any], regions: set[str] | None, in_eu: Place
+    level: dict[str, Any], mode: dict[str, Any], regions: set[str] | None, in_eu: RegionSettings
 ) -> None:
     found = resolved(level, mode)
     assert found.regions == regions
-    assert found.place("eu") == in_eu
+    assert found.settings_in("eu") == in_eu
 
 
 def test_what_one_region_says_is_not_said_of_another() -> None:
@@ -108,8 +119,8 @@ def test_what_one_region_says_is_not_said_of_another() -> None:
         {"tier": "l"},
         {"regions": {"eu": {"tier": "r", "idle_lobbies": idle(1, 1)}, "us": {}}},
     )
-    assert found.place("us") == Place("l")
-    assert found.place("eu") == Place("r", 1, 1)
+    assert found.settings_in("us") == RegionSettings("l")
+    assert found.settings_in("eu") == RegionSettings("r", 1, 1)
 
 
 # matchmaker level, mode, (image, arguments, network mode, environment, names of ports)
@@ -250,7 +261,10 @@ def test_the_host_name_of_machines_is_the_current_versions(
     level: dict[str, Any], name: str | None
 ) -> None:
     other = version(OTHER_BUILD, {"dev_hostname": "elsewhere"})
-    assert resolve(configuration(versions=[version(level=level), other])).dev_hostname == name
+    assert (
+        resolve_namespace(configuration(versions=[version(level=level), other])).dev_hostname
+        == name
+    )
 
 
 OWN: list[tuple[str, Any, str, Any, Any]] = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pyservice.dataplane.control_watch import ControlWatch
+from pyservice.dataplane.health_monitors import ControlPlaneMonitor
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 from tests.support.captured_logs import logged
 from tests.support.waiting import PATIENCE_S, FreeTime
@@ -34,14 +34,14 @@ class Other:
 
 
 async def test_a_scrape_has_its_figures_behind_a_one() -> None:
-    text = await ControlWatch(Other().metrics, is_awaited=False).scrape()
+    text = await ControlPlaneMonitor(Other().metrics, is_awaited=False).scrape()
     assert b"\nhosting_control_plane_up 1\n" in text
     assert text.endswith(TEXT)
 
 
 async def test_a_scrape_without_it_is_a_zero_and_no_old_figures() -> None:
     other = Other()
-    watch = ControlWatch(other.metrics, is_awaited=False)
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
     await watch.scrape()
     other.is_there = False
     text = await watch.scrape()
@@ -52,24 +52,24 @@ async def test_a_scrape_does_not_wait_for_one_that_is_late() -> None:
     other = Other()
     other.delay_s = 30
     began = FreeTime()
-    text = await ControlWatch(other.metrics, is_awaited=False).scrape()
+    text = await ControlPlaneMonitor(other.metrics, is_awaited=False).scrape()
     assert text.endswith(b"\nhosting_control_plane_up 0\n")
     assert began.is_within(2.5)
 
 
 async def test_it_is_yet_to_come_until_it_came_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyservice.dataplane.control_watch._LOOK_S", 0.001)
+    monkeypatch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
     other = Other()
     other.is_there = False
-    watch = ControlWatch(other.metrics, is_awaited=True)
-    alone = ControlWatch(other.metrics, is_awaited=False)
-    assert (watch.is_yet_to_come, alone.is_yet_to_come) == (True, False)
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=True)
+    alone = ControlPlaneMonitor(other.metrics, is_awaited=False)
+    assert (watch.is_starting, alone.is_starting) == (True, False)
     running = asyncio.create_task(watch.run())
     other.is_there = True
     await _until(lambda: watch.is_up)
     other.is_there = False
     await _until(lambda: not watch.is_up)
-    assert not watch.is_yet_to_come
+    assert not watch.is_starting
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -77,10 +77,10 @@ async def test_it_is_yet_to_come_until_it_came_once(monkeypatch: pytest.MonkeyPa
 async def test_what_it_says_of_its_database_is_known_while_it_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pyservice.dataplane.control_watch._LOOK_S", 0.001)
+    monkeypatch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
     other = Other()
     other.database_problem = "does not answer"
-    watch = ControlWatch(other.metrics, is_awaited=False)
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
     running = asyncio.create_task(watch.run())
     await _until(lambda: watch.database_problem == "does not answer")
     assert watch.is_up
@@ -104,8 +104,8 @@ async def test_one_look_that_is_missed_is_no_trouble_and_two_are_told_once() -> 
         return pb.MetricsResponse(text=TEXT)
 
     with pytest.MonkeyPatch.context() as patch, logged() as stream:
-        patch.setattr("pyservice.dataplane.control_watch._LOOK_S", 0.001)
-        running = asyncio.create_task(ControlWatch(metrics, is_awaited=False).run())
+        patch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
+        running = asyncio.create_task(ControlPlaneMonitor(metrics, is_awaited=False).run())
         async with asyncio.timeout(PATIENCE_S):
             await gone.wait()
         running.cancel()

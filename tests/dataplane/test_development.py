@@ -14,10 +14,10 @@ import pytest
 
 from pyservice.auth import Authorizer
 from pyservice.calls import Call
-from pyservice.dataplane.configuration import raw_id
-from pyservice.dataplane.development import Development
+from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.operations import operations
+from pyservice.dataplane.operation_table import operation_table
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
@@ -104,8 +104,8 @@ class Machine(Scene):
             "dev_elsewhere": (bytes(16), raw_id(TOKEN_ID), NOW_MS + 1),
         }
         authorizer = Authorizer(engine, self.namespaces, lambda: NOW_MS, self.tokens)
-        development = Development(self.namespaces, self.tokens, engine.idempotency)
-        self.table = operations(authorizer, self.matchmaker, self.fleet, development)
+        development = MockOperations(self.namespaces, self.tokens, engine.idempotency)
+        self.table = operation_table(authorizer, self.matchmaker, self.fleet, development)
         self.made()
 
     def made(self, level: dict[str, Any] | None = None, **token: Any) -> None:
@@ -319,7 +319,7 @@ async def test_mock_answers_leave_no_trace_in_the_engine(machine: Machine) -> No
 async def test_captcha_and_verification_are_not_asked_of_a_developer(machine: Machine) -> None:
     captcha = {"captcha_a": {"secret_key": "s", "site_key": "k"}}
     machine.made({"captcha": captcha})
-    assert machine.namespaces.resolved(NAMESPACE).gates is not None
+    assert machine.namespaces.resolved(NAMESPACE).admission_rules is not None
     assert (await machine.found()).lobby.lobby_id == NIL
 
 
@@ -359,7 +359,7 @@ async def test_others_get_the_real_thing_from_the_same_table(machine: Machine) -
 async def test_tokens_that_nobody_answers_are_not_taken(machine: Machine) -> None:
     deaf = Authorizer(machine.engine, machine.namespaces)
     hearing = Authorizer(machine.engine, machine.namespaces, development=machine.tokens)
-    answering = Development(machine.namespaces, machine.tokens, machine.engine.idempotency)
+    answering = MockOperations(machine.namespaces, machine.tokens, machine.engine.idempotency)
     for authorizer, development in ((deaf, answering), (hearing, None)):
         with pytest.raises(ValueError, match="dev_"):
-            operations(authorizer, machine.matchmaker, machine.fleet, development)
+            operation_table(authorizer, machine.matchmaker, machine.fleet, development)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.configuration_feed import retain_versions
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.retained import retain
-from pyservice.dataplane.supply import Supply
+from pyservice.dataplane.idle_lobbies import IdleLobbyScaler
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
 from tests.dataplane.configurations import configuration, version
@@ -37,7 +37,7 @@ def switched(
         current_version_id=OTHER_VERSION_ID,
         **fields,
     )
-    kept = retain(wanted, held, lambda _: [raw_id(held.current_version_id), *live], now_ms)
+    kept = retain_versions(wanted, held, lambda _: [raw_id(held.current_version_id), *live], now_ms)
     wanted.retained_versions.extend(kept.versions)
     return wanted
 
@@ -47,7 +47,9 @@ async def test_who_is_in_a_lobby_of_a_former_version_stays_for_so_long_and_no_lo
 ) -> None:
     place = await connected_place(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
-    supply = Supply(engine, place.namespaces, place.making, ["north"], 30_000, lambda: wall_ms)
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+    )
     async with asking(place.find()) as finding:
         [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
         await place.serve()
@@ -59,8 +61,8 @@ async def test_who_is_in_a_lobby_of_a_former_version_stays_for_so_long_and_no_lo
     place.namespaces.put(switched(held, SWITCHED_MS))
 
     async def is_stopping() -> bool:
-        supply.changed(namespace)
-        await supply.step()
+        idle_lobby_scaler.namespace_changed(namespace)
+        await idle_lobby_scaler.step()
         return any(lobby.is_stopping for lobby in (await place.wanted()).lobbies)
 
     assert not await is_stopping()
@@ -75,7 +77,9 @@ async def test_attached_lobbies_of_a_former_version_are_over_by_then_whatever_th
 ) -> None:
     place = await connected_place(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
-    supply = Supply(engine, place.namespaces, place.making, ["north"], 30_000, lambda: wall_ms)
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+    )
     played, empty = await place.attach("attached"), await place.attach("attached")
     starting = await place.attach("attached", is_ready=False)
     player = (await place.join(played.lobby_id)).player.token
@@ -90,8 +94,8 @@ async def test_attached_lobbies_of_a_former_version_are_over_by_then_whatever_th
     attached = (played, empty, starting, new)
 
     async def live() -> list[bool]:
-        supply.changed(namespace)
-        await supply.step()
+        idle_lobby_scaler.namespace_changed(namespace)
+        await idle_lobby_scaler.step()
         return [engine.lobby(raw_id(one.lobby_id)) is not None for one in attached]
 
     wall_ms = SWITCHED_MS + DRAIN_MS - 1
@@ -110,18 +114,20 @@ async def test_attached_lobbies_of_a_former_version_are_over_by_then_whatever_th
 async def test_attached_lobbies_go_on_when_their_version_comes_back_in_time(engine: Engine) -> None:
     place = await connected_place(engine, **MODES_WITH_DRAIN)
     wall_ms = SWITCHED_MS
-    supply = Supply(engine, place.namespaces, place.making, ["north"], 30_000, lambda: wall_ms)
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], 30_000, lambda: wall_ms
+    )
     made = await place.attach("attached")
     namespace = place.client().namespace_id
     first = place.namespaces.configuration(namespace)
     assert first is not None
     place.namespaces.put(switched(first, SWITCHED_MS))
-    supply.changed(namespace)
-    await supply.step()
+    idle_lobby_scaler.namespace_changed(namespace)
+    await idle_lobby_scaler.step()
     place.namespaces.put(first)
     wall_ms += 2 * DRAIN_MS
-    supply.changed(namespace)
-    await supply.step()
+    idle_lobby_scaler.namespace_changed(namespace)
+    await idle_lobby_scaler.step()
     assert (await place.find("attached")).lobby.lobby_id == made.lobby_id
 
 

@@ -164,7 +164,7 @@ async def test_requests_that_share_a_hold_drop_it_when_the_last_goes_away(
 
 async def test_a_hold_ends_after_find_wait_ms(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
-    engine._waiting._longest_hold_s = 0.05
+    engine._waiter._longest_hold_s = 0.05
     assert await _code(_find(engine)) == "DEADLINE_EXCEEDED"
     assert _held(engine, lobby) == 0
 
@@ -193,7 +193,7 @@ async def test_stopping_sends_waiting_finds_away(engine: Engine) -> None:
     lobby, _ = await _attach(engine)
     find = asyncio.create_task(_find(engine))
     await _until_held(engine, lobby, 1)
-    engine.give_up_holds()
+    engine.cancel_holds()
     assert await _code(find) == "SHUTTING_DOWN"
     assert _held(engine, lobby) == 0
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.admission_checks import VerificationCheck
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.verification import Verification
+from pyservice.dataplane.outbound_http import OutboundHttpClient
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
@@ -186,7 +186,7 @@ async def test_a_client_that_goes_away_ends_the_question(
         while not game.gone:
             await asyncio.sleep(0.01)
     assert scene.places(made.lobby_id) == (0, 0, 0, 0)
-    assert len(scene.entrance._repetitions) == 0
+    assert len(scene.entrance._flights) == 0
     # It asks again, and nothing of the first is left.
     game.answers(200)
     await scene.join(made.lobby_id, scene.client(idempotency_key=key))
@@ -236,8 +236,8 @@ async def test_captcha_comes_before_verification(scene: GatedScene, game: OtherS
 
 
 async def test_a_namespace_that_asks_nothing_meets_no_gate(scene: GatedScene) -> None:
-    assert scene.namespaces.resolved(raw_id(NAMESPACE_ID)).gates is None
-    scene.entrance._verification = Verification(Outbound(AllowedAddresses()))
+    assert scene.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules is None
+    scene.entrance._verification = VerificationCheck(OutboundHttpClient(AllowedAddresses()))
     made = await scene.attach()
     await scene.join(made.lobby_id)
     assert scene.entrance._verification._outbound._session is None

@@ -10,8 +10,8 @@ import pytest
 
 from pyservice.calls import Call, Caller, Park, TokenKind
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.events import LiveEvents
-from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.live_events import LiveEvents
+from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
@@ -29,7 +29,7 @@ class Readers:
 
     def __init__(self, engine: Engine) -> None:
         self.topics = Topics()
-        regions = Regions([Region("north", "Self-hosted", "North", 60.0, 0.0)])
+        regions = RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)])
         self.events = LiveEvents(engine, regions, self.topics)
 
     def caller(self, secret: str, **call: Any) -> Caller:

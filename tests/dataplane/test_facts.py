@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pyservice import keyring
-from pyservice.dataplane.engine import Engine, Limits, open_engine
-from pyservice.dataplane.facts import Facts
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.facts_outbox import FactsOutbox
 from pyservice.errors import ServiceError
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
@@ -69,7 +69,7 @@ def kinds(facts: Sequence[pb.Fact]) -> list[str]:
     return [str(fact.WhichOneof("what")) for fact in facts]
 
 
-def handlers(facts: Facts) -> dict[str, Any]:
+def handlers(facts: FactsOutbox) -> dict[str, Any]:
     return {
         f"{FACTS}.Read": facts.read,
         f"{FACTS}.Counts": facts.counts,
@@ -85,7 +85,7 @@ def scene(engine: Engine) -> Scene:
 @pytest.fixture
 async def reader(engine: Engine, tmp_path: Path) -> AsyncIterator[Reader]:
     path = tmp_path / "admin.sock"
-    server = InternalServer(handlers(Facts(engine)), path)
+    server = InternalServer(handlers(FactsOutbox(engine)), path)
     await server.start()
     async with InternalClient(path) as client:
         yield Reader(client)
@@ -210,7 +210,7 @@ async def test_many_changes_are_few_answers(scene: Scene, reader: Reader) -> Non
 async def test_that_a_lobby_is_not_there_is_told_when_its_end_is_durable(scene: Scene) -> None:
     """And so among the facts: whoever reads on knows why it is gone."""
     lobby_id = (await scene.attach()).lobby_id
-    facts, engine, request = Facts(scene.engine), scene.engine, pb.LobbiesRequest()
+    facts, engine, request = FactsOutbox(scene.engine), scene.engine, pb.LobbiesRequest()
     request.lobby_ids.append(lobby_id)
     assert len((await facts.lobbies(request)).lobbies) == 1
     before = engine.status()
@@ -224,7 +224,7 @@ async def test_that_a_lobby_is_not_there_is_told_when_its_end_is_durable(scene: 
 
 
 async def test_a_reader_that_goes_away_leaves_nothing_behind(engine: Engine) -> None:
-    facts = Facts(engine)
+    facts = FactsOutbox(engine)
     tasks = [
         asyncio.create_task(facts.read(pb.ReadRequest(wait_ms=20_000))),
         asyncio.create_task(facts.counts(pb.CountsRequest(after_generation=1, wait_ms=20_000))),
@@ -234,7 +234,7 @@ async def test_a_reader_that_goes_away_leaves_nothing_behind(engine: Engine) -> 
     tasks[0].cancel()
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-    assert not engine._waiting._watching
+    assert not engine._waiter._batch_waiters
 
 
 async def test_an_lsn_of_another_directory_is_not_taken_for_ours(
@@ -265,14 +265,14 @@ async def test_all_bad_fields_are_told_at_once(reader: Reader) -> None:
 
 async def test_a_reader_that_was_away_too_long_is_told_the_gap(tmp_path: Path) -> None:
     ring = keyring.load_or_create(tmp_path)
-    engine = open_engine(None, ring, Limits())
+    engine = open_engine(None, ring, EngineLimits())
     engine.start()
     scene = Scene(engine)
     lobby_id = (await scene.attach()).lobby_id
     lobby = parse_uuid(lobby_id) or b""
     for turn in range(KEPT + 8):
         engine._native.set_closed(lobby, turn % 2 == 0)
-    facts = Facts(engine)
+    facts = FactsOutbox(engine)
     answer = await facts.read(pb.ReadRequest(limit=3))
     assert (answer.lost, answer.oldest_lsn) == (10, 11)
     assert [fact.lsn for fact in answer.facts] == [11, 12, 13]

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from pyservice import keyring
-from pyservice.dataplane import supply
-from pyservice.dataplane.engine import Engine, Limits, open_engine
-from pyservice.dataplane.supply import PAUSES_S
+from pyservice.dataplane import idle_lobbies
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.idle_lobbies import BACKOFF_S
 from pyservice.ids import parse_uuid
 from tests.dataplane.processes import BUILD_ID, MODES, Place, asking, connected_place, refused
 from tests.support.waiting import PATIENCE_S, eventually
@@ -40,7 +40,7 @@ async def engine_that_waits(start_limit_ms: int, tmp_path: Path) -> AsyncIterato
     (tmp_path / "journal").mkdir()
     (tmp_path / "keys").mkdir()
     ring = keyring.load_or_create(tmp_path / "keys")
-    limits = Limits(segment_bytes=1 << 20, start_limit_ms=start_limit_ms)
+    limits = EngineLimits(segment_bytes=1 << 20, start_limit_ms=start_limit_ms)
     opened = open_engine(tmp_path / "journal", ring, limits)
     opened.start()
     try:
@@ -66,22 +66,22 @@ async def test_those_that_are_never_ready_or_never_heard_of_are_replaced_with_gr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(supply, "_now_s", lambda: now[0])
+    monkeypatch.setattr(idle_lobbies, "_now_s", lambda: now[0])
     async with engine_that_waits(300_000 if is_ready else 100, tmp_path) as engine:
         place = await connected_place(engine, beats=TWO_IDLE)
-        place.supply.changed(place.client().namespace_id)
-        for pause_s in PAUSES_S[1::2]:
+        place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
+        for pause_s in BACKOFF_S[1::2]:
             await wanted(place)
-            await place.supply.step()
+            await place.idle_lobby_scaler.step()
             lobbies = await wanted(place)
             assert len(lobbies) == 2
             for lobby_id in lobbies if is_ready else ():
                 await engine.ready(parse_uuid(lobby_id) or b"", None)
             await all_over(engine, lobbies)
-            await place.supply.step()
+            await place.idle_lobby_scaler.step()
             assert await wanted(place) == [], "both of them failed, so the next ones wait"
             now[0] += pause_s - 0.1
-            await place.supply.step()
+            await place.idle_lobby_scaler.step()
             assert await wanted(place) == [], "and not for less"
             now[0] += 0.2
 
@@ -100,7 +100,7 @@ async def test_one_that_starts_is_found_and_waited_for_however_long_nothing_is_h
                 return place.held(lobby.lobby_id) == 3
 
             await eventually(hold)
-            assert len(engine.servers.wanted_since(0)[2]) == 1
+            assert len(engine.processes.wanted_since(0)[2]) == 1
             await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
             for finding in (first, second, third):
                 found = await asyncio.wait_for(finding, PATIENCE_S)
@@ -116,7 +116,7 @@ async def test_a_party_that_wishes_for_a_lobby_too_small_for_it_is_refused_and_n
         error = await refused(asked("squad", max_players=2, party_size=4))
         assert error.code == "BODY_INVALID"
         assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
-    assert engine.servers.wanted_since(0)[2] == []
+    assert engine.processes.wanted_since(0)[2] == []
     async with asking(place.find("squad")) as finding:
         [lobby] = (await place.wanted(wait_ms=5_000)).lobbies
         await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)

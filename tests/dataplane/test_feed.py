@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.feed import Feed
+from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
-from pyservice.dataplane.feed_rules import OperatorLimits
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.feed_validation import OperatorLimits
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
@@ -41,10 +41,10 @@ class Plane:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.namespaces = Namespaces()
+        self.namespaces = NamespaceIndex()
         self.metrics = FeedMetrics()
         limits = OperatorLimits(player_limit_max=256, regions={"local"})
-        self.feed = Feed(FeedFiles(folder), self.namespaces, limits, self.metrics)
+        self.feed = ConfigurationFeed(FeedFiles(folder), self.namespaces, limits, self.metrics)
         self.feed.load()
 
     def again(self) -> Plane:
@@ -318,8 +318,8 @@ async def test_a_region_that_the_operator_took_away_does_not_take_the_namespace_
     mode: dict[str, Any] = {"regions": {"local": {}}}
     await plane.apply(versions=[version(duel=mode)])
     limits = OperatorLimits(player_limit_max=1, regions={"elsewhere"})
-    namespaces = Namespaces()
-    Feed(FeedFiles(plane.folder), namespaces, limits, FeedMetrics()).load()
+    namespaces = NamespaceIndex()
+    ConfigurationFeed(FeedFiles(plane.folder), namespaces, limits, FeedMetrics()).load()
     assert namespaces.is_known(RAW_ID)
 
 
@@ -354,13 +354,15 @@ async def test_what_the_operator_took_away_keeps_no_other_change_back(
     running = version(level=level, **modes)
     loopback = ip_network("127.0.0.0/8")
     generous = OperatorLimits(256, {"local"}, (loopback,), ("captcha_a",))
-    Feed(FeedFiles(tmp_path), Namespaces(), generous, FeedMetrics()).load()
-    before = Feed(FeedFiles(tmp_path), Namespaces(), generous, FeedMetrics())
+    ConfigurationFeed(FeedFiles(tmp_path), NamespaceIndex(), generous, FeedMetrics()).load()
+    before = ConfigurationFeed(FeedFiles(tmp_path), NamespaceIndex(), generous, FeedMetrics())
     first = configuration(versions=[running])
     assert (await before.apply(pb.ApplyRequest(configuration=first))).HasField("applied")
 
-    namespaces = Namespaces()
-    after = Feed(FeedFiles(tmp_path), namespaces, OperatorLimits(16, {"else"}), FeedMetrics())
+    namespaces = NamespaceIndex()
+    after = ConfigurationFeed(
+        FeedFiles(tmp_path), namespaces, OperatorLimits(16, {"else"}), FeedMetrics()
+    )
     after.load()
     changed = configuration(
         revision=2,

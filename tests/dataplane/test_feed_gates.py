@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration import raw_id
-from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
-from pyservice.dataplane.gates import Gate, gates_of
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.resolved_namespace import JoinRules, raw_id, resolve_admission_rules
 from tests.dataplane.configurations import VERSION_ID, configuration, version
 
 LATER_ID = "0192f000-0000-7000-8000-0000000000b2"
@@ -28,7 +27,7 @@ CAPTCHA = "versions.0.matchmaker.captcha"
 
 def _told(limits: OperatorLimits | None = None, **changes: Any) -> dict[str, str]:
     limits = limits or OperatorLimits(256, None, captcha_providers=("captcha_a",))
-    problems = problems_of(configuration(**changes), limits, Namespaces())
+    problems = configuration_problems(configuration(**changes), limits, NamespaceIndex())
     return {".".join(problem.path): problem.reason for problem in problems}
 
 
@@ -213,23 +212,29 @@ def test_development_tokens_are_looked_at() -> None:
 
 
 def test_gates_are_none_where_nothing_is_asked() -> None:
-    assert gates_of(configuration()) is None
-    assert gates_of(configuration(versions=[version(level={"captcha": {}}, duel={})])) is None
+    assert resolve_admission_rules(configuration()) is None
+    assert (
+        resolve_admission_rules(configuration(versions=[version(level={"captcha": {}}, duel={})]))
+        is None
+    )
     enabled = {"find": {"enabled": True}, "join": {"enabled": False}}
-    assert gates_of(configuration(versions=[version(duel={"actions": enabled})])) is None
+    assert (
+        resolve_admission_rules(configuration(versions=[version(duel={"actions": enabled})]))
+        is None
+    )
 
 
 def test_gates_of_find_are_the_current_versions_and_of_join_each_versions() -> None:
     old = version(VERSION_ID, level={"captcha": RULE}, duel={"actions": {"join": _verified()}})
     new = version(LATER_ID, duel={"actions": {"find": _verified()}}, tag={})
-    gates = gates_of(configuration(versions=[old, new], current_version_id=LATER_ID))
+    gates = resolve_admission_rules(configuration(versions=[old, new], current_version_id=LATER_ID))
     assert gates is not None
     assert gates.captcha is None
     assert (list(gates.find), list(gates.create)) == (["duel"], [])
     of_old = gates.join(raw_id(VERSION_ID), "duel")
     assert of_old.captcha is not None
     assert of_old.verification is not None
-    assert gates.join(raw_id(LATER_ID), "duel") == Gate(None, None)
+    assert gates.join(raw_id(LATER_ID), "duel") == JoinRules(None, None)
     # A version that is not fed any more: the current one's rules.
-    assert gates.join(bytes(16), "duel") == Gate(None, None)
-    assert gates.join(bytes(16), "gone") == Gate(None, None)
+    assert gates.join(bytes(16), "duel") == JoinRules(None, None)
+    assert gates.join(bytes(16), "gone") == JoinRules(None, None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.feed_rules import OperatorLimits, problems_of
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from tests.dataplane.configurations import (
     OTHER_NAMESPACE_ID,
     VERSION_ID,
@@ -21,8 +21,8 @@ LIMITS = OperatorLimits(player_limit_max=256, regions={"eu", "us"})
 MODE = "versions.0.matchmaker.game_modes.duel"
 
 
-def _told(held: Namespaces | None = None, **changes: Any) -> dict[str, str]:
-    problems = problems_of(configuration(**changes), LIMITS, held or Namespaces())
+def _told(held: NamespaceIndex | None = None, **changes: Any) -> dict[str, str]:
+    problems = configuration_problems(configuration(**changes), LIMITS, held or NamespaceIndex())
     return {".".join(problem.path): problem.reason for problem in problems}
 
 
@@ -137,7 +137,7 @@ def test_domains_are_hosts(domain: str) -> None:
 
 
 def test_a_domain_belongs_to_one_namespace() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(
         configuration(
             namespace_id=OTHER_NAMESPACE_ID,
@@ -160,13 +160,13 @@ def test_the_same_domain_twice_is_told() -> None:
 
 
 def test_a_name_belongs_to_one_namespace() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(configuration(namespace_id=OTHER_NAMESPACE_ID))
     assert _told(held) == {"name_id": "is the name of another namespace of the game"}
 
 
 def test_whose_a_thing_is_only_the_operators_log_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     secret = {
         "namespace_id": OTHER_NAMESPACE_ID,
         "name_id": "hidden",
@@ -186,7 +186,7 @@ def test_whose_a_thing_is_only_the_operators_log_tells(capsys: pytest.CaptureFix
 
 
 def test_a_namespace_does_not_stand_in_its_own_way() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     same = {
         "access": {"domains": ["a.example"]},
         "environment_tokens": [_token("env_one")],
@@ -198,7 +198,7 @@ def test_a_namespace_does_not_stand_in_its_own_way() -> None:
 def test_a_token_is_there_once() -> None:
     tokens = [_token("env_one"), _token("env_one")]
     assert list(_told(environment_tokens=tokens)) == ["environment_tokens.1.sha256"]
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(
         configuration(
             namespace_id=OTHER_NAMESPACE_ID,

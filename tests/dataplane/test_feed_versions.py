@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.dataplane import feed as feed_module
-from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane import configuration_feed as feed_module
+from pyservice.dataplane.configuration_feed import (
+    RETAINED_BYTES_MAX,
+    RETAINED_MAX,
+    ConfigurationFeed,
+    admission_rules_only,
+)
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.feed import Feed
-from pyservice.dataplane.feed_files import FeedFiles, Kept
-from pyservice.dataplane.feed_rules import MATCHMAKER_BYTES_MAX, OperatorLimits
-from pyservice.dataplane.retained import RETAINED_BYTES_MAX, RETAINED_MAX, rules_for_old
+from pyservice.dataplane.feed_files import FeedFiles, StoredNamespace
+from pyservice.dataplane.feed_validation import MATCHMAKER_BYTES_MAX, OperatorLimits
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
@@ -49,7 +53,7 @@ class Files(FeedFiles):
         self.is_saving = threading.Event()
         self.steps: list[str] = []
 
-    def save(self, several: Iterable[Kept]) -> None:
+    def save(self, several: Iterable[StoredNamespace]) -> None:
         self.is_saving.set()
         assert self.go_on.wait(30)
         super().save(several)
@@ -66,8 +70,8 @@ class Lobbies:
     def live_versions(self, namespace: bytes) -> Collection[bytes]:
         return self._engine.live_versions(namespace)
 
-    async def all_settled(self, deadline: float | None) -> None:
-        await self._engine.all_settled(deadline)
+    async def wait_all_durable(self, deadline: float | None) -> None:
+        await self._engine.wait_all_durable(deadline)
         self._steps.append("settled")
 
 
@@ -78,8 +82,8 @@ class Plane(Scene):
         super().__init__(engine)
         self.folder = folder
         self.files = Files(folder)
-        self._feed = Feed(self.files, self.namespaces, LIMITS, FeedMetrics())
-        self._feed.lobbies = Lobbies(engine, self.files.steps)
+        self._feed = ConfigurationFeed(self.files, self.namespaces, LIMITS, FeedMetrics())
+        self._feed.live_lobbies = Lobbies(engine, self.files.steps)
         self._feed.load()
         self.revision = 0
 
@@ -116,7 +120,7 @@ class Plane(Scene):
         """Whether a captcha stands before a join of the lobby."""
         lobby = self.engine.lobby(raw_id(lobby_id))
         assert lobby is not None
-        gates = self.namespaces.resolved(raw_id(NAMESPACE_ID)).gates
+        gates = self.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules
         return gates is not None and gates.join(lobby.version, lobby.mode).captcha is not None
 
     async def end(self, lobby_id: str) -> None:
@@ -313,7 +317,7 @@ def test_rules_for_join_are_captcha_and_verification_of_joins_alone() -> None:
     expected = configuration(
         versions=[version(VERSION_ID, CAPTCHA, duel={"actions": {"join": asking}}, free={})]
     )
-    assert rules_for_old(full.versions[0]) == expected.versions[0]
+    assert admission_rules_only(full.versions[0]) == expected.versions[0]
 
 
 async def test_what_is_retained_is_not_fed(plane: Plane) -> None:
@@ -338,7 +342,7 @@ async def test_a_version_that_is_too_large_is_refused_and_one_that_runs_keeps_no
     [problem] = (await plane.take(**too_large)).refused.problems
     assert list(problem.path) == ["versions", "0", "matchmaker"]
     assert f"at most {MATCHMAKER_BYTES_MAX:,}" in problem.reason
-    monkeypatch.setattr("pyservice.dataplane.feed_rules.MATCHMAKER_BYTES_MAX", 1_000)
+    monkeypatch.setattr("pyservice.dataplane.feed_validation.MATCHMAKER_BYTES_MAX", 1_000)
     assert (await plane.take(**fed, display_name="Other")).HasField("applied")
 
 

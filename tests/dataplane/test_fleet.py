@@ -12,10 +12,10 @@ import pytest
 from pyservice import keyring
 from pyservice.auth import Authorizer
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.dataplane.configuration import raw_id
-from pyservice.dataplane.engine import Engine, Limits, open_engine
-from pyservice.dataplane.fleet import Fleet
-from pyservice.dataplane.regions import Region, Regions
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
+from pyservice.dataplane.region_catalog import Region, RegionCatalog
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import (
@@ -189,16 +189,16 @@ async def test_state_is_given_back_byte_for_byte(scene: Scene) -> None:
     assert (await scene.fleet.get_state(request, scene.back_end())).state == state
 
 
-def _cloud(scene: Scene, *reached: bytes) -> tuple[Fleet, Caller]:
+def _cloud(scene: Scene, *reached: bytes) -> tuple[LobbyServerOperations, Caller]:
     """Who shows a cloud_ token that reaches these games, and the operations for it."""
 
     async def reaches(token: str, game_id: bytes) -> bool:
         return token == "cloud_shown" and game_id in reached
 
-    fleet = Fleet(
+    fleet = LobbyServerOperations(
         scene.engine,
         scene.namespaces,
-        Regions([Region("north", "Self-hosted", "North", 60.0, 0.0)]),
+        RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)]),
         heartbeat_timeout_ms=30_000,
         heartbeat_grace_ms=10_000,
         reaches=reaches,
@@ -311,7 +311,7 @@ async def test_a_lobby_that_nobody_remembers_cannot_read_states(
 ) -> None:
     made = await scene.attach()
     # The same keys, and a journal without the lobby: it ended long ago, or a backup was restored.
-    elsewhere = Scene(open_engine(None, keyring.load(tmp_path / "keys"), Limits()))
+    elsewhere = Scene(open_engine(None, keyring.load(tmp_path / "keys"), EngineLimits()))
     elsewhere.engine.start()
     try:
         request = pb.GetLobbyStateRequest(lobby_id=made.lobby_id)

@@ -11,11 +11,11 @@ import pytest
 from pyservice import keyring
 from pyservice.auth import Authorizer
 from pyservice.calls import Call, Caller
-from pyservice.dataplane.captcha import Captcha
-from pyservice.dataplane.configuration import raw_id
-from pyservice.dataplane.development import Development
-from pyservice.dataplane.engine import Engine, Limits, open_engine
-from pyservice.dataplane.operations import operations
+from pyservice.dataplane.admission_checks import CaptchaCheck
+from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.operation_table import operation_table
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID
@@ -40,7 +40,7 @@ async def opened(folder: Path) -> AsyncIterator[Engine]:
     for name in ("journal", "keys"):
         (folder / name).mkdir(exist_ok=True)
     ring = keyring.load_or_create(folder / "keys")
-    engine = open_engine(folder / "journal", ring, Limits(segment_bytes=1 << 20))
+    engine = open_engine(folder / "journal", ring, EngineLimits(segment_bytes=1 << 20))
     engine.start()
     yield engine
     await engine.close()
@@ -50,7 +50,7 @@ async def opened(folder: Path) -> AsyncIterator[Engine]:
 async def durable_scene(folder: Path, provider: OtherServer) -> AsyncIterator[GatedScene]:
     async with opened(folder) as engine, gated_scene(engine, captcha_a=provider.url()) as scene:
         endpoints = scene.entrance._captcha._endpoints
-        scene.entrance._captcha = Captcha(scene.to_providers, engine.records, endpoints)
+        scene.entrance._captcha = CaptchaCheck(scene.to_providers, engine.player_records, endpoints)
         scene.ask(RULE)
         yield scene
 
@@ -79,11 +79,11 @@ async def test_who_passed_a_captcha_has_passed_after_a_restart_and_not_more_ofte
 async def test_a_mock_player_that_connected_has_connected_after_a_restart(tmp_path: Path) -> None:
     async def call(engine: Engine, name: str, request: object) -> object:
         scene = Scene(engine)
-        table = operations(
+        table = operation_table(
             Authorizer(engine, scene.namespaces, lambda: 0, engine),
             scene.matchmaker,
             scene.fleet,
-            Development(scene.namespaces, engine.records, engine.idempotency),
+            MockOperations(scene.namespaces, engine.player_records, engine.idempotency),
         )
         operation = table[f"hosting.v1.Matchmaker.{name}"]
         token = engine.development_token(NAMESPACE, TOKEN_ID, 1)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pyservice import keyring
-from pyservice.dataplane.engine import Engine, Limits, open_engine
-from pyservice.dataplane.key_rotation import KeyRotation, Rotated
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.token_signing import KeyRotation, RotatedKeys
 from pyservice.errors import ServiceError
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
 
 def _open(data_dir: Path) -> Engine:
     ring = keyring.load_or_create(data_dir)
-    opened = open_engine(data_dir / "journal", ring, Limits(segment_bytes=1 << 20))
+    opened = open_engine(data_dir / "journal", ring, EngineLimits(segment_bytes=1 << 20))
     opened.start()
     return opened
 
@@ -70,7 +70,7 @@ async def test_a_new_key_signs_and_all_that_older_ones_signed_stays_good(
 ) -> None:
     lobby, lobby_token = await _lobby(engine)
     player, public = await _join(engine, lobby), engine.public_token(NAMESPACE, TOKEN_ID)
-    assert await KeyRotation(tmp_path, engine).rotate(drop_unused=False) == Rotated(2, [1], [])
+    assert await KeyRotation(tmp_path, engine).rotate(drop_unused=False) == RotatedKeys(2, [1], [])
     assert engine.public_token(NAMESPACE, TOKEN_ID) != public
     later = await _join(engine, lobby)
     await engine.close()
@@ -88,14 +88,14 @@ async def test_keys_that_something_needs_are_kept_and_the_others_dropped_when_as
     lobby, _ = await _lobby(engine)
     public = engine.public_token(NAMESPACE, TOKEN_ID)
     rotation = KeyRotation(tmp_path, engine)
-    assert await rotation.rotate(drop_unused=True) == Rotated(2, [1], [])
+    assert await rotation.rotate(drop_unused=True) == RotatedKeys(2, [1], [])
     later = engine.public_token(NAMESPACE, TOKEN_ID)
-    assert await rotation.rotate(drop_unused=True) == Rotated(3, [1], [2])
+    assert await rotation.rotate(drop_unused=True) == RotatedKeys(3, [1], [2])
     assert [number for number, _ in keyring.load(tmp_path).mac_keys] == [1, 3]
     assert engine.namespace_of_public_token(public) is not None
     assert engine.namespace_of_public_token(later) is None, "nobody keeps who made it"
     await _join(engine, lobby)
-    assert await rotation.rotate(drop_unused=False) == Rotated(4, [1, 3], [])
+    assert await rotation.rotate(drop_unused=False) == RotatedKeys(4, [1, 3], [])
 
 
 async def test_the_ring_on_disk_has_the_key_before_anything_is_signed_with_it(

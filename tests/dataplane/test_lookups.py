@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.lookups import Lookups
-from pyservice.dataplane.outbound import Outbound
+from pyservice.dataplane.outbound_http import DnsResolver, OutboundHttpClient
 from pyservice.hosts import anywhere
 from tests.dataplane.other_server import other_server
 from tests.support.waiting import PATIENCE_S
@@ -42,18 +41,18 @@ def holes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holes]:
     made.free.set()
 
 
-async def until_none(lookups: Lookups) -> None:
+async def until_none(lookups: DnsResolver) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while len(lookups):
             await asyncio.sleep(0.002)
 
 
-def ask(lookups: Lookups, tenant: bytes, names: list[str]) -> list[asyncio.Task[list[str]]]:
+def ask(lookups: DnsResolver, tenant: bytes, names: list[str]) -> list[asyncio.Task[list[str]]]:
     return [asyncio.create_task(lookups.addresses(name, tenant)) for name in names]
 
 
 async def test_names_that_nobody_answers_for_leave_others_their_lookups(holes: Holes) -> None:
-    lookups = Lookups(timeout_ms=20_000)
+    lookups = DnsResolver(timeout_ms=20_000)
     asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(20)])
     assert await lookups.addresses("good.example", b"good") == ["127.0.0.1"]
     assert len(lookups) == 8
@@ -69,7 +68,7 @@ async def test_names_that_nobody_answers_for_leave_others_their_lookups(holes: H
 async def test_when_all_places_are_taken_whoever_is_below_the_share_has_the_next(
     holes: Holes,
 ) -> None:
-    lookups = Lookups(timeout_ms=20_000)
+    lookups = DnsResolver(timeout_ms=20_000)
     asked = [
         task
         for tenant in range(8)
@@ -90,7 +89,7 @@ async def test_when_all_places_are_taken_whoever_is_below_the_share_has_the_next
 
 
 async def test_so_many_of_one_tenant_wait_and_not_more(holes: Holes) -> None:
-    lookups = Lookups(timeout_ms=20_000)
+    lookups = DnsResolver(timeout_ms=20_000)
     asked = ask(lookups, b"slow", [f"hole{number}.example" for number in range(512)])
     await asyncio.sleep(0)
     with pytest.raises(OSError, match="wait to be looked up"):
@@ -103,7 +102,7 @@ async def test_so_many_of_one_tenant_wait_and_not_more(holes: Holes) -> None:
 
 
 async def test_a_lookup_is_given_up_in_time_and_counts_until_it_has_ended(holes: Holes) -> None:
-    lookups = Lookups(per_tenant=1, timeout_ms=50)
+    lookups = DnsResolver(per_tenant=1, timeout_ms=50)
     # The second waits for the same thread, the third for a place.
     for name in ("hole.example", "hole.example", "good.example"):
         with pytest.raises(OSError, match=r"not resolved within 0\.05 s"):
@@ -116,7 +115,7 @@ async def test_a_lookup_is_given_up_in_time_and_counts_until_it_has_ended(holes:
 
 
 async def test_a_name_that_is_being_looked_up_is_nobodys_alone(holes: Holes) -> None:
-    lookups = Lookups(at_once=3, per_tenant=2, timeout_ms=20_000)
+    lookups = DnsResolver(at_once=3, per_tenant=2, timeout_ms=20_000)
     asked = ask(lookups, b"a", ["hole1", "hole2"]) + ask(lookups, b"b", ["hole3", "hole4"])
     asked += ask(lookups, b"c", ["hole1", "hole4"])
     await asyncio.sleep(0)
@@ -128,7 +127,7 @@ async def test_a_name_that_is_being_looked_up_is_nobodys_alone(holes: Holes) -> 
 
 
 async def test_who_goes_away_leaves_the_lookup_to_the_others(holes: Holes) -> None:
-    lookups = Lookups()
+    lookups = DnsResolver()
     first, second = ask(lookups, b"a", ["hole", "hole"])
     await asyncio.sleep(0)
     first.cancel()
@@ -155,7 +154,7 @@ async def test_no_lookup_takes_a_thread_of_the_loops_executor(holes: Holes) -> N
     executor = _Recording()
     loop.set_default_executor(executor)
     # Whatever else the process hands to threads waits for nobody's name.
-    outbound = Outbound(anywhere)
+    outbound = OutboundHttpClient(anywhere)
     async with other_server() as server:
         hanging = asyncio.create_task(
             outbound.post(server.url(host="hole.example"), b"", {}, "0" * 32, tenant=b"slow")

@@ -7,7 +7,7 @@ from base64 import b64encode
 
 import pytest
 
-from pyservice.dataplane.namespaces import Namespaces
+from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from tests.dataplane.configurations import (
     NAMESPACE_ID,
@@ -26,7 +26,7 @@ FULL = {
 
 
 def test_a_namespace_is_named_by_id_or_by_both_names() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(configuration())
     for name in (NAMESPACE_ID, "arena/prod"):
         found = held.named(name)
@@ -37,7 +37,7 @@ def test_a_namespace_is_named_by_id_or_by_both_names() -> None:
 
 
 def test_a_new_configuration_replaces_everything_of_the_old_one() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(configuration(**FULL))
     assert held.namespace_of_host("a.example") == RAW_ID
     assert held.environment_grant(DIGEST) is not None
@@ -52,7 +52,7 @@ def test_a_new_configuration_replaces_everything_of_the_old_one() -> None:
 
 
 def test_removal_forgets_everything() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(configuration(**FULL))
     held.remove(RAW_ID)
     held.remove(RAW_ID)
@@ -67,7 +67,7 @@ def test_removal_forgets_everything() -> None:
 
 
 def test_labels_are_a_copy() -> None:
-    held = Namespaces()
+    held = NamespaceIndex()
     held.put(configuration())
     labels = held.labels()
     held.remove(RAW_ID)

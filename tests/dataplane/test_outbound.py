@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pyservice.dataplane.outbound import Outbound, Unanswered
+from pyservice.dataplane.outbound_http import NoUsableResponse, OutboundHttpClient
 from pyservice.hosts import AllowedAddresses, anywhere
 from tests.dataplane.other_server import OtherServer, other_server, raw_server
 from tests.support.waiting import PATIENCE_S, FreeTime
@@ -33,24 +33,26 @@ async def server() -> AsyncIterator[OtherServer]:
 
 
 @pytest.fixture
-async def outbound() -> AsyncIterator[Outbound]:
-    outbound = Outbound(AllowedAddresses(LOOPBACK))
+async def outbound() -> AsyncIterator[OutboundHttpClient]:
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
     yield outbound
     await outbound.close()
 
 
-async def _post(outbound: Outbound, url: str, body_limit: int = 0, tenant: bytes = b"one") -> Any:
+async def _post(
+    outbound: OutboundHttpClient, url: str, body_limit: int = 0, tenant: bytes = b"one"
+) -> Any:
     return await outbound.post(url, b"{}", {"X-Key": "one"}, RAY_ID, body_limit, tenant=tenant)
 
 
-async def _reason(outbound: Outbound, url: str, body_limit: int = 0) -> str:
-    with pytest.raises(Unanswered) as caught:
+async def _reason(outbound: OutboundHttpClient, url: str, body_limit: int = 0) -> str:
+    with pytest.raises(NoUsableResponse) as caught:
         await _post(outbound, url, body_limit)
     return str(caught.value)
 
 
 async def test_a_post_arrives_with_its_headers_and_a_span_of_its_own(
-    server: OtherServer, outbound: Outbound
+    server: OtherServer, outbound: OutboundHttpClient
 ) -> None:
     answer = await _post(outbound, server.url("/ask?a=b%20c"), 100)
     assert (answer.status, answer.body) == (200, b"{}")
@@ -64,7 +66,9 @@ async def test_a_post_arrives_with_its_headers_and_a_span_of_its_own(
     assert server.seen[1].headers["traceparent"] != seen.headers["traceparent"]
 
 
-async def test_connections_are_used_again(server: OtherServer, outbound: Outbound) -> None:
+async def test_connections_are_used_again(
+    server: OtherServer, outbound: OutboundHttpClient
+) -> None:
     peers = set()
 
     async def reply(request: web.Request) -> web.StreamResponse:
@@ -77,7 +81,7 @@ async def test_connections_are_used_again(server: OtherServer, outbound: Outboun
     assert len(peers) == 1
 
 
-async def test_cookies_are_not_kept(server: OtherServer, outbound: Outbound) -> None:
+async def test_cookies_are_not_kept(server: OtherServer, outbound: OutboundHttpClient) -> None:
     async def reply(_: web.Request) -> web.StreamResponse:
         return web.Response(headers={"Set-Cookie": "who=you; Path=/"})
 
@@ -89,7 +93,7 @@ async def test_cookies_are_not_kept(server: OtherServer, outbound: Outbound) -> 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_not_followed(
-    server: OtherServer, outbound: Outbound, status: int
+    server: OtherServer, outbound: OutboundHttpClient, status: int
 ) -> None:
     async def reply(_: web.Request) -> web.StreamResponse:
         return web.Response(status=status, headers={"Location": server.url("/there")})
@@ -123,9 +127,9 @@ async def test_redirects_are_not_followed(
 async def test_a_private_address_gets_no_byte_however_it_is_written(
     server: OtherServer, host: str
 ) -> None:
-    outbound = Outbound(AllowedAddresses())
+    outbound = OutboundHttpClient(AllowedAddresses())
     try:
-        with pytest.raises(Unanswered):
+        with pytest.raises(NoUsableResponse):
             await _post(outbound, server.url(host=host))
     finally:
         await outbound.close()
@@ -159,7 +163,7 @@ async def test_a_name_is_resolved_once_and_the_checked_address_is_the_one_asked(
     server: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = _Names(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
-    outbound = Outbound(AllowedAddresses(LOOPBACK))
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
     assert (await _post(outbound, server.url(host="game.example"))).status == 200
     assert names.asked == ["game.example"]
     assert server.seen[0].headers["Host"] == f"game.example:{server.port}"
@@ -170,7 +174,7 @@ async def test_a_name_that_turns_private_is_refused_before_it_is_asked(
     server: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Names(monkeypatch, ["127.0.0.1"])
-    outbound = Outbound(AllowedAddresses())
+    outbound = OutboundHttpClient(AllowedAddresses())
     assert "not public" in await _reason(outbound, server.url(host="rebound.example"))
     assert server.seen == []
     await outbound.close()
@@ -180,7 +184,7 @@ async def test_a_name_that_is_private_in_part_is_refused(
     server: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Names(monkeypatch, ["127.0.0.1", "10.0.0.1"])
-    outbound = Outbound(AllowedAddresses(LOOPBACK))
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
     assert "not public" in await _reason(outbound, server.url(host="both.example"))
     assert server.seen == []
     await outbound.close()
@@ -190,14 +194,14 @@ async def test_requests_that_wait_for_a_name_share_its_lookup(
     server: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = _Names(monkeypatch, ["127.0.0.1"])
-    outbound = Outbound(AllowedAddresses(LOOPBACK))
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK))
     await asyncio.gather(*(_post(outbound, server.url(host="game.example")) for _ in range(8)))
     assert names.asked == ["game.example"]
     await outbound.close()
 
 
 async def test_a_name_that_cannot_be_resolved_is_told(
-    outbound: Outbound, monkeypatch: pytest.MonkeyPatch
+    outbound: OutboundHttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_up(*_: object, **__: object) -> list[tuple[Any, ...]]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -222,7 +226,7 @@ async def test_a_lookup_that_hangs_costs_the_time_and_no_more(
         return real(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=1_500)
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=1_500)
     try:
         assert await _reason(outbound, server.url(host="slow.example")) == "no answer within 1.5 s"
         assert (await _post(outbound, server.url(host="localhost"))).status == 200
@@ -231,7 +235,7 @@ async def test_a_lookup_that_hangs_costs_the_time_and_no_more(
         await outbound.close()
 
 
-async def test_nobody_there_is_told(outbound: Outbound) -> None:
+async def test_nobody_there_is_told(outbound: OutboundHttpClient) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -241,7 +245,7 @@ async def test_nobody_there_is_told(outbound: Outbound) -> None:
 @pytest.mark.parametrize(
     "url", ["", "nonsense", "http://", "http://[::1", "ftp://127.0.0.1/", "/a"]
 )
-async def test_what_is_no_url_is_told(outbound: Outbound, url: str) -> None:
+async def test_what_is_no_url_is_told(outbound: OutboundHttpClient, url: str) -> None:
     assert await _reason(outbound, url)
 
 
@@ -261,7 +265,7 @@ async def test_what_is_no_url_is_told(outbound: Outbound, url: str) -> None:
     ids=["nothing", "ssh", "half", "status", "header", "headers", "short", "chunk"],
 )
 async def test_a_broken_answer_is_no_answer(reply: bytes, is_closed: bool) -> None:
-    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=300)
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=300)
     async with raw_server(reply, then_close=is_closed) as port:
         assert await _reason(outbound, f"http://127.0.0.1:{port}/", 100)
     await outbound.close()
@@ -276,7 +280,7 @@ async def test_an_answer_that_drips_is_given_up_in_time(server: OtherServer) -> 
             await asyncio.sleep(0.02)
 
     server.reply = reply
-    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=200)
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=200)
     started = FreeTime()
     assert await _reason(outbound, server.url(), 1 << 20) == "no answer within 0.2 s"
     assert started.is_within(1)
@@ -284,7 +288,7 @@ async def test_an_answer_that_drips_is_given_up_in_time(server: OtherServer) -> 
 
 
 async def test_an_endless_answer_is_cut_at_the_limit(
-    server: OtherServer, outbound: Outbound
+    server: OtherServer, outbound: OutboundHttpClient
 ) -> None:
     sent = 0
 
@@ -303,7 +307,9 @@ async def test_an_endless_answer_is_cut_at_the_limit(
     assert sent < 64 << 20
 
 
-async def test_a_compressed_bomb_stays_compressed(server: OtherServer, outbound: Outbound) -> None:
+async def test_a_compressed_bomb_stays_compressed(
+    server: OtherServer, outbound: OutboundHttpClient
+) -> None:
     import zlib
 
     bomb = zlib.compress(b" " * (16 << 20))
@@ -331,7 +337,7 @@ async def test_64_at_once_per_host_and_waiting_counts_to_the_time(server: OtherS
         return web.Response()
 
     server.reply = reply
-    outbound = Outbound(AllowedAddresses(LOOPBACK), timeout_ms=5_000)
+    outbound = OutboundHttpClient(AllowedAddresses(LOOPBACK), timeout_ms=5_000)
     asked = [
         asyncio.create_task(_post(outbound, server.url(), tenant=tenant))
         for tenant in (b"one", b"two")
@@ -349,7 +355,9 @@ async def test_64_at_once_per_host_and_waiting_counts_to_the_time(server: OtherS
     await outbound.close()
 
 
-async def test_who_goes_away_closes_the_connection(server: OtherServer, outbound: Outbound) -> None:
+async def test_who_goes_away_closes_the_connection(
+    server: OtherServer, outbound: OutboundHttpClient
+) -> None:
     async def reply(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
@@ -389,8 +397,8 @@ async def test_certificates_are_verified_against_the_name(
     trusting = ssl.create_default_context(cafile=str(certificate))
     async with other_server(tls=serving) as server:
         _Names(monkeypatch, ["127.0.0.1"])
-        by_system = Outbound(AllowedAddresses(LOOPBACK))
-        by_hand = Outbound(AllowedAddresses(LOOPBACK), tls=trusting)
+        by_system = OutboundHttpClient(AllowedAddresses(LOOPBACK))
+        by_hand = OutboundHttpClient(AllowedAddresses(LOOPBACK), tls=trusting)
         good, other = server.url(host="game.example"), server.url(host="other.example")
         assert await _reason(by_system, good) == "its certificate cannot be trusted"
         assert await _reason(by_hand, other) == "its certificate cannot be trusted"
@@ -403,7 +411,7 @@ async def test_certificates_are_verified_against_the_name(
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
-    server: OtherServer, outbound: Outbound, monkeypatch: pytest.MonkeyPatch
+    server: OtherServer, outbound: OutboundHttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
@@ -411,6 +419,6 @@ async def test_a_proxy_of_the_environment_is_not_used(
 
 
 async def test_what_the_operator_names_may_be_anywhere(server: OtherServer) -> None:
-    outbound = Outbound(anywhere)
+    outbound = OutboundHttpClient(anywhere)
     assert (await _post(outbound, server.url())).status == 200
     await outbound.close()

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.supply import PAUSES_S, Supply
+from pyservice.dataplane.idle_lobbies import BACKOFF_S, IdleLobbyScaler
+from pyservice.dataplane.resolved_namespace import raw_id
 from tests.dataplane.processes import DOCKER, asking, connected_place
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -22,7 +22,9 @@ async def test_an_empty_lobby_goes_when_its_grace_is_over_whatever_else_crashed(
 ) -> None:
     both = {"idle_lobbies": {"min": 1, "max": 1}, "actions": {"create": {"enabled": True}}}
     place = await connected_place(engine, kept={**both, "docker": DOCKER})
-    supply = Supply(engine, place.namespaces, place.making, ["north"], GRACE_MS)
+    idle_lobby_scaler = IdleLobbyScaler(
+        engine, place.namespaces, place.lobby_templates, ["north"], GRACE_MS
+    )
     async with asking(place.create("kept")) as creating:
         [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
         await place.serve()
@@ -31,13 +33,13 @@ async def test_an_empty_lobby_goes_when_its_grace_is_over_whatever_else_crashed(
     lobby_id = wanted.lobby_id
     lobby = engine.lobby(raw_id(lobby_id))
     assert lobby is not None
-    for _ in PAUSES_S:
-        supply.crashed(lobby)
-    assert PAUSES_S[-1] > PATIENCE_S
+    for _ in BACKOFF_S:
+        idle_lobby_scaler.lobby_crashed(lobby)
+    assert BACKOFF_S[-1] > PATIENCE_S
     await place.connected(lobby_id, made.player.token)
     await place.disconnected(lobby_id, made.player.token)
 
-    running = asyncio.create_task(supply.run())
+    running = asyncio.create_task(idle_lobby_scaler.run())
 
     async def is_stopping() -> bool:
         return any(

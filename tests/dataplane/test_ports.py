@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.ways_in import WayIn
+from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
@@ -38,7 +38,7 @@ async def connected(engine: Engine) -> Place:
 
 
 async def test_behind_a_domain_streams_have_names_of_their_own(engine: Engine) -> None:
-    place = Place(engine, WayIn(job_domain="job.test"))
+    place = Place(engine, PlayerAddresses(job_domain="job.test"))
     await place.wanted()
     async with asking(place.find()) as finding:
         [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
@@ -127,7 +127,7 @@ async def test_a_lobby_is_ready_when_whoever_connects_is_led_to_it(connected: Pl
         # The process is there, and edge-guard has not heard of it.
         await place.place(wanted.lobby_id)
         # What `ready` waits for ends at once; itself it is kept besides.
-        served = place.routes.served(raw_id(wanted.lobby_id))
+        served = place.routes.wait_lobby_served(raw_id(wanted.lobby_id))
         async with asking(served) as serving, asking(place.ready(wanted.lobby_id)) as ready:
             await place.follow(*(outcome(route, "LISTENING") for route in before))
             assert await still_waits(serving), "players would meet nobody"
@@ -160,7 +160,7 @@ async def test_a_question_that_is_heard_after_a_newer_one_takes_nothing_back(
         await asyncio.wait_for(place.ready(wanted.lobby_id), PATIENCE_S)
         # Another process counts from its own beginning.
         await place.follow(*late, instance="two", question=1)
-        served = place.routes.served(raw_id(wanted.lobby_id))
+        served = place.routes.wait_lobby_served(raw_id(wanted.lobby_id))
         await asyncio.wait_for(served, PATIENCE_S)
 
 
@@ -173,9 +173,9 @@ async def still_waits(asked: asyncio.Future[Any]) -> bool:
 
 async def test_a_server_has_its_ports_before_its_process_is_there(engine: Engine) -> None:
     place = Place(engine)
-    place.runners.server_served = place.routes.server_served
+    place.runtime.wait_server_served = place.routes.wait_server_served
     wish = datagrams(1)
-    async with asking(place.runners.lease(wish)) as leasing:
+    async with asking(place.runtime.lease(wish)) as leasing:
 
         async def told() -> Any:
             return list((await place.follow()).routes)
@@ -189,8 +189,8 @@ async def test_a_server_has_its_ports_before_its_process_is_there(engine: Engine
         for number, name in enumerate(leased.ports)
     }
     placed = runtime_pb2.PlaceServerRequest(server_id=wish.server_id, backends=backends)
-    await place.runners.place_server(placed)
-    again = await asyncio.wait_for(place.runners.lease(wish), PATIENCE_S)
+    await place.runtime.place_server(placed)
+    again = await asyncio.wait_for(place.runtime.lease(wish), PATIENCE_S)
     assert again == leased, "who asks again waits for nothing more"
 
 
@@ -217,11 +217,11 @@ async def test_when_all_ports_are_leased_no_lobby_is_made(engine: Engine) -> Non
     streams = {"docker": {**MODES["duel"]["docker"], "ports": {"game": {"protocol": "tcp"}}}}
     place = await connected_place(engine, streams=streams)
     await asyncio.gather(
-        *(place.runners.lease(datagrams(number)) for number in range(FAMILY // 16))
+        *(place.runtime.lease(datagrams(number)) for number in range(FAMILY // 16))
     )
     for asked in (place.find(), place.create()):
         assert (await refused(asked)).code == "PORTS_EXHAUSTED"
-    one_more = await refused(place.runners.lease(datagrams(FAMILY)))
+    one_more = await refused(place.runtime.lease(datagrams(FAMILY)))
     assert one_more.code == "PORTS_EXHAUSTED"
     assert (await place.wanted()).lobbies == []
     async with asking(place.find("streams")):
@@ -248,18 +248,18 @@ async def test_dynamic_servers_have_ports_that_are_given_back(engine: Engine) ->
         region="north",
         protocols={"game": "udp", "web": "http"},
     )
-    leased = await place.runners.lease(request)
-    assert leased == await place.runners.lease(request)
+    leased = await place.runtime.lease(request)
+    assert leased == await place.runtime.lease(request)
     assert leased.ports["game"].hostname == "192.0.2.7"
-    assert list((await place.runners.leases(runtime_pb2.LeasesRequest())).server_ids) == [server_id]
+    assert list((await place.runtime.leases(runtime_pb2.LeasesRequest())).server_ids) == [server_id]
     backend = runtime_pb2.Backend(address="127.0.0.1", port=12_000)
     placed = runtime_pb2.PlaceServerRequest(server_id=server_id, backends={"game": backend})
-    await place.runners.place_server(placed)
+    await place.runtime.place_server(placed)
     routes = {route.port_name: route for route in (await place.follow()).routes}
     assert routes["game"].port == leased.ports["game"].port
     assert (routes["game"].backend_port, routes["web"].backend_port) == (12_000, 0)
     over = runtime_pb2.EndLeaseRequest(server_id=server_id)
-    await place.runners.end_lease(over)
-    await place.runners.end_lease(over)
-    assert (await refused(place.runners.lease(request))).code == "IN_USE"
-    assert (await refused(place.runners.place_server(placed))).code == "SERVER_NOT_FOUND"
+    await place.runtime.end_lease(over)
+    await place.runtime.end_lease(over)
+    assert (await refused(place.runtime.lease(request))).code == "IN_USE"
+    assert (await refused(place.runtime.place_server(placed))).code == "SERVER_NOT_FOUND"

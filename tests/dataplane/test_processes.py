@@ -12,8 +12,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from pyservice.app.processes import Processes
-from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
@@ -173,26 +173,26 @@ async def test_idle_lobbies_are_kept_between_their_bounds(engine: Engine) -> Non
     kept = {**MODES["duel"], "idle_lobbies": {"min": 2, "max": 3}, "regions": {"north": {}}}
     place = Place(engine, duel=kept)
     namespace = place.client().namespace_id
-    place.supply.changed(namespace)
-    await place.supply.step()
+    place.idle_lobby_scaler.namespace_changed(namespace)
+    await place.idle_lobby_scaler.step()
     assert (await place.wanted()).lobbies == [], "nobody would start them"
-    place.supply.changed(namespace)
-    await place.supply.step()
+    place.idle_lobby_scaler.namespace_changed(namespace)
+    await place.idle_lobby_scaler.step()
     first = [lobby.lobby_id for lobby in (await place.wanted()).lobbies]
     assert len(first) == 2
-    await place.supply.step()
+    await place.idle_lobby_scaler.step()
     assert (await place.wanted()).lobbies == [], "two start already"
     await place.serve()
     for lobby_id in first:
         await place.ready(lobby_id)
     found = await place.find()
-    await place.supply.step()
+    await place.idle_lobby_scaler.step()
     [third] = (await place.wanted()).lobbies
     assert found.lobby.lobby_id in first
     await place.serve()
     await place.ready(third.lobby_id)
     await place.disconnected(found.lobby.lobby_id, found.player.token)
-    await place.supply.step()
+    await place.idle_lobby_scaler.step()
     assert (await place.wanted()).lobbies == [], "three are not too many"
 
 
@@ -216,26 +216,26 @@ async def test_who_ends_by_itself_is_replaced_at_once_only_when_somebody_was_the
 ) -> None:
     place = Place(engine, duel={**MODES["duel"], **ONE_IDLE})
     parts = Processes(load(NORTH, environ={}), engine, place.namespaces)
-    place.runners, place.supply = parts.runners, parts.supply
+    place.runtime, place.idle_lobby_scaler = parts.runtime, parts.idle_lobby_scaler
     await place.wanted()
-    place.supply.changed(place.client().namespace_id)
-    await place.supply.step()
+    place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
+    await place.idle_lobby_scaler.step()
     [first] = (await place.wanted()).lobbies
     if is_ready:
         await engine.ready(parse_uuid(first.lobby_id) or b"", None)
-        await place.supply.step()
+        await place.idle_lobby_scaler.step()
     if was_used:
         found = await place.find()
         await place.disconnected(first.lobby_id, found.player.token)
-    exited = engine.servers.exited
+    exited = engine.processes.exited
 
     async def exited_and_looked(lobby: bytes, exit_code: int | None) -> bool:
         """The supply looks as soon as it is over, before whoever reported that goes on."""
         has_ended = await exited(lobby, exit_code)
-        await place.supply.step()
+        await place.idle_lobby_scaler.step()
         return has_ended
 
-    monkeypatch.setattr(engine.servers, "exited", exited_and_looked)
+    monkeypatch.setattr(engine.processes, "exited", exited_and_looked)
     await place.report(first.lobby_id, over=runtime_pb2.Over(exit_code=code, reason="exited"))
     answer = await place.wanted()
     assert list(answer.gone) == [first.lobby_id]
@@ -244,15 +244,15 @@ async def test_who_ends_by_itself_is_replaced_at_once_only_when_somebody_was_the
 
 async def test_one_that_loads_while_it_is_ready_but_closed_has_its_time(engine: Engine) -> None:
     place = await connected_place(engine, duel={**MODES["duel"], **ONE_IDLE})
-    place.supply.changed(place.client().namespace_id)
-    await place.supply.step()
+    place.idle_lobby_scaler.namespace_changed(place.client().namespace_id)
+    await place.idle_lobby_scaler.step()
     [first] = (await place.wanted()).lobbies
     await place.serve()
     await place.ready(first.lobby_id)
     for is_closed in (True, False):
         closing = pb.SetLobbyClosedRequest(is_closed=is_closed)
         await place.fleet.set_closed(closing, place.server(first.lobby_id))
-        await place.supply.step()
+        await place.idle_lobby_scaler.step()
         assert (await place.wanted()).lobbies == [], "it is not stopped, and no other is started"
     assert (await place.find()).lobby.lobby_id == first.lobby_id
 
@@ -271,11 +271,11 @@ async def test_after_another_version_the_old_lobbies_stop_when_they_are_empty(
         current_version_id=OTHER_VERSION_ID,
     )
     namespace = place.client().namespace_id
-    place.supply.changed(namespace)
-    await place.supply.step()
+    place.idle_lobby_scaler.namespace_changed(namespace)
+    await place.idle_lobby_scaler.step()
     assert (await place.wanted()).lobbies == [], "somebody is in it"
     await place.disconnected(wanted.lobby_id, found.player.token)
-    await place.supply.step()
+    await place.idle_lobby_scaler.step()
     [stopping] = (await place.wanted()).lobbies
     assert (stopping.lobby_id, stopping.is_stopping) == (wanted.lobby_id, True)
     joining = await refused(place.join(wanted.lobby_id))
@@ -296,18 +296,18 @@ async def test_who_waits_for_a_lobby_gets_in_though_another_version_came_before_
         place.run, place.sequence = "", 0
         [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
         assert dict(wanted.spec.env) == {"MAP": "sea"}, "with what it was made for"
-        assert place.runners._room_of(raw_id(wanted.lobby_id)) == (1000, 2048)
+        assert place.runtime._resources_of(raw_id(wanted.lobby_id)) == (1000, 2048)
         await place.serve()
         await place.ready(wanted.lobby_id)
         found = await asyncio.wait_for(finding, PATIENCE_S)
     await place.connected(found.lobby.lobby_id, found.player.token)
-    assert len(place.runners.former) == 1
+    assert len(place.runtime.previous_versions) == 1
     await place.wanted()
-    assert not len(place.runners.former), "nobody of it starts any more"
+    assert not len(place.runtime.previous_versions), "nobody of it starts any more"
 
 
 async def _starts(place: Place) -> bool:
-    return bool(place.engine.servers.wanted_since(0)[2])
+    return bool(place.engine.processes.wanted_since(0)[2])
 
 
 async def test_an_end_that_the_disk_did_not_take_at_once_is_one_crash(
@@ -315,8 +315,8 @@ async def test_an_end_that_the_disk_did_not_take_at_once_is_one_crash(
 ) -> None:
     place = connected
     crashed: list[str] = []
-    place.runners.crashed = lambda lobby: crashed.append(format_uuid(lobby.id))
-    servers = place.engine.servers
+    place.runtime.on_lobby_crashed = lambda lobby: crashed.append(format_uuid(lobby.id))
+    servers = place.engine.processes
     full = ServiceError("STORAGE_FULL")
     async with asking(place.find()) as finding:
         [wanted] = (await place.wanted(wait_ms=5_000)).lobbies
@@ -337,7 +337,7 @@ async def test_who_waited_for_a_runtime_gets_a_lobby_of_the_version_of_then(
 ) -> None:
     """After a restart of the data plane: what it is fed first may be another version."""
     place = Place(engine)
-    place.runners.begin()
+    place.runtime.expect_runtime()
     async with asking(ask(place)) as finding:
         # Long enough to be waiting, and nobody is told of it.
         for _ in range(20):

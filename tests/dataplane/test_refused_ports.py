@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pyservice import keyring
-from pyservice.dataplane import routes
-from pyservice.dataplane.configuration import raw_id
-from pyservice.dataplane.engine import Engine, Limits, open_engine
+from pyservice.dataplane import edge_routes
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import Place, asking, connected_place, outcome, refused
@@ -42,13 +42,13 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     (tmp_path / "journal").mkdir()
     (tmp_path / "keys").mkdir()
     ring = keyring.load_or_create(tmp_path / "keys")
-    limits = Limits(segment_bytes=1 << 20, port_rest_ms=50)
+    limits = EngineLimits(segment_bytes=1 << 20, port_rest_ms=50)
     engine = open_engine(tmp_path / "journal", ring, limits)
     engine.start()
-    for name in ("LISTEN_S", "LEASE_S"):
-        monkeypatch.setattr(routes, name, PATIENCE_S)
+    for name in ("LOBBY_SERVED_TIMEOUT_S", "SERVER_SERVED_TIMEOUT_S"):
+        monkeypatch.setattr(edge_routes, name, PATIENCE_S)
     made = await connected_place(engine)
-    made.runners.server_served = made.routes.server_served
+    made.runtime.wait_server_served = made.routes.wait_server_served
     yield made
     await engine.close()
 
@@ -59,13 +59,13 @@ async def pool_is_empty(engine: Engine) -> Free:
 
     async def lease(owners: list[bytes]) -> None:
         ports = [(f"other-{at}", "udp", "number", 0, 0) for at, _ in enumerate(owners)]
-        await engine.servers.lease(owners[0], raw_id(NAMESPACE_ID), "north", ports)
+        await engine.processes.lease(owners[0], raw_id(NAMESPACE_ID), "north", ports)
 
     await asyncio.gather(*(lease(owners[at : at + 16]) for at in range(0, FAMILY - 1, 16)))
 
     async def free() -> None:
-        await engine.servers.end_lease(owners[0])
-        await engine.servers.ports_returned(owners[0])
+        await engine.processes.end_lease(owners[0])
+        await engine.processes.ports_returned(owners[0])
 
     return free
 
@@ -127,7 +127,7 @@ async def test_a_lobby_that_waits_has_another_number_when_there_is_room(
 async def test_a_server_that_waits_has_another_number_when_there_is_room(
     place: Place, hinder: Hinder
 ) -> None:
-    async with asking(place.runners.lease(WISH)) as leasing:
+    async with asking(place.runtime.lease(WISH)) as leasing:
         first = await game(place)
         free = await hinder(place.engine)
         await place.follow(outcome(first, "REFUSED"))
@@ -153,7 +153,7 @@ async def test_who_asks_again_when_there_is_room_has_another_number(
         free = await disk_is_full(place.engine)
         await place.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         with monkeypatch.context() as patched:
-            patched.setattr(routes, "LISTEN_S", 0.05)
+            patched.setattr(edge_routes, "LOBBY_SERVED_TIMEOUT_S", 0.05)
             assert (await refused(place.ready(wanted.lobby_id))).code == "OVERLOADED"
         await free()
         async with asking(place.ready(wanted.lobby_id)) as ready:
@@ -178,11 +178,11 @@ async def test_what_was_refused_is_forgotten_when_its_owner_ends(place: Place) -
         first = await game(place)
         await disk_is_full(place.engine)
         await place.follow(outcome(first, "REFUSED"))
-        assert place.routes._refused
+        assert place.routes._refused_ports
         await place.report(wanted.lobby_id, over=runtime_pb2.Over(reason="exited"))
         gone = outcome(first, "REMOVED")
         await place.follow(gone)
-        assert not place.routes._refused
+        assert not place.routes._refused_ports
 
 
 async def test_what_another_number_would_not_mend_any_more_takes_none(place: Place) -> None:

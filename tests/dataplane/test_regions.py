@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.dataplane.regions import Region, Regions, haversine_km
+from pyservice.dataplane.region_catalog import Region, RegionCatalog, haversine_km
 
 PARIS = (48.8566, 2.3522)
 LONDON = (51.5074, -0.1278)
 SYDNEY = (-33.8688, 151.2093)
 
 
-def _regions() -> Regions:
-    return Regions(
+def _regions() -> RegionCatalog:
+    return RegionCatalog(
         Region(name, "Self-hosted", name.title(), *where)
         for name, where in (("sydney", SYDNEY), ("london", LONDON), ("paris", PARIS))
     )

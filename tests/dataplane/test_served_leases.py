@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane import routes
+from pyservice.dataplane import edge_routes
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
@@ -27,7 +27,7 @@ WISH = runtime_pb2.LeaseRequest(
 @pytest.fixture
 async def place(engine: Engine) -> Place:
     made = Place(engine)
-    made.runners.server_served = made.routes.server_served
+    made.runtime.wait_server_served = made.routes.wait_server_served
     return made
 
 
@@ -42,7 +42,7 @@ async def told(place: Place) -> Sequence[routes_pb2.Route]:
 
 
 async def test_who_wants_ports_is_told_those_that_edge_guard_could_have(place: Place) -> None:
-    async with asking(place.runners.lease(WISH)) as leasing:
+    async with asking(place.runtime.lease(WISH)) as leasing:
         first = {route.port_name: route for route in await told(place)}
         game, voice, web = (first[name] for name in ("game", "voice", "web"))
         await place.follow(outcome(game, "REFUSED"), outcome(voice, "LISTENING"))
@@ -56,11 +56,11 @@ async def test_who_wants_ports_is_told_those_that_edge_guard_could_have(place: P
         leased = await leasing
     numbers = {name: port.port for name, port in leased.ports.items()}
     assert numbers == {"game": other.port, "voice": voice.port, "web": web.port}
-    assert await place.runners.lease(WISH) == leased
+    assert await place.runtime.lease(WISH) == leased
 
 
 async def test_who_wants_ports_while_edge_guard_is_away_is_told_to_try_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "LEASE_S", 0.05)
-    assert (await refused(place.runners.lease(WISH))).code == "OVERLOADED"
+    monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", 0.05)
+    assert (await refused(place.runtime.lease(WISH))).code == "OVERLOADED"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.dataplane.configuration import raw_id
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.outbound import Answer, Outbound
+from pyservice.dataplane.outbound_http import OutboundHttpClient, OutboundResponse
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.hosts import anywhere
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -197,7 +197,7 @@ async def test_a_slow_captcha_provider_is_asked_for_every_game_in_turn(engine: E
             with pytest.raises(ServiceError, match="NO_AVAILABLE_LOBBIES"):
                 # Human, and nothing to find.
                 await asyncio.wait_for(scene.find("duel", caller, captcha=proof), PATIENCE_S)
-            assert (namespace, call.address) in scene.standings.passed
+            assert (namespace, call.address) in scene.passes.passed
             assert provider.now == AT_ONE_HOST
             free.set()
             await asyncio.gather(*many, return_exceptions=True)
@@ -210,7 +210,7 @@ async def test_what_a_game_asks_is_its_groups_where_that_was_told(
     game = SLOW_GAME if group is None else {**SLOW_GAME, "developer_group_id": group}
     slow, tenants, real = Slow(scene, game), list[bytes](), scene.to_games.post
 
-    def noted(*words: Any, tenant: bytes) -> Coroutine[Any, Any, Answer]:
+    def noted(*words: Any, tenant: bytes) -> Coroutine[Any, Any, OutboundResponse]:
         tenants.append(tenant)
         return real(*words, tenant=tenant)
 
@@ -228,9 +228,9 @@ async def test_a_tenant_whose_servers_are_slow_leaves_the_others_their_connectio
     here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
     free = hold(server)
-    outbound = Outbound(anywhere, timeout_ms=60_000)
+    outbound = OutboundHttpClient(anywhere, timeout_ms=60_000)
 
-    def post(url: str, tenant: bytes) -> Coroutine[Any, Any, Answer]:
+    def post(url: str, tenant: bytes) -> Coroutine[Any, Any, OutboundResponse]:
         return outbound.post(url, b"{}", {}, "0" * 32, tenant=tenant)
 
     slow = [

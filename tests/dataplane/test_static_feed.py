@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.feed_document import FeedDocumentError, read
+from pyservice.dataplane.static_feed import FeedDocumentError, read_feed_file
 from tests.dataplane.configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
@@ -73,7 +73,7 @@ async def test_a_reload_takes_the_place_of_what_waits(source: Source) -> None:
     async with source.feeding():
         source.write(document(revision=2, display_name="Changed"))
         source.static.reload()
-        await source.static.fed()
+        await source.static.wait_fed()
         source.away_for = 0
         await source.until(lambda: not source.static.problems)
     held = source.namespaces.configuration(RAW_ID)
@@ -87,7 +87,7 @@ async def test_a_wrong_file_does_not_end_the_feeding_of_what_was_read(source: So
     async with source.feeding():
         source.path.write_text("nonsense")
         source.static.reload()
-        await source.static.fed()
+        await source.static.wait_fed()
         source.away_for = 0
         await source.until(lambda: len(source.static.problems) == 1)
         assert "is not JSON" in source.static.problems[0]
@@ -107,10 +107,10 @@ async def test_one_refused_namespace_does_not_hold_up_the_others(source: Source)
 async def test_reload_takes_a_changed_file(source: Source) -> None:
     source.write(document())
     task = asyncio.create_task(source.static.run())
-    await source.static.fed()
+    await source.static.wait_fed()
     source.write(document(revision=2, display_name="Changed"))
     source.static.reload()
-    await source.static.fed()
+    await source.static.wait_fed()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     held = source.namespaces.configuration(RAW_ID)
@@ -173,7 +173,7 @@ async def test_a_namespace_is_removed_by_saying_so(source: Source) -> None:
 async def test_a_file_that_is_none_is_refused(source: Source, text: str, problem: str) -> None:
     source.path.write_text(text)
     with pytest.raises(FeedDocumentError, match=problem):
-        read(source.path)
+        read_feed_file(source.path)
     [told] = await source.feed()
     assert str(source.path) in told
 
@@ -193,7 +193,7 @@ async def test_a_namespace_that_is_none_is_refused(
 ) -> None:
     source.write(document(**changes))
     with pytest.raises(FeedDocumentError, match=problem):
-        read(source.path)
+        read_feed_file(source.path)
 
 
 async def test_a_missing_file_is_told(source: Source) -> None:

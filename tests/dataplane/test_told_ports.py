@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane import routes
+from pyservice.dataplane import edge_routes
+from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.routes import RouteBook
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.processes import Place, asking, outcome, refused
@@ -35,8 +35,8 @@ class Later(Place):
 
     def start(self) -> None:
         """Whatever it had in memory is gone."""
-        self.routes = RouteBook(self.engine, self.way_in, self.engine.status().epoch)
-        self.runners.server_served = self.routes.server_served
+        self.routes = EdgeRoutes(self.engine, self.player_addresses, self.engine.status().epoch)
+        self.runtime.wait_server_served = self.routes.wait_server_served
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def routes_told(place: Place, instance: str) -> Sequence[routes_pb2.Route]
 
 async def leased(place: Place) -> runtime_pb2.PublicPort:
     """A number that was told."""
-    async with asking(place.runners.lease(WISH)) as leasing:
+    async with asking(place.runtime.lease(WISH)) as leasing:
         [route] = await routes_told(place, "one")
         await place.follow(outcome(route, "LISTENING"))
         answer: runtime_pb2.LeaseResponse = await asyncio.wait_for(leasing, PATIENCE_S)
@@ -82,22 +82,22 @@ async def test_who_asks_again_is_told_the_same_or_to_try_again(
 ) -> None:
     told = await leased(place)
     [route] = await routes_told(place, "two")
-    monkeypatch.setattr(routes, "LEASE_S", 0.05)
-    async with asking(refused(place.runners.lease(WISH))) as asking_again:
+    monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", 0.05)
+    async with asking(refused(place.runtime.lease(WISH))) as asking_again:
         await asyncio.sleep(0)
         await place.follow(outcome(route, "REFUSED"), instance="two")
         assert (await asking_again).code == "OVERLOADED"
-    monkeypatch.setattr(routes, "LEASE_S", PATIENCE_S)
-    async with asking(place.runners.lease(WISH)) as asking_again:
+    monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", PATIENCE_S)
+    async with asking(place.runtime.lease(WISH)) as asking_again:
         await place.follow(outcome(route, "LISTENING"), instance="two")
         assert (await asking_again).ports["game"] == told
 
 
 async def test_what_nobody_was_told_changes_over_a_restart(place: Later) -> None:
-    async with asking(place.runners.lease(WISH)):
+    async with asking(place.runtime.lease(WISH)):
         [first] = await routes_told(place, "one")
     place.start()
-    async with asking(place.runners.lease(WISH)) as leasing:
+    async with asking(place.runtime.lease(WISH)) as leasing:
         [route] = await routes_told(place, "one")
         assert route == first
         # Before anybody waits again, or after.

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.captcha import Captcha
+from pyservice.dataplane.admission import Admission
+from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.entrance import Entrance
 from pyservice.dataplane.matchmaker import Matchmaker
-from pyservice.dataplane.outbound import Outbound
-from pyservice.dataplane.verification import Verification
+from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID
@@ -42,12 +41,12 @@ async def place(engine: Engine, game: OtherServer) -> AsyncIterator[Place]:
     """Whose `duel` asks before it makes lobbies."""
     create = {**MODES["duel"]["actions"]["create"], "verification": {"url": game.url("/may-make")}}
     made = await connected_place(engine, duel={**MODES["duel"], "actions": {"create": create}})
-    outbound = Outbound(AllowedAddresses((ip_network("127.0.0.0/8"),)), timeout_ms=5_000)
+    outbound = OutboundHttpClient(AllowedAddresses((ip_network("127.0.0.0/8"),)), timeout_ms=5_000)
     regions = made.matchmaker._regions
-    captcha = Captcha(outbound, MemoryStandings(), {}, lambda: 0)
-    entrance = Entrance(engine, made.namespaces, regions, captcha, Verification(outbound))
+    captcha = CaptchaCheck(outbound, MemoryStandings(), {}, lambda: 0)
+    entrance = Admission(engine, made.namespaces, regions, captcha, VerificationCheck(outbound))
     made.matchmaker = Matchmaker(
-        engine, made.namespaces, regions, entrance, made.making, made.way_in
+        engine, made.namespaces, regions, entrance, made.lobby_templates, made.player_addresses
     )
     yield made
     await outbound.close()

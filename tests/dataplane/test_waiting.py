@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pyservice.dataplane import waiting
-from pyservice.dataplane.waiting import Waiting
+from pyservice.dataplane import engine_commands
+from pyservice.dataplane.engine_commands import DurabilityWaiter
 from pyservice.errors import ServiceError
 from tests.support.waiting import PATIENCE_S
 
@@ -59,14 +59,16 @@ class Journal:
 class Scene:
     def __init__(self) -> None:
         self.journal = Journal()
-        self.waiting: Waiting[Ended] = Waiting(self.journal, longest_hold_ms=60_000)
+        self.waiting: DurabilityWaiter[Ended] = DurabilityWaiter(
+            self.journal, longest_hold_ms=60_000
+        )
         self.waiting.start()
 
     def settle(self, lsn: int, deadline: float | None = None) -> asyncio.Task[None]:
-        return asyncio.create_task(self.waiting.settled(lsn, deadline))
+        return asyncio.create_task(self.waiting.wait_durable(lsn, deadline))
 
     def hold(self, hold: int, deadline: float | None = None) -> asyncio.Task[Ended]:
-        return asyncio.create_task(self.waiting.resolved(hold, deadline))
+        return asyncio.create_task(self.waiting.wait_for_hold(hold, deadline))
 
 
 @pytest.fixture
@@ -84,10 +86,10 @@ async def _turns() -> None:
 
 
 async def test_what_is_durable_already_is_not_waited_for(scene: Scene) -> None:
-    await scene.waiting.settled(0, None)
+    await scene.waiting.wait_durable(0, None)
     scene.journal.advance(3)
     await asyncio.wait_for(scene.settle(3), PATIENCE_S)
-    await scene.waiting.settled(3, None)
+    await scene.waiting.wait_durable(3, None)
 
 
 async def test_each_waits_for_its_own_number_in_any_order(scene: Scene) -> None:
@@ -115,7 +117,7 @@ async def test_a_deadline_ends_the_waiting_and_the_others_go_on(scene: Scene) ->
 async def test_who_went_away_is_forgotten_while_the_disk_stalls(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_PRUNE_AT", 8)
+    monkeypatch.setattr(engine_commands, "_PRUNE_AT", 8)
     scene.waiting._prune_at = 8
     staying = [scene.settle(1) for _ in range(3)]
     for _ in range(50):
@@ -123,21 +125,21 @@ async def test_who_went_away_is_forgotten_while_the_disk_stalls(
         await asyncio.sleep(0)
         going.cancel()
         await asyncio.gather(going, return_exceptions=True)
-    assert len(scene.waiting._settling) <= 2 * 8
+    assert len(scene.waiting._durable_waiters) <= 2 * 8
     scene.journal.advance(1)
     await asyncio.wait_for(asyncio.gather(*staying), PATIENCE_S)
-    assert not scene.waiting._settling
+    assert not scene.waiting._durable_waiters
 
 
 async def test_progress_is_told_to_all_who_watch_and_silence_after_a_while(scene: Scene) -> None:
-    watching = [asyncio.create_task(scene.waiting.progressed(60)) for _ in range(3)]
+    watching = [asyncio.create_task(scene.waiting.wait_for_batch(60)) for _ in range(3)]
     await _turns()
     watching.pop().cancel()
     await _turns()
     scene.journal.advance(1)
     await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
-    await scene.waiting.progressed(0.01)
-    assert not scene.waiting._watching
+    await scene.waiting.wait_for_batch(0.01)
+    assert not scene.waiting._batch_waiters
 
 
 async def test_a_hold_that_ends_is_told_to_all_who_share_it_and_not_released(
@@ -167,7 +169,7 @@ async def test_a_request_that_goes_away_as_its_hold_ends_undoes_nothing(scene: S
     task = scene.hold(7)
     await _turns()
     scene.journal.advance(1, Ended(7, "placed"))
-    scene.waiting._woke()
+    scene.waiting._on_wake()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert scene.journal.released == []
@@ -177,10 +179,10 @@ async def test_a_hold_that_ends_as_its_deadline_passes_undoes_nothing(scene: Sce
     deadline = asyncio.get_running_loop().time() + 0.01
     task = scene.hold(7, deadline)
     await _turns()
-    [future] = scene.waiting._holding[7]
-    waiting._expire(future)
+    [future] = scene.waiting._hold_waiters[7]
+    engine_commands._expire(future)
     scene.journal.advance(1, Ended(7, "placed"))
-    scene.waiting._woke()
+    scene.waiting._on_wake()
     with pytest.raises(ServiceError) as caught:
         await task
     assert caught.value.code == "DEADLINE_EXCEEDED"
@@ -198,7 +200,7 @@ async def test_a_hold_lasts_no_longer_than_its_limit(scene: Scene) -> None:
 async def test_giving_up_releases_every_hold(scene: Scene) -> None:
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()
-    scene.waiting.give_up_holds()
+    scene.waiting.cancel_holds()
     for task in tasks:
         with pytest.raises(ServiceError) as caught:
             await task

@@ -267,12 +267,12 @@ def service(make_service: MakeService, request: pytest.FixtureRequest) -> Servic
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     """A native engine with a journal in a folder of its own."""
-    from pyservice.dataplane.engine import Limits, open_engine
+    from pyservice.dataplane.engine import EngineLimits, open_engine
 
     (tmp_path / "journal").mkdir()
     (tmp_path / "keys").mkdir()
     ring = keyring.load_or_create(tmp_path / "keys")
-    limits = Limits(segment_bytes=1 << 20, find_wait_ms=2_000)
+    limits = EngineLimits(segment_bytes=1 << 20, find_wait_ms=2_000)
     opened = open_engine(tmp_path / "journal", ring, limits)
     opened.start()
     yield opened

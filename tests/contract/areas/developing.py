@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from pyservice.dataplane.development import LOBBY_ID, REGION_ID
+from pyservice.dataplane.development_mocks import LOBBY_ID, REGION_ID
 from tests.contract.scene import Scene, credential
 
 _PROD: Final = {"namespace_id": "prod"}

@@ -133,7 +133,9 @@ def _signed(scene: Scene, make: Callable[[engine.Engine], str]) -> str:
     """What `make` answers, given another engine with the service's keys and nothing else of it."""
 
     async def work() -> str:
-        elsewhere = engine.open_engine(None, keyring.load(scene.service.data_dir), engine.Limits())
+        elsewhere = engine.open_engine(
+            None, keyring.load(scene.service.data_dir), engine.EngineLimits()
+        )
         try:
             return make(elsewhere)
         finally:

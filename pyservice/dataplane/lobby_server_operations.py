@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from pyservice.bearer import bearer_token
 from pyservice.calls import Caller, TokenKind
-from pyservice.dataplane.admission import admit_attach
-from pyservice.dataplane.configuration import ResolvedNamespace, raw_id
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.namespaces import Namespaces
-from pyservice.dataplane.regions import Regions
+from pyservice.dataplane.matchmaker_checks import check_attach
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.region_catalog import RegionCatalog
+from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -26,36 +26,36 @@ _CONNECTED: Final = pb.PlayerConnectedResponse()
 _DISCONNECTED: Final = pb.PlayerDisconnectedResponse()
 
 
-Reaches = Callable[[str, bytes], Awaitable[bool]]
+CanAccessGame = Callable[[str, bytes], Awaitable[bool]]
 """Whether a cloud_ token reaches a game, by its id. Raises ServiceError when nobody can tell."""
 
 
-Served = Callable[[bytes], Awaitable[None]]
+WaitServed = Callable[[bytes], Awaitable[None]]
 """Returns when edge-guard serves a lobby's ports. Raises OVERLOADED."""
 
 
-async def _served_at_once(lobby: bytes) -> None:
+async def _always_served(lobby: bytes) -> None:
     """Where nobody stands in front of lobbies."""
 
 
-async def _reaches_nothing(token: str, game_id: bytes) -> bool:
+async def _no_game_access(token: str, game_id: bytes) -> bool:
     return False
 
 
-class Fleet:
+class LobbyServerOperations:
     """The operations of lobby servers and operators."""
 
     def __init__(
         self,
         engine: Engine,
-        namespaces: Namespaces,
-        regions: Regions,
+        namespaces: NamespaceIndex,
+        regions: RegionCatalog,
         *,
         heartbeat_timeout_ms: int,
         heartbeat_grace_ms: int,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        reaches: Reaches = _reaches_nothing,
-        served: Served = _served_at_once,
+        reaches: CanAccessGame = _no_game_access,
+        served: WaitServed = _always_served,
     ) -> None:
         """`heartbeat_*` hold for attached lobbies of modes that set none. `served` returns when the ports of a lobby of
         ours are.
@@ -155,7 +155,7 @@ class Fleet:
         deadline = caller.call.deadline
         idempotency = self._idempotency("attach", request, caller)
         try:
-            mode, region = admit_attach(
+            mode, region = check_attach(
                 namespace,
                 self._regions,
                 request.game_mode,
@@ -165,7 +165,7 @@ class Fleet:
             )
         except ServiceError:
             # The configuration may have changed since this call was answered the first time.
-            before = await self._engine.recalled_attach(idempotency, deadline)
+            before = await self._engine.replayed_attach(idempotency, deadline)
             if before is None:
                 raise
             return _attached(*before)
@@ -204,7 +204,7 @@ class Fleet:
         lobby = self._engine.lobby(lobby_id)
         if lobby is not None and lobby.is_ours and lobby.namespace in namespaces:
             was_stopping = lobby.is_stopping
-            await self._engine.servers.stop(lobby_id, only_if_idle=False, deadline=deadline)
+            await self._engine.processes.stop(lobby_id, only_if_idle=False, deadline=deadline)
             return pb.DetachLobbyResponse(did_remove=not was_stopping)
         did_remove = await self._engine.detach(namespaces, lobby_id, deadline)
         return pb.DetachLobbyResponse(did_remove=did_remove)

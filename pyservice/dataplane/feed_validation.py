@@ -7,15 +7,25 @@ and verification are in `feed_gates`, what happens to a refused configuration is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
-from pyservice.dataplane.configuration import raw_id
-from pyservice.dataplane.feed_gates import Found, captcha_problems, verification_problems
-from pyservice.dataplane.namespaces import Namespaces, public_hosts
+from pyservice.dataplane.namespace_index import NamespaceIndex, public_hosts
+from pyservice.dataplane.resolved_namespace import CAPTCHA_PROVIDERS, raw_id
 from pyservice.errors import FieldProblem
-from pyservice.hosts import AllowedAddresses, Network, is_host
+from pyservice.hosts import (
+    Address,
+    AllowedAddresses,
+    Network,
+    is_absolute_name,
+    is_host,
+    is_number,
+    known_address,
+    literal,
+)
 from pyservice.ids import (
     GAME_NAME_MAX,
     NAMESPACE_NAME_MAX,
@@ -28,8 +38,100 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
 from pyservice.port_ranges import HOST_PORTS
-from pyservice.reserved import is_environment_name
+from pyservice.reserved import (
+    HEADER_NAME_MAX,
+    is_environment_name,
+    is_header_name,
+    is_header_of_connection,
+    is_header_of_requests,
+)
 from pyservice.schema.validation import validate
+
+Finding = tuple[tuple[str, ...], str]
+"""Where, and a sentence."""
+
+_VALUE_MAX: Final = 1024
+_HEADER_VALUE = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
+
+
+def captcha_problems(
+    captcha: pb.CaptchaConfig, path: tuple[str, ...], endpoints: Collection[str]
+) -> Iterator[Finding]:
+    """`endpoints`: the providers that the operator has set the URL of."""
+    is_any = False
+    for name in CAPTCHA_PROVIDERS:
+        if not captcha.HasField(name):
+            continue
+        is_any = True
+        if name not in endpoints:
+            yield (
+                (*path, name),
+                f"cannot be asked: the operator of this service has not set captcha.{name}_url",
+            )
+    if is_any:
+        for field in ("requests_before_reverify", "verification_ttl"):
+            if not captcha.HasField(field):
+                yield (*path, field), "must be set"
+
+
+def verification_problems(
+    verification: pb.Verification, path: tuple[str, ...], is_allowed: Callable[[Address], bool]
+) -> Iterator[Finding]:
+    """`is_allowed`: which addresses may be asked."""
+    reason = _url_problem(verification.url, is_allowed)
+    if reason:
+        yield (*path, "url"), reason
+    yield from _header_problems(verification.headers, (*path, "headers"))
+
+
+def _url_problem(url: str, is_allowed: Callable[[Address], bool]) -> str | None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "is not a URL"
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not url.isprintable():
+        return "must be an http or https URL with a host"
+    if parts.username is not None or parts.password is not None:
+        return "must not have a user or password; send them in headers"
+    if parts.fragment:
+        return "must not have a fragment"
+    address = literal(host)
+    if address is None:
+        host = host.lower()
+        if not is_absolute_name(host):
+            return "has a host that is no host name and no IP address"
+        if is_number(host):
+            return "has an IP address that is not in its usual form, such as 192.0.2.1"
+        address = known_address(host)
+        if address is None:
+            return None
+    if is_allowed(address):
+        return None
+    return (
+        "must have a public host; the operator of this service may allow others with "
+        "verification_allowed_networks"
+    )
+
+
+def _header_problems(headers: Mapping[str, str], path: tuple[str, ...]) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for name, value in sorted(headers.items()):
+        known = name.lower()
+        if not is_header_name(name) or len(name) > HEADER_NAME_MAX:
+            yield (*path, name), "is no name of an HTTP header"
+        elif is_header_of_connection(name) or is_header_of_requests(name):
+            yield (*path, name), "is a header that the service sets itself"
+        elif known in seen:
+            yield (*path, name), "is there more than once, in other letters"
+        seen.add(known)
+        if value and (not _HEADER_VALUE.fullmatch(value) or len(value) > _VALUE_MAX):
+            yield (
+                (*path, name),
+                f"must be at most {_VALUE_MAX} characters without control characters and without "
+                "spaces at its ends",
+            )
+
 
 _log = get_logger("feed")
 
@@ -53,38 +155,40 @@ class OperatorLimits:
     """That a `port_range` may have."""
 
 
-def problems_of(
-    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
+def configuration_problems(
+    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
 ) -> list[Problem]:
     """Everything that is wrong with it; empty when it can be taken."""
-    return own_problems(configuration, limits, held) + claim_problems(configuration, held)
+    return own_problems(configuration, limits, held) + conflict_problems(configuration, held)
 
 
 def own_problems(
-    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
+    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
 ) -> list[Problem]:
     """What is wrong with it whatever others have. Versions that are held as they are were judged when
     they came: what the operator changed since does not keep anything else back.
     """
-    found: list[Found] = [_found(problem) for problem in validate(configuration)]
+    found: list[Finding] = [_found(problem) for problem in validate(configuration)]
     found += _names(configuration)
     found += _versions(configuration, limits, held)
     found += _development_tokens(configuration)
     return [Problem(path=path, reason=reason) for path, reason in found]
 
 
-def _found(problem: FieldProblem) -> Found:
+def _found(problem: FieldProblem) -> Finding:
     """The sentence of a rule names its place, which is told beside it."""
     path = problem.path[:-1]
     return path, problem.message.removeprefix(f"{'.'.join(path)} ")
 
 
-def claim_problems(configuration: pb.NamespaceConfiguration, held: Namespaces) -> list[Problem]:
+def conflict_problems(
+    configuration: pb.NamespaceConfiguration, held: NamespaceIndex
+) -> list[Problem]:
     """What it claims twice, or another namespace has."""
     return [*_access(configuration, held), *_tokens(configuration, held)]
 
 
-def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
+def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Finding]:
     named: tuple[tuple[tuple[str, ...], str, int], ...] = (
         (("game", "name_id"), configuration.game.name_id, GAME_NAME_MAX),
         (("name_id",), configuration.name_id, NAMESPACE_NAME_MAX),
@@ -106,8 +210,8 @@ def _names(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
 
 
 def _versions(
-    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: Namespaces
-) -> Iterator[Found]:
+    configuration: pb.NamespaceConfiguration, limits: OperatorLimits, held: NamespaceIndex
+) -> Iterator[Finding]:
     running = _versions_held(configuration.namespace_id, held)
     ids = [version.version_id for version in configuration.versions]
     if configuration.current_version_id not in ids:
@@ -128,14 +232,14 @@ def _versions(
         yield ("retained_versions",), "is the data plane's own and is not fed"
 
 
-def _versions_held(namespace_id: str, held: Namespaces) -> dict[str, pb.Version]:
+def _versions_held(namespace_id: str, held: NamespaceIndex) -> dict[str, pb.Version]:
     found = held.configuration(raw_id(namespace_id)) if is_uuid(namespace_id) else None
     return {version.version_id: version for version in found.versions} if found else {}
 
 
 def _matchmaker(
     matchmaker: pb.MatchmakerConfig, path: tuple[str, ...], limits: OperatorLimits
-) -> Iterator[Found]:
+) -> Iterator[Finding]:
     yield from captcha_problems(matchmaker.captcha, (*path, "captcha"), limits.captcha_providers)
     is_allowed = AllowedAddresses(limits.verification_allowed_networks)
     yield from _level(matchmaker, path, limits)
@@ -151,7 +255,7 @@ def _matchmaker(
 
 def _level(
     level: pb.MatchmakerConfig | pb.GameMode, path: tuple[str, ...], limits: OperatorLimits
-) -> Iterator[Found]:
+) -> Iterator[Finding]:
     """What matchmaker level and mode have in common."""
     for field in ("max_players", "max_players_direct", "max_players_party"):
         if getattr(level, field) > limits.player_limit_max:
@@ -162,7 +266,7 @@ def _level(
     yield from _docker(level.docker, (*path, "docker"), limits.host_ports)
 
 
-def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -> Iterator[Found]:
+def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -> Iterator[Finding]:
     for name in sorted(docker.env):
         if is_environment_name(name):
             yield (*path, "env", name), "is a name that the service sets itself"
@@ -170,12 +274,12 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -
         port_path = (*path, "ports", name)
         if not is_name_id(name, PORT_NAME_MAX):
             yield port_path, "must be 1 to 26 of a-z, 0-9 and single dashes, not a UUID"
-        reason = _reason_against(port, docker.network_mode, host_ports)
+        reason = _port_problem(port, docker.network_mode, host_ports)
         if reason:
             yield port_path, reason
 
 
-def _reason_against(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
+def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
     """Decisions 4, "Ports": behind edge-guard without a range, or bare on the host with one."""
     if (port.proxy or "edge-guard") == "edge-guard":
         return "has a port_range, which needs proxy none" if port.HasField("port_range") else None
@@ -190,7 +294,7 @@ def _reason_against(port: pb.PortConfig, network_mode: str, host_ports: range) -
     return None
 
 
-def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Problem]:
+def _access(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> Iterator[Problem]:
     seen: set[str] = set()
     public = public_hosts(configuration)
     for field in ("domains", "cdn_domains"):
@@ -213,7 +317,7 @@ def _access(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
         yield Problem(path=("name_id",), reason=reason, held_by=owner)
 
 
-def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Iterator[Problem]:
+def _tokens(configuration: pb.NamespaceConfiguration, held: NamespaceIndex) -> Iterator[Problem]:
     hashes: set[bytes] = set()
     for index, token in enumerate(configuration.environment_tokens):
         path = ("environment_tokens", str(index), "sha256")
@@ -225,7 +329,7 @@ def _tokens(configuration: pb.NamespaceConfiguration, held: Namespaces) -> Itera
         hashes.add(token.sha256)
 
 
-def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Found]:
+def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Finding]:
     ids: set[str] = set()
     for index, token in enumerate(configuration.development_tokens):
         path = ("development_tokens", str(index))
@@ -237,7 +341,7 @@ def _development_tokens(configuration: pb.NamespaceConfiguration) -> Iterator[Fo
 
 
 def _owner(
-    configuration: pb.NamespaceConfiguration, held: Namespaces, namespace_id: bytes | None
+    configuration: pb.NamespaceConfiguration, held: NamespaceIndex, namespace_id: bytes | None
 ) -> str:
     """Id of the other namespace that has what is looked up, empty when none has. Whose it is may be
     another developer's secret.

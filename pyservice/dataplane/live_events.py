@@ -10,11 +10,11 @@ import re
 from typing import Final, Protocol
 
 from pyservice.calls import Call, Caller, Operation, Park, TokenKind
-from pyservice.dataplane.answers import LobbyAnswers
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.records import SentToken
-from pyservice.dataplane.regions import Regions
-from pyservice.dataplane.ways_in import WayIn
+from pyservice.dataplane.engine_commands import ChannelToken
+from pyservice.dataplane.matchmaker import LobbyResponses
+from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.region_catalog import RegionCatalog
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
@@ -35,12 +35,16 @@ class LiveEvents:
     """The operations of `/events`. A caller's `identity` is its channel."""
 
     def __init__(
-        self, engine: Engine, regions: Regions, topics: Topics, way_in: WayIn | None = None
+        self,
+        engine: Engine,
+        regions: RegionCatalog,
+        topics: Topics,
+        player_addresses: PlayerAddresses | None = None,
     ) -> None:
         """Hears from now on what the engine sends to channels."""
         self._engine = engine
         self._topics = topics
-        self._answers = LobbyAnswers(regions, way_in or WayIn())
+        self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
         engine.on_delivered = self._delivered
 
     def operations(self) -> dict[str, Operation]:
@@ -57,7 +61,7 @@ class LiveEvents:
                 "TOKEN_INVALID",
                 "Send Authorization: Bearer <secret>, 22 to 64 characters of A-Z, a-z, 0-9, _ and -.",
             )
-        channel = self._engine.records.channel(secret[1].encode())
+        channel = self._engine.player_records.channel(secret[1].encode())
         return Caller(TokenKind.CHANNEL, b"", b"", channel, call)
 
     async def get(
@@ -72,17 +76,17 @@ class LiveEvents:
             return parked
         answer = pb.GetLiveEventsResponse()
         answer.watch.index = index
-        for sent in await self._engine.records.channel_events(channel, caller.call.deadline):
+        for sent in await self._engine.player_records.channel_events(channel, caller.call.deadline):
             self._add(answer, sent)
         return answer
 
-    def _add(self, answer: pb.GetLiveEventsResponse, sent: SentToken) -> None:
-        if not self._answers.is_written(sent.lobby):
+    def _add(self, answer: pb.GetLiveEventsResponse, sent: ChannelToken) -> None:
+        if not self._responses.is_cached(sent.lobby):
             lobby = self._engine.lobby(sent.lobby)
             if lobby is None:
                 return  # it ended meanwhile, and its tokens with it
-            self._answers.write(lobby)
-        found = self._answers.fill(matchmaker_pb2.FindLobbyResponse(), sent.lobby, [sent.token])
+            self._responses.cache(lobby)
+        found = self._responses.fill(matchmaker_pb2.FindLobbyResponse(), sent.lobby, [sent.token])
         event = answer.events.add()
         event.ts.FromMilliseconds(sent.ts_ms)
         join = event.kind.matchmaker_lobby_join

@@ -17,115 +17,157 @@ from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
-from pyservice.dataplane.configuration import ModePort, ResolvedMode, ResolvedNamespace, raw_id
-from pyservice.dataplane.former_versions import FormerVersions
+from pyservice.dataplane.engine_commands import (
+    FetchLeasedPorts,
+    LeasedPorts,
+    PortRequest,
+    ProcessCommands,
+)
 from pyservice.dataplane.native import LeasedPort, Lobby
-from pyservice.dataplane.servers import AskLeased, Leased, PortWish, Servers
-from pyservice.dataplane.ways_in import WayIn
+from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.schema.validation import validate
 
-CONNECTED_S: Final = 3.0
+
+class StartingLobbies(Protocol):
+    """The engine, as far as it is asked here."""
+
+    def starts_of_version(self, namespace: bytes, version: bytes) -> bool: ...
+
+
+class PreviousVersions:
+    """With what lobbies are started that were made for a version that is not the current one any more."""
+
+    def __init__(self, servers: StartingLobbies) -> None:
+        self._servers = servers
+        self._held: dict[tuple[bytes, bytes], ResolvedNamespace] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def retire(self, namespace: ResolvedNamespace) -> None:
+        """Another version takes its place now."""
+        key = namespace.namespace_id, namespace.version_id
+        if self._servers.starts_of_version(*key):
+            self._held[key] = namespace
+
+    def forget(self) -> None:
+        """Drops those of which no lobby starts any more. Called whenever somebody asks what is wanted."""
+        over = [key for key in self._held if not self._servers.starts_of_version(*key)]
+        for key in over:
+            del self._held[key]
+
+    def of(self, lobby: Lobby, current: ResolvedNamespace) -> ResolvedNamespace | None:
+        """The namespace as it was when the lobby was made; None: nobody knows any more."""
+        if current.version_id == lobby.version:
+            return current
+        return self._held.get((lobby.namespace, lobby.version))
+
+
+RUNTIME_TIMEOUT_S: Final = 3.0
 """For so long after its last question whoever starts processes is taken to be there."""
 
-SPECS_BYTES: Final = 8 * 1024 * 1024
+SPECS_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of all specs in one answer, but for the last one: after a restart thousands may be wanted at once."""
 
 # Looked at this often also when the journal stands still: a lobby that starts is wanted before it is durable.
-_LOOK_S: Final = 0.25
-_OVER: Final = frozenset(
+_POLL_INTERVAL_S: Final = 0.25
+_ENDED_CODES: Final = frozenset(
     {"MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED", "SERVER_NOT_FOUND"}
 )
 
 
-class Source(Protocol):
+class RuntimeEngine(Protocol):
     """The engine, as far as it is asked here."""
 
     @property
-    def servers(self) -> Servers: ...
+    def processes(self) -> ProcessCommands: ...
     def lobby(self, lobby: bytes) -> Lobby | None: ...
-    async def progressed(self, at_most_s: float) -> None: ...
+    async def wait_for_batch(self, timeout_s: float) -> None: ...
 
 
-class Held(Protocol):
+class NamespaceSource(Protocol):
     """The namespaces that are held."""
 
     def is_known(self, namespace_id: bytes) -> bool: ...
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
 
 
-class Runners:
+class RuntimeConnection:
     """Tells one runtime what to run, and hears what became of it."""
 
     def __init__(
         self,
-        source: Source,
-        namespaces: Held,
-        way_in: WayIn,
+        source: RuntimeEngine,
+        namespaces: NamespaceSource,
+        player_addresses: PlayerAddresses,
         tiers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
         """`tiers` as of `take_tiers`."""
         self._tiers = tiers
-        self._counted = 0
+        self._counted_sequence = 0
         """Lobbies up to this number were known to whoever said what is free, or are among those made since."""
-        self._made: dict[bytes, tuple[int, int]] = {}
-        self._made_cpu = self._made_memory = 0
+        self._new_lobbies: dict[bytes, tuple[int, int]] = {}
+        self._new_cpu = self._new_memory = 0
         """Millicores and MB of lobbies that were made since, and all of them together."""
         self._source = source
-        self._servers = source.servers
+        self._servers = source.processes
         self._namespaces = namespaces
-        self.former = FormerVersions(source.servers)
-        self._way_in = way_in
+        self.previous_versions = PreviousVersions(source.processes)
+        self._player_addresses = player_addresses
         self._run = secrets.token_hex(8)
-        self._asking = 0
-        self._asked_s = -CONNECTED_S
+        self._open_requests = 0
+        self._last_request_s = -RUNTIME_TIMEOUT_S
         self.capacity = pb.Capacity()
         """What it said last that it can run."""
-        self._heard = asyncio.Event()
-        self._began_s: float | None = None
-        self.crashed: Callable[[Lobby], None] = lambda lobby: None
+        self._first_request = asyncio.Event()
+        self._expected_since_s: float | None = None
+        self.on_lobby_crashed: Callable[[Lobby], None] = lambda lobby: None
         """Called with each lobby whose process ended by itself and not well: before it was ready, before anybody had a
         place there, or with an error. Lobbies that the engine ends by itself are not among them.
         """
         self._crashes: set[bytes] = set()
         """Those whose end the disk did not take: it is told again, and is one crash."""
-        self.server_served: Callable[[bytes, AskLeased], Awaitable[Leased]] = lambda _, ask: ask()
+        self.wait_server_served: Callable[[bytes, FetchLeasedPorts], Awaitable[LeasedPorts]] = (
+            lambda _, ask: ask()
+        )
         """The ports of a server once they are served; until then they may become others."""
         self.http_address = self.grpc_address = ""
         """Where the doors listen, which game servers are told; empty before they do."""
 
-    def take_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
+    def set_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
         """Millicores and MB, by name. One that is not there takes no room."""
         self._tiers = tiers
 
     @property
     def is_connected(self) -> bool:
         """Whether somebody would start what is made now."""
-        return bool(self.capacity.kinds) and self._is_asked
+        return bool(self.capacity.kinds) and self._is_requesting
 
     @property
-    def _is_asked(self) -> bool:
-        return self._asking > 0 or _now_s() - self._asked_s <= CONNECTED_S
+    def _is_requesting(self) -> bool:
+        return self._open_requests > 0 or _now_s() - self._last_request_s <= RUNTIME_TIMEOUT_S
 
-    def begin(self) -> None:
+    def expect_runtime(self) -> None:
         """The data plane is about to serve: whoever starts processes will ask in a moment."""
-        self._began_s = _now_s()
+        self._expected_since_s = _now_s()
 
     @property
-    def is_settled(self) -> bool:
+    def is_known(self) -> bool:
         """Whether it is known if somebody starts processes: after a start nobody has asked yet."""
-        if self._heard.is_set() or self._began_s is None:
+        if self._first_request.is_set() or self._expected_since_s is None:
             return True
-        return _now_s() - self._began_s > CONNECTED_S
+        return _now_s() - self._expected_since_s > RUNTIME_TIMEOUT_S
 
-    async def settle(self) -> None:
+    async def wait_until_known(self) -> None:
         """Waits until somebody asked, or nobody did for three seconds."""
-        if self._began_s is not None and not self.is_settled:
+        if self._expected_since_s is not None and not self.is_known:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._began_s + CONNECTED_S - _now_s()):
-                    await self._heard.wait()
+                async with asyncio.timeout(self._expected_since_s + RUNTIME_TIMEOUT_S - _now_s()):
+                    await self._first_request.wait()
 
     def can_start(self, tier: str) -> bool:
         """Whether somebody would start a lobby of this tier now."""
@@ -137,49 +179,53 @@ class Runners:
 
     def _free(self) -> tuple[int, int]:
         """What was free, without what was made since. Each lobby is counted once, however often this is asked."""
-        self._counted, _, lobbies, gone = self._servers.wanted_since(self._counted)
+        self._counted_sequence, _, lobbies, gone = self._servers.wanted_since(
+            self._counted_sequence
+        )
         for lobby_id in gone:
             self._count(lobby_id, (0, 0))
         for lobby_id, is_stopping in lobbies:
             # One that stops has its room until its process is over, or is never begun.
-            self._count(lobby_id, (0, 0) if is_stopping else self._room_of(lobby_id))
+            self._count(lobby_id, (0, 0) if is_stopping else self._resources_of(lobby_id))
         capacity = self.capacity
         return (
-            capacity.free_cpu_millicores - self._made_cpu,
-            capacity.free_memory_mb - self._made_memory,
+            capacity.free_cpu_millicores - self._new_cpu,
+            capacity.free_memory_mb - self._new_memory,
         )
 
     def _count(self, lobby_id: bytes, room: tuple[int, int]) -> None:
-        before = self._made.pop(lobby_id, (0, 0))
+        before = self._new_lobbies.pop(lobby_id, (0, 0))
         if any(room):
-            self._made[lobby_id] = room
-        self._made_cpu += room[0] - before[0]
-        self._made_memory += room[1] - before[1]
+            self._new_lobbies[lobby_id] = room
+        self._new_cpu += room[0] - before[0]
+        self._new_memory += room[1] - before[1]
 
-    def _count_anew(self, after: int) -> None:
+    def _reset_counts(self, after: int) -> None:
         """What is free was said by somebody who knows of lobbies up to here."""
-        self._counted = after
-        self._made.clear()
-        self._made_cpu = self._made_memory = 0
+        self._counted_sequence = after
+        self._new_lobbies.clear()
+        self._new_cpu = self._new_memory = 0
 
-    def _room_of(self, lobby_id: bytes) -> tuple[int, int]:
+    def _resources_of(self, lobby_id: bytes) -> tuple[int, int]:
         """What it will take once whoever starts processes has heard of it."""
         lobby = self._source.lobby(lobby_id)
         if lobby is None or lobby.is_ready:
             return 0, 0
-        _, mode = self._made_for(lobby)
-        return self._tiers.get(mode.place(lobby.region).tier, (0, 0)) if mode else (0, 0)
+        _, mode = self._configuration_of(lobby)
+        return self._tiers.get(mode.settings_in(lobby.region).tier, (0, 0)) if mode else (0, 0)
 
-    def _made_for(self, lobby: Lobby) -> tuple[ResolvedNamespace | None, ResolvedMode | None]:
+    def _configuration_of(
+        self, lobby: Lobby
+    ) -> tuple[ResolvedNamespace | None, ResolvedMode | None]:
         """Namespace and mode as they were when it was made; None: it is not to be started any more."""
         if not self._namespaces.is_known(lobby.namespace):
             return None, None
-        namespace = self.former.of(lobby, self._namespaces.resolved(lobby.namespace))
+        namespace = self.previous_versions.of(lobby, self._namespaces.resolved(lobby.namespace))
         return namespace, namespace.modes.get(lobby.mode) if namespace else None
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """For operators."""
-        if not self._is_asked:
+        if not self._is_requesting:
             return "nobody is connected who starts game servers"
         kinds = ", ".join(self.capacity.kinds) or "nothing"
         isolation = self.capacity.isolation
@@ -189,14 +235,14 @@ class Runners:
 
     async def wanted(self, request: pb.WantedRequest) -> pb.WantedResponse:
         """What is new to whoever asks, at once or when there is something, at most `wait_ms` later."""
-        _check(request)
-        self.former.forget()
+        _require_valid(request)
+        self.previous_versions.forget()
         self.capacity = request.capacity
-        self._heard.set()
+        self._first_request.set()
         after = request.after_sequence if request.run == self._run else 0
-        self._count_anew(after)
+        self._reset_counts(after)
         end_s = _now_s() + request.wait_ms / 1000
-        self._asking += 1
+        self._open_requests += 1
         try:
             while True:
                 sequence, is_complete, lobbies, gone = self._servers.wanted_since(after)
@@ -204,17 +250,17 @@ class Runners:
                 # Who knows nothing yet is told at once that there is nothing.
                 if lobbies or gone or after == 0 or request.unspecified or left_s <= 0:
                     break
-                await self._source.progressed(min(left_s, _LOOK_S))
+                await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
         finally:
-            self._asking -= 1
-            self._asked_s = _now_s()
+            self._open_requests -= 1
+            self._last_request_s = _now_s()
         known = {lobby_id for lobby_id, _ in lobbies}
         asked = (lobby_id for lobby_id in map(raw_id, request.unspecified) if lobby_id not in known)
         return pb.WantedResponse(
             run=self._run,
             sequence=sequence,
             is_complete=is_complete,
-            lobbies=self._told([*lobbies, *((lobby_id, False) for lobby_id in asked)]),
+            lobbies=self._desired_lobbies([*lobbies, *((lobby_id, False) for lobby_id in asked)]),
             gone=map(format_uuid, gone),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
@@ -224,13 +270,13 @@ class Runners:
         """What became of lobbies, in order for each of them. Those that are over already are no error. Raises
         STORAGE_FULL.
         """
-        _check(request)
+        _require_valid(request)
         by_lobby: dict[str, list[pb.LobbyReport]] = {}
         for report in request.reports:
             by_lobby.setdefault(report.lobby_id, []).append(report)
         # Together: each of them waits until it is durable, and one sync is for all.
         taken = await asyncio.gather(
-            *map(self._take_all, by_lobby.values()), return_exceptions=True
+            *map(self._apply_reports, by_lobby.values()), return_exceptions=True
         )
         for error in taken:
             if error is not None:
@@ -241,14 +287,15 @@ class Runners:
         """Ports of a dynamic server, which edge-guard serves. Raises PORTS_EXHAUSTED, STORAGE_FULL, OVERLOADED, IN_USE
         for one whose lease has ended.
         """
-        _check(request)
+        _require_valid(request)
         owner = raw_id(request.server_id)
         wishes = [
-            self._wish(name, protocol) for name, protocol in sorted(request.protocols.items())
+            self._port_request(name, protocol)
+            for name, protocol in sorted(request.protocols.items())
         ]
         namespace = raw_id(request.namespace_id)
         try:
-            leased = await self.server_served(
+            leased = await self.wait_server_served(
                 owner, lambda: self._servers.lease(owner, namespace, request.region, wishes)
             )
         except ServiceError as error:
@@ -257,12 +304,12 @@ class Runners:
                     "IN_USE", "The server is over; its ports are given back."
                 ) from None
             raise
-        ports = {port.name: self._public(port, owner, request.region) for port in leased}
+        ports = {port.name: self._public_port(port, owner, request.region) for port in leased}
         return pb.LeaseResponse(ports=ports)
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
         """Where its process listens. Raises SERVER_NOT_FOUND, STORAGE_FULL."""
-        _check(request)
+        _require_valid(request)
         await self._servers.set_backends(
             raw_id(request.server_id), _backends(request.backends.items())
         )
@@ -270,7 +317,7 @@ class Runners:
 
     async def end_lease(self, request: pb.EndLeaseRequest) -> pb.EndLeaseResponse:
         """It is over. Repeats change nothing. Raises STORAGE_FULL."""
-        _check(request)
+        _require_valid(request)
         await self._servers.end_lease(raw_id(request.server_id))
         return pb.EndLeaseResponse()
 
@@ -278,37 +325,39 @@ class Runners:
         """Who has ports."""
         return pb.LeasesResponse(server_ids=map(format_uuid, self._servers.leased_servers()))
 
-    async def _take_all(self, reports: Iterable[pb.LobbyReport]) -> None:
+    async def _apply_reports(self, reports: Iterable[pb.LobbyReport]) -> None:
         for report in reports:
             try:
-                await self._take(report)
+                await self._apply_report(report)
             except ServiceError as error:
-                if error.code not in _OVER:
+                if error.code not in _ENDED_CODES:
                     raise
 
-    async def _take(self, report: pb.LobbyReport) -> None:
+    async def _apply_report(self, report: pb.LobbyReport) -> None:
         lobby = raw_id(report.lobby_id)
         match report.WhichOneof("what"):
             case "placed":
                 await self._servers.set_backends(lobby, _backends(report.placed.backends.items()))
             case "over":
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
-                self._note_end(lobby, code)
+                self._detect_crash(lobby, code)
                 await self._servers.exited(lobby, code)
                 self._crashes.discard(lobby)
             case _:
                 raise ServiceError("BODY_INVALID", "Say what became of the lobby.")
 
-    def _note_end(self, lobby_id: bytes, code: int | None) -> None:
+    def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
         """First: the supply looks as soon as it has ended, which is before who tells of it goes on."""
         lobby = self._source.lobby(lobby_id)
         if lobby is None:
             self._crashes.discard(lobby_id)
-        elif not (lobby.is_stopping or lobby_id in self._crashes or self._is_done(lobby, code)):
+        elif not (
+            lobby.is_stopping or lobby_id in self._crashes or self._has_finished(lobby, code)
+        ):
             self._crashes.add(lobby_id)
-            self.crashed(lobby)
+            self.on_lobby_crashed(lobby)
 
-    def _is_done(self, lobby: Lobby, code: int | None) -> bool:
+    def _has_finished(self, lobby: Lobby, code: int | None) -> bool:
         """Whether one that ends by itself with this code did what it was for. One that nobody had a place in did not:
         the next one would do the same at once.
         """
@@ -320,14 +369,14 @@ class Runners:
         empty = (one for group in groups for one in group.empty)
         return any(one.was_used for one in empty if one.lobby == lobby.id)
 
-    def _told(self, lobbies: Iterable[tuple[bytes, bool]]) -> list[pb.WantedLobby]:
+    def _desired_lobbies(self, lobbies: Iterable[tuple[bytes, bool]]) -> list[pb.WantedLobby]:
         told, specs_bytes = [], 0
         for lobby_id, is_stopping in lobbies:
             lobby = self._source.lobby(lobby_id)
             if lobby is None:
                 continue  # it ended since, and is among those that are gone next time
             is_starting = not (is_stopping or lobby.is_ready)
-            is_later = is_starting and specs_bytes >= SPECS_BYTES
+            is_later = is_starting and specs_bytes >= SPECS_BYTES_MAX
             spec = self._spec(lobby) if is_starting and not is_later else None
             if spec is not None:
                 specs_bytes += spec.ByteSize()
@@ -345,11 +394,11 @@ class Runners:
 
     def _spec(self, lobby: Lobby) -> pb.LobbySpec | None:
         """All that a start needs; None when it is not to be started any more."""
-        namespace, mode = self._made_for(lobby)
+        namespace, mode = self._configuration_of(lobby)
         token = self._servers.lobby_token(lobby.id)
         if namespace is None or mode is None or token is None:
             return None
-        runtime, place = mode.runtime, mode.place(lobby.region)
+        runtime, settings = mode.runtime, mode.settings_in(lobby.region)
         if runtime.image_id is None:
             return None
         normal, direct, party = lobby.max_players
@@ -368,18 +417,20 @@ class Runners:
             args=runtime.args,
             env=dict(runtime.env),
             network_mode=runtime.network_mode,
-            tier=place.tier,
+            tier=settings.tier,
             ports={name: _runtime_port(port) for name, port in mode.ports.items()},
         )
 
-    def _wish(self, name: str, protocol: str) -> PortWish:
-        is_by_host = self._way_in.job_domain is not None and protocol in ("http", "https")
+    def _port_request(self, name: str, protocol: str) -> PortRequest:
+        is_by_host = self._player_addresses.job_domain is not None and protocol in ("http", "https")
         return name, protocol, "host" if is_by_host else "number", 0, 0
 
-    def _public(self, port: LeasedPort, owner: bytes, region: str) -> pb.PublicPort:
-        reached = self._way_in.reached(port, owner, region, "server")
+    def _public_port(self, port: LeasedPort, owner: bytes, region: str) -> pb.PublicPort:
+        player_address = self._player_addresses.address_of(port, owner, region, "server")
         return pb.PublicPort(
-            hostname=reached.hostname, port=reached.number or 0, is_tls=reached.is_tls
+            hostname=player_address.hostname,
+            port=player_address.number or 0,
+            is_tls=player_address.is_tls,
         )
 
 
@@ -397,7 +448,7 @@ def _backends(backends: Iterable[tuple[str, pb.Backend]]) -> list[tuple[str, str
     return [(name, backend.address, backend.port) for name, backend in sorted(backends)]
 
 
-def _check(request: Message) -> None:
+def _require_valid(request: Message) -> None:
     problems = validate(request)
     if problems:
         raise ServiceError("BODY_INVALID", errors=problems)

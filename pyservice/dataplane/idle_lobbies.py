@@ -17,41 +17,41 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyservice.dataplane.configuration import ResolvedMode, ResolvedNamespace, raw_id
-from pyservice.dataplane.making import Making
+from pyservice.dataplane.engine_commands import ProcessCommands
+from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.native import Lobby, SupplyGroup
-from pyservice.dataplane.servers import Servers
+from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 
-PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """After so many lobbies of a group in a row that ended by themselves and not well."""
 
-_AGAIN_S: Final = 1.0
-_DRAIN_LOOK_S: Final = 60.0
+_RETRY_S: Final = 1.0
+_DRAIN_POLL_INTERVAL_S: Final = 60.0
 """So often the wall clock is looked at while lobbies drain: it may be set."""
-_LOOK_S: Final = 0.25
+_POLL_INTERVAL_S: Final = 0.25
 
 _log = get_logger("supply")
 
-Key = tuple[bytes, bytes, str, str]
+GroupKey = tuple[bytes, bytes, str, str]
 """Namespace, version, mode, region."""
 
 
-class Source(Protocol):
+class ScalerEngine(Protocol):
     """The engine, as far as it is asked here."""
 
     @property
-    def servers(self) -> Servers: ...
+    def processes(self) -> ProcessCommands: ...
     def lobby(self, lobby: bytes) -> Lobby | None: ...
     async def detach(
         self, namespaces: Sequence[bytes], lobby: bytes, deadline: float | None
     ) -> bool: ...
-    async def progressed(self, at_most_s: float) -> None: ...
+    async def wait_for_batch(self, timeout_s: float) -> None: ...
 
 
-class Held(Protocol):
+class NamespaceSource(Protocol):
     """The namespaces that are held."""
 
     def __iter__(self) -> Iterator[NamespaceConfiguration]: ...
@@ -59,7 +59,7 @@ class Held(Protocol):
     def resolved(self, namespace_id: bytes) -> ResolvedNamespace: ...
 
 
-class Empty(Protocol):
+class EmptyLobbyView(Protocol):
     """A lobby without players."""
 
     @property
@@ -74,7 +74,7 @@ class Empty(Protocol):
     def empty_ms(self) -> int: ...
 
 
-class Group(Protocol):
+class LobbyGroup(Protocol):
     """Lobbies of one namespace, version, mode and region."""
 
     @property
@@ -82,47 +82,47 @@ class Group(Protocol):
     @property
     def live(self) -> int: ...
     @property
-    def empty(self) -> Sequence[Empty]: ...
+    def empty(self) -> Sequence[EmptyLobbyView]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoLobbyGroup:
     """A group in which there is no lobby."""
 
     starting: int = 0
     live: int = 0
-    empty: Sequence[Empty] = ()
+    empty: Sequence[EmptyLobbyView] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GroupPlan:
     """What is to be done about a group now, and when to look again without news."""
 
     start: int = 0
-    stop: tuple[Empty, ...] = ()
-    look_ms: int | None = None
+    stop: tuple[EmptyLobbyView, ...] = ()
+    recheck_ms: int | None = None
 
 
-def plan(
-    group: Group,
+def plan_group(
+    group: LobbyGroup,
     mode: ResolvedMode | None,
     region: str,
     grace_ms: int,
     *,
     is_region_there: bool = True,
-) -> Plan:
+) -> GroupPlan:
     """Decides. `mode` None: the version is not the current one, or has no such mode. Nobody is led to a region that the
     operator took away: no idle lobby is kept there.
     """
     ours = [one for one in group.empty if one.is_ours]
     if mode is None:
         # They drain: whoever is empty goes. A grace would keep a lobby for newcomers, and there are none.
-        return Plan(stop=tuple(ours))
-    place = mode.place(region)
+        return GroupPlan(stop=tuple(ours))
+    settings = mode.settings_in(region)
     idle = [one for one in group.empty if one.is_findable and _is_idle(one, grace_ms)]
     shut = [one for one in ours if not one.is_findable and _is_idle(one, grace_ms)]
     is_wanted = is_region_there and mode.allows_region(region)
-    low, high = (place.idle_min, place.idle_max) if is_wanted else (0, 0)
+    low, high = (settings.idle_min, settings.idle_max) if is_wanted else (0, 0)
     surplus = [one for one in idle if one.is_ours][: max(0, len(idle) - high)]
     waiting = [one for one in ours if not _is_idle(one, grace_ms)]
     pending = [grace_ms - one.empty_ms for one in waiting]
@@ -130,53 +130,55 @@ def plan(
     # more of them.
     loading = sum(not one.was_used for one in waiting)
     missing = low - len(idle) - group.starting - loading
-    return Plan(max(0, missing), (*shut, *surplus), min(pending, default=None))
+    return GroupPlan(max(0, missing), (*shut, *surplus), min(pending, default=None))
 
 
-def _is_idle(one: Empty, grace_ms: int) -> bool:
+def _is_idle(one: EmptyLobbyView, grace_ms: int) -> bool:
     """One that was never used need not wait for its players to come back. But when it is closed, it may open yet."""
     return one.empty_ms >= grace_ms or (one.is_findable and not one.was_used)
 
 
-class Pauses:
+class CrashBackoff:
     """How long a group whose lobbies end by themselves and not well is left alone."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._ends: dict[Key, tuple[int, float]] = {}
+        self._crashes: dict[GroupKey, tuple[int, float]] = {}
 
-    def note(self, key: Key, ended: int = 1) -> None:
+    def record(self, key: GroupKey, ended: int = 1) -> None:
         """So many more lobbies of the group ended so."""
         if not ended:
             return
         now_s = self._now_s()
         self._forget_old(now_s)
-        count = self._ends.get(key, (0, 0.0))[0] + ended
-        pause_s = PAUSES_S[min(count, len(PAUSES_S)) - 1]
-        self._ends[key] = (count, now_s + pause_s)
+        count = self._crashes.get(key, (0, 0.0))[0] + ended
+        pause_s = BACKOFF_S[min(count, len(BACKOFF_S)) - 1]
+        self._crashes[key] = (count, now_s + pause_s)
 
-    def left_s(self, key: Key) -> float:
+    def remaining_s(self, key: GroupKey) -> float:
         """How long nothing is to be started there."""
-        _, until_s = self._ends.get(key, (0, 0.0))
+        _, until_s = self._crashes.get(key, (0, 0.0))
         return max(0.0, until_s - self._now_s())
 
     def _forget_old(self, now_s: float) -> None:
         """Who was well for as long as the longest pause begins again with the shortest. Where groups come, so that
         there are never more than those of the last minutes.
         """
-        over = [key for key, (_, until_s) in self._ends.items() if now_s - until_s > PAUSES_S[-1]]
+        over = [
+            key for key, (_, until_s) in self._crashes.items() if now_s - until_s > BACKOFF_S[-1]
+        ]
         for key in over:
-            del self._ends[key]
+            del self._crashes[key]
 
 
-class Supply:
+class IdleLobbyScaler:
     """Keeps groups as their plans say, as long as `run` runs."""
 
     def __init__(
         self,
-        source: Source,
-        namespaces: Held,
-        making: Making,
+        source: ScalerEngine,
+        namespaces: NamespaceSource,
+        lobby_templates: LobbyTemplates,
         regions: Sequence[str],
         grace_ms: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -184,80 +186,80 @@ class Supply:
         """`regions`: all of the operator's, for modes that name none."""
         self._wall_ms = wall_ms
         self._source = source
-        self._servers = source.servers
+        self._servers = source.processes
         self._namespaces = namespaces
-        self._making = making
+        self._lobby_templates = lobby_templates
         self._regions = regions
         self._grace_ms = grace_ms
-        self._pauses = Pauses(_now_s)
-        self._looks: dict[Key, float] = {}
+        self._backoff = CrashBackoff(_now_s)
+        self._due: dict[GroupKey, float] = {}
         """When to look at a group without news."""
 
-    def changed(self, namespace_id: bytes) -> None:
+    def namespace_changed(self, namespace_id: bytes) -> None:
         """Another version, or other bounds, may be in force: every group of the namespace is looked at."""
         now_s = _now_s()
         for group in self._servers.supply_groups(namespace_id):
-            self._looks[_key(group)] = now_s
+            self._due[_key(group)] = now_s
         if not self._namespaces.is_known(namespace_id):
             return
         namespace = self._namespaces.resolved(namespace_id)
         for mode in namespace.modes.values():
             for region in mode.regions or self._regions:
-                if mode.place(region).idle_min > 0:
+                if mode.settings_in(region).idle_min > 0:
                     key = (namespace_id, namespace.version_id, mode.name, region)
-                    self._looks[key] = now_s
+                    self._due[key] = now_s
 
-    def crashed(self, lobby: Lobby) -> None:
+    def lobby_crashed(self, lobby: Lobby) -> None:
         """A lobby ended by itself and not well: the next one of its group waits a little."""
         key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
-        self._pauses.note(key)
-        self._look_in(key, self._pauses.left_s(key))
+        self._backoff.record(key)
+        self._schedule(key, self._backoff.remaining_s(key))
 
-    def _look_in(self, key: Key, wait_s: float) -> None:
+    def _schedule(self, key: GroupKey, wait_s: float) -> None:
         """What is due of the group before is not put off by it."""
         look_s = _now_s() + wait_s
-        self._looks[key] = min(look_s, self._looks.get(key, look_s))
+        self._due[key] = min(look_s, self._due.get(key, look_s))
 
     async def run(self) -> None:
         """Until cancelled. What cannot be done now is tried again."""
         for namespace in self._namespaces:
-            self.changed(raw_id(namespace.namespace_id))
+            self.namespace_changed(raw_id(namespace.namespace_id))
         while True:
             await self.step()
-            next_s = min(self._looks.values(), default=_now_s() + _LOOK_S)
-            await self._source.progressed(min(max(0.0, next_s - _now_s()), _LOOK_S))
+            next_s = min(self._due.values(), default=_now_s() + _POLL_INTERVAL_S)
+            await self._source.wait_for_batch(min(max(0.0, next_s - _now_s()), _POLL_INTERVAL_S))
 
     async def step(self) -> None:
         """Looks at every group that changed, or whose time has come."""
         touched = self._servers.take_touched()
-        for changed in touched:
+        for namespace_changed in touched:
             # As after a crash: the next one waits a little.
-            self._pauses.note(_key(changed), changed.failed)
-        groups: dict[Key, Group] = {_key(group): group for group in touched}
+            self._backoff.record(_key(namespace_changed), namespace_changed.failed)
+        groups: dict[GroupKey, LobbyGroup] = {_key(group): group for group in touched}
         now_s = _now_s()
-        due = [key for key, at_s in self._looks.items() if at_s <= now_s and key not in groups]
+        due = [key for key, at_s in self._due.items() if at_s <= now_s and key not in groups]
         for key in due:
             groups[key] = self._group(key)
         for key in groups:
             # When each has to be looked at again is worked out anew.
-            self._looks.pop(key, None)
+            self._due.pop(key, None)
         for key, group in groups.items():
-            await self._keep(key, group)
+            await self._apply_plan(key, group)
 
-    def _group(self, key: Key) -> Group:
+    def _group(self, key: GroupKey) -> LobbyGroup:
         groups = self._servers.supply_groups(key[0])
-        return next((group for group in groups if _key(group) == key), Nothing())
+        return next((group for group in groups if _key(group) == key), NoLobbyGroup())
 
-    async def _keep(self, key: Key, group: Group) -> None:
+    async def _apply_plan(self, key: GroupKey, group: LobbyGroup) -> None:
         namespace_id, version, mode_name, region = key
         mode, namespace = None, None
         if self._namespaces.is_known(namespace_id):
             namespace = self._namespaces.resolved(namespace_id)
             mode = namespace.modes.get(mode_name) if namespace.version_id == version else None
         is_there = region in self._regions
-        todo = plan(group, mode, region, self._grace_ms, is_region_there=is_there)
-        if todo.look_ms is not None:
-            self._look_in(key, todo.look_ms / 1000)
+        todo = plan_group(group, mode, region, self._grace_ms, is_region_there=is_there)
+        if todo.recheck_ms is not None:
+            self._schedule(key, todo.recheck_ms / 1000)
         try:
             if namespace is not None and mode is None and group.live:
                 await self._drain(key, namespace)
@@ -268,17 +270,17 @@ class Supply:
         except ServiceError as error:
             # Full, of lobbies, ports or disk: others may go on, and this is tried again.
             _log.debug("supply is put off", game_mode=mode_name, region=region, code=error.code)
-            self._look_in(key, _AGAIN_S)
+            self._schedule(key, _RETRY_S)
 
-    async def _drain(self, key: Key, namespace: ResolvedNamespace) -> None:
+    async def _drain(self, key: GroupKey, namespace: ResolvedNamespace) -> None:
         """Lobbies of a former version go on for so long and no longer, whoever is in them."""
         _, version, mode, _ = key
         retired = namespace.retired.get(version)
         if retired is None:
             return
-        left_ms = retired.drained_ms(mode) - self._wall_ms()
+        left_ms = retired.drain_deadline_ms(mode) - self._wall_ms()
         if left_ms > 0:
-            self._look_in(key, min(left_ms / 1000, _DRAIN_LOOK_S))
+            self._schedule(key, min(left_ms / 1000, _DRAIN_POLL_INTERVAL_S))
             return
         for lobby_id in self._servers.lobbies_of_version(namespace.namespace_id, version):
             lobby = self._source.lobby(lobby_id)
@@ -290,32 +292,32 @@ class Supply:
                 await self._end_attached(lobby)
 
     async def _stop(self, lobby: bytes, *, only_if_idle: bool = True) -> None:
-        with _unless_it_is_over():
+        with _ignore_ended_lobby():
             await self._servers.stop(lobby, only_if_idle=only_if_idle)
 
     async def _end_attached(self, lobby: Lobby) -> None:
         """Over at once: nobody here has a process to tell, and its server hears of it with its next call."""
-        with _unless_it_is_over():
+        with _ignore_ended_lobby():
             await self._source.detach([lobby.namespace], lobby.id, None)
 
     async def _start(
-        self, key: Key, namespace: ResolvedNamespace, mode: ResolvedMode, count: int
+        self, key: GroupKey, namespace: ResolvedNamespace, mode: ResolvedMode, count: int
     ) -> None:
-        left_s = self._pauses.left_s(key)
-        if count and left_s > 0:
-            self._look_in(key, left_s)
+        remaining_s = self._backoff.remaining_s(key)
+        if count and remaining_s > 0:
+            self._schedule(key, remaining_s)
             return
         for _ in range(count):
-            make = self._making.idle(namespace, mode, key[3])
+            make = self._lobby_templates.for_idle(namespace, mode, key[3])
             if make is None:
                 # Nobody who would start it is there.
-                self._look_in(key, _AGAIN_S)
+                self._schedule(key, _RETRY_S)
                 return
             await self._servers.start_idle(namespace.namespace_id, namespace.version_id, make)
 
 
 @contextlib.contextmanager
-def _unless_it_is_over() -> Iterator[None]:
+def _ignore_ended_lobby() -> Iterator[None]:
     try:
         yield
     except ServiceError as error:
@@ -323,7 +325,7 @@ def _unless_it_is_over() -> Iterator[None]:
             raise
 
 
-def _key(group: SupplyGroup | Lobby) -> Key:
+def _key(group: SupplyGroup | Lobby) -> GroupKey:
     return group.namespace, group.version, group.mode, group.region
 
 

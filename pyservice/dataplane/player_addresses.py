@@ -11,24 +11,24 @@ from pyservice.dataplane.native import LeasedPort
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
 
-_USUAL: Final = {"http": 80, "https": 443}
-_TLS: Final = frozenset({"https", "tcp_tls"})
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 
-Label = Literal["lobby", "server"]
+OwnerKind = Literal["lobby", "server"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What a player connects to. `number` None: one of `span`."""
+class PlayerAddress:
+    """What a player connects to. `number` None: one of `port_range`."""
 
     hostname: str
     number: int | None
-    span: tuple[int, int] | None
+    port_range: tuple[int, int] | None
     is_tls: bool
 
 
 @dataclass(frozen=True, slots=True)
-class WayIn:
+class PlayerAddresses:
     """How edge-guard and the node are called."""
 
     job_domain: str | None = None
@@ -40,32 +40,36 @@ class WayIn:
     has_certificate: bool = False
     """In local mode: whether TLS ends at edge-guard. Without it https and tcp_tls are served plain."""
 
-    def reached(
-        self, port: LeasedPort, owner: bytes, region: str, label: Label = "lobby"
-    ) -> Reached:
+    def address_of(
+        self, port: LeasedPort, owner: bytes, region: str, label: OwnerKind = "lobby"
+    ) -> PlayerAddress:
         """Where a port of a lobby or server is."""
         if port.range is not None:
-            return Reached(self.node, None, port.range, False)
-        is_tls = port.protocol in _TLS and (self.job_domain is not None or self.has_certificate)
+            return PlayerAddress(self.node, None, port.range, False)
+        is_tls = port.protocol in _TLS_PROTOCOLS and (
+            self.job_domain is not None or self.has_certificate
+        )
         if port.number == 0:
             name = f"{format_uuid(owner)}-{port.name}.{label}.{region}.{self.job_domain}"
-            return Reached(name, _USUAL[port.protocol], None, is_tls)
+            return PlayerAddress(name, _DEFAULT_PORTS[port.protocol], None, is_tls)
         host = f"{region}.{self.job_domain}" if self.job_domain else self.advertised
-        return Reached(host, port.number, None, is_tls)
+        return PlayerAddress(host, port.number, None, is_tls)
 
-    def write(self, answer: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str) -> None:
+    def write_port(
+        self, answer: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str
+    ) -> None:
         """A port of a lobby, as find, join and create answer it."""
-        reached = self.reached(port, lobby, region)
-        answer.is_tls = reached.is_tls
-        if reached.number is not None:
-            put_address(answer, reached.hostname, reached.number)
+        player_address = self.address_of(port, lobby, region)
+        answer.is_tls = player_address.is_tls
+        if player_address.number is not None:
+            set_port_address(answer, player_address.hostname, player_address.number)
             return
-        answer.hostname = reached.hostname
-        if reached.span is not None:
-            answer.port_range.min, answer.port_range.max = reached.span
+        answer.hostname = player_address.hostname
+        if player_address.port_range is not None:
+            answer.port_range.min, answer.port_range.max = player_address.port_range
 
 
-def put_address(port: lobby_pb2.Port, address: str, number: int) -> None:
+def set_port_address(port: lobby_pb2.Port, address: str, number: int) -> None:
     """Host name or address and number into a port, and both together as clients connect to it."""
     port.hostname = address
     port.port = number

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from typing import Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
-from pyservice.dataplane.configuration import DevPort
-from pyservice.dataplane.namespaces import Namespaces
-from pyservice.dataplane.ways_in import put_address
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.player_addresses import set_port_address
+from pyservice.dataplane.resolved_namespace import DevPort
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
@@ -25,8 +25,10 @@ REGION_ID: Final = "dev-lcl"
 REGION_NAME: Final = "Local"
 _HOSTNAME: Final = "127.0.0.1"
 
-Answer = TypeVar("Answer", pb.FindLobbyResponse, pb.JoinLobbyResponse, pb.CreateLobbyResponse)
-Request = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
+MockResponse = TypeVar(
+    "MockResponse", pb.FindLobbyResponse, pb.JoinLobbyResponse, pb.CreateLobbyResponse
+)
+PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
 class MockTokens(Protocol):
@@ -49,11 +51,11 @@ Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
 """32 bytes for identity, idempotency key, operation and message; None without a key."""
 
 
-class Development:
+class MockOperations:
     """The operations of clients and lobby servers, as a caller with a dev_ token gets them."""
 
     def __init__(
-        self, namespaces: Namespaces, tokens: MockTokens, idempotency: Idempotency
+        self, namespaces: NamespaceIndex, tokens: MockTokens, idempotency: Idempotency
     ) -> None:
         self._namespaces = namespaces
         self._idempotency = idempotency
@@ -159,7 +161,9 @@ class Development:
         """Success."""
         return pb.HeartbeatResponse()
 
-    def _player_tokens(self, operation: str, request: Request, caller: Caller) -> list[str]:
+    def _player_tokens(
+        self, operation: str, request: PlacementRequest, caller: Caller
+    ) -> list[str]:
         """One per player; a repetition under the same idempotency key gets the same."""
         message = request.SerializeToString(deterministic=True)
         key = caller.call.idempotency_key
@@ -204,7 +208,9 @@ class Development:
         return configuration_pb2.DevelopmentToken()
 
 
-def _fill(answer: Answer, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]) -> Answer:
+def _fill(
+    answer: MockResponse, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]
+) -> MockResponse:
     answer.lobby.lobby_id = LOBBY_ID
     answer.lobby.region.region_id = REGION_ID
     answer.lobby.region.display_name = REGION_NAME
@@ -233,7 +239,7 @@ def _port(port: DevPort, hostname: str) -> lobby_pb2.Port:
     if port.port_range is not None:
         told.port_range.min, told.port_range.max = port.port_range
     else:
-        put_address(told, hostname, port.port or (443 if told.is_tls else 80))
+        set_port_address(told, hostname, port.port or (443 if told.is_tls else 80))
     return told
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -22,10 +24,97 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from pyservice.dataplane.lookups import Lookups
 from pyservice.hosts import Address
 from pyservice.observability.rays import new_span_id, note
 from pyservice.turns import Bounds, Crowded, Turns
+
+LOOKUPS_MAX: Final = 64
+LOOKUPS_PER_TENANT: Final = LOOKUPS_MAX // 8
+LOOKUP_TIMEOUT_MS: Final = 5_000
+_WAITING_PER_TENANT: Final = 512
+
+
+class DnsResolver:
+    """Looks names up. One that is being looked up is looked up once for all who ask for it; nobody
+    waits for the threads at the end. Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        at_once: int = LOOKUPS_MAX,
+        per_tenant: int = LOOKUPS_PER_TENANT,
+        timeout_ms: int = LOOKUP_TIMEOUT_MS,
+    ) -> None:
+        self._turns = Turns(Bounds(at_once, per_tenant, per_tenant, _WAITING_PER_TENANT))
+        self._timeout_s = timeout_ms / 1000
+        self._running: dict[str, asyncio.Future[list[str]]] = {}
+        """By name, until the thread has ended: one that nobody waits for any more still counts."""
+
+    def __len__(self) -> int:
+        """Names that are being looked up."""
+        return len(self._running)
+
+    async def addresses(self, host: str, tenant: bytes) -> list[str]:
+        """All addresses of a name, at least one. Raises OSError: it has none, that is not known in
+        time, which counts waiting for its turn, or too much of this tenant waits already.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = self._running.get(host) or await self._begun(host, tenant)
+                return await asyncio.shield(found)
+        except TimeoutError:
+            raise OSError(f"the name was not resolved within {self._timeout_s:g} s") from None
+        except Crowded:
+            raise OSError("too many names of this tenant wait to be looked up") from None
+
+    async def _begun(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
+        """What will be known of a name, in the tenant's turn."""
+        await self._turns.enter(tenant, "")
+        if host in self._running:
+            # Somebody else's turn came first.
+            self._turns.leave(tenant, "")
+            return self._running[host]
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[str]] = loop.create_future()
+
+        def end(addresses: list[str] | None, error: OSError | None) -> None:
+            del self._running[host]
+            self._turns.leave(tenant, "")
+            _set_addresses(found, addresses, error)
+
+        def look_up() -> None:
+            addresses, failure = _look_up(host)
+            # The loop may have been closed meanwhile.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(end, addresses, failure)
+
+        self._running[host] = found
+        try:
+            threading.Thread(target=look_up, name="lookup", daemon=True).start()
+        except RuntimeError:
+            end(None, OSError("no thread can be started to resolve the name"))
+        return found
+
+
+def _look_up(host: str) -> tuple[list[str] | None, OSError | None]:
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return None, OSError(f"the name cannot be resolved: {error}")
+    return list(dict.fromkeys(str(info[4][0]) for info in infos)), None
+
+
+def _set_addresses(
+    answer: asyncio.Future[list[str]], addresses: list[str] | None, error: OSError | None
+) -> None:
+    if addresses:
+        answer.set_result(addresses)
+    else:
+        answer.set_exception(error or OSError("the name has no address"))
+        # Who asked may have gone away.
+        answer.exception()
+
 
 TIMEOUT_MS: Final = 10_000
 _CONNECTIONS: Final = 1024
@@ -40,24 +129,24 @@ _KEEP_ALIVE_S: Final = 4.0
 _USER_AGENT: Final = "pyservice"
 
 # For whom a connection is made: a resolver is told the name alone.
-_asking: ContextVar[bytes] = ContextVar("asking")
+_tenant: ContextVar[bytes] = ContextVar("asking")
 
 
-class Unanswered(Exception):
+class NoUsableResponse(Exception):
     """No answer that could be read came. The text is for the log: it names neither URL nor
     header, which may hold secrets.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OutboundResponse:
     """What came back. `body` is empty when none was asked for."""
 
     status: int
     body: bytes
 
 
-class Outbound:
+class OutboundHttpClient:
     """Asks other servers. Belongs to one event loop; `close` ends its connections."""
 
     def __init__(
@@ -75,7 +164,7 @@ class Outbound:
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._turns = Turns(BOUNDS)
-        self._lookups = Lookups()
+        self._lookups = DnsResolver()
 
     async def post(
         self,
@@ -86,7 +175,7 @@ class Outbound:
         body_limit: int = 0,
         *,
         tenant: bytes,
-    ) -> Answer:
+    ) -> OutboundResponse:
         """The answer to a POST; with `body_limit` 0 its status alone. `headers` are sent as they
         are, then ours. `tenant`: on whose account, who has a share of all there is (`BOUNDS`).
 
@@ -103,14 +192,14 @@ class Outbound:
                 asyncio.timeout(self._timeout_s),
                 self._turns.one(tenant, target.host or ""),
             ):
-                _asking.set(tenant)
+                _tenant.set(tenant)
                 return await self._exchange(target, content, headers, trace, body_limit)
         except Crowded:
-            raise Unanswered("too many requests of this tenant wait already") from None
+            raise NoUsableResponse("too many requests of this tenant wait already") from None
         except TimeoutError:
-            raise Unanswered(f"no answer within {self._timeout_s:g} s") from None
+            raise NoUsableResponse(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unanswered(_reason(error)) from None
+            raise NoUsableResponse(_reason(error)) from None
         finally:
             note(self._label, began, span_id)
 
@@ -121,7 +210,7 @@ class Outbound:
 
     async def _exchange(
         self, url: URL, content: bytes, headers: Mapping[str, str], trace: str, body_limit: int
-    ) -> Answer:
+    ) -> OutboundResponse:
         if self._session is None:
             self._session = self._open()
         # Compressed bodies are not asked for: their size says nothing about what they become.
@@ -133,8 +222,8 @@ class Outbound:
             while body_limit and (part := await response.content.readany()):
                 body += part
                 if len(body) > body_limit:
-                    raise Unanswered(f"an answer of more than {body_limit} bytes")
-            return Answer(response.status, bytes(body))
+                    raise NoUsableResponse(f"an answer of more than {body_limit} bytes")
+            return OutboundResponse(response.status, bytes(body))
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -175,13 +264,13 @@ class _Resolver(AbstractResolver):
     """Names to addresses, once per connection, each of them checked."""
 
     is_allowed: Callable[[Address], bool]
-    lookups: Lookups
+    lookups: DnsResolver
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """All addresses of the name. Raises OSError, also when one of them is not allowed."""
-        texts = await self.lookups.addresses(host, _asking.get())
+        texts = await self.lookups.addresses(host, _tenant.get())
         addresses = [ip_address(text) for text in texts]
         # A name that is public today and private in part is not given the benefit of the doubt.
         if not all(map(self.is_allowed, addresses)):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from pyservice.dataplane.engine import Limits, OpenFailed
+from pyservice.dataplane.engine import EngineLimits, OpenFailed
 from pyservice.observability.logging import get_logger
 
 _CHECK_S: Final = 1.0
@@ -24,12 +24,12 @@ _RETRY_S: Final = 30.0
 _NO_SPACE_RETRY_S: Final = 1.0
 NO_SPACE_STATUS: Final = errno.ENOSPC
 """How the child says that there was no room for the image."""
-_TOLD_BYTES: Final = 2000
+_REASON_BYTES: Final = 2000
 
 _log = get_logger("compaction")
 
 
-def command(data_dir: Path, limits: Limits) -> tuple[str, ...]:
+def compaction_command(data_dir: Path, limits: EngineLimits) -> tuple[str, ...]:
     """The child of this process that compacts the journal of the directory."""
     return (
         sys.executable,
@@ -44,14 +44,14 @@ def command(data_dir: Path, limits: Limits) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CompactionFailure:
     """Why there is no image."""
 
     reason: str
     is_no_space: bool
 
 
-class Compactable(Protocol):
+class CompactingEngine(Protocol):
     """The engine, as far as compaction is concerned."""
 
     def is_compaction_due(self) -> bool: ...
@@ -59,12 +59,12 @@ class Compactable(Protocol):
     def image_failed(self, reason: str, is_no_space: bool) -> None: ...
 
 
-class Compactor:
+class JournalCompactor:
     """Starts `command` when the engine says that it is due."""
 
     def __init__(
         self,
-        engine: Compactable,
+        engine: CompactingEngine,
         command: Sequence[str],
         *,
         check_s: float = _CHECK_S,
@@ -94,16 +94,16 @@ class Compactor:
                     _log.error("compaction failed", problem=failure.reason, retry_s=pause_s)
             await asyncio.sleep(pause_s)
 
-    def _take_over(self) -> Failure | None:
+    def _take_over(self) -> CompactionFailure | None:
         """The image is written: the segments that it covers are used again."""
         try:
             self._engine.image_written()
         except (OpenFailed, OSError) as error:
             is_no_space = isinstance(error, OSError) and error.errno == errno.ENOSPC
-            return Failure(str(error), is_no_space)
+            return CompactionFailure(str(error), is_no_space)
         return None
 
-    async def _compact(self) -> Failure | None:
+    async def _compact(self) -> CompactionFailure | None:
         """None when the image is written, else why not."""
         running = asyncio.create_task(asyncio.to_thread(self._run_child))
         try:
@@ -115,7 +115,7 @@ class Compactor:
             await running
             raise
 
-    def _run_child(self) -> Failure | None:
+    def _run_child(self) -> CompactionFailure | None:
         """In a thread: the child is started with vfork, which stops only the thread that asks, and
         runs none of the fork handlers of the libraries in this process.
         """
@@ -127,7 +127,7 @@ class Compactor:
                 stderr=subprocess.PIPE,
             )
         except OSError as error:
-            return Failure(str(error), error.errno == errno.ENOSPC)
+            return CompactionFailure(str(error), error.errno == errno.ENOSPC)
         with child:
             self._child = child
             if self._is_ending:
@@ -136,6 +136,6 @@ class Compactor:
         self._child = None
         if child.returncode == 0:
             return None
-        reason = told[-_TOLD_BYTES:].decode(errors="replace").strip()
+        reason = told[-_REASON_BYTES:].decode(errors="replace").strip()
         is_no_space = child.returncode == NO_SPACE_STATUS
-        return Failure(reason or f"exit {child.returncode}", is_no_space)
+        return CompactionFailure(reason or f"exit {child.returncode}", is_no_space)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyservice.auth import EnvironmentGrant
-from pyservice.dataplane.configuration import ResolvedNamespace, raw_id, resolve
+from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id, resolve_namespace
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
@@ -19,7 +19,7 @@ from pyservice.schema.digests import digest_of
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedNamespace:
     """A namespace with the keys under which it stands in the indexes."""
 
     resolved: ResolvedNamespace
@@ -33,9 +33,9 @@ class Prepared:
     """Digest of what was fed."""
 
 
-def prepare(configuration: pb.NamespaceConfiguration) -> Prepared:
+def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
     """Of a configuration that keeps the rules. Time in proportion to its size; any thread may."""
-    resolved = resolve(configuration)
+    resolved = resolve_namespace(configuration)
     grants = {
         token.sha256: EnvironmentGrant(
             resolved.namespace_id,
@@ -44,18 +44,18 @@ def prepare(configuration: pb.NamespaceConfiguration) -> Prepared:
         )
         for token in configuration.environment_tokens
     }
-    return Prepared(
+    return PreparedNamespace(
         resolved,
         configuration,
         frozenset(public_hosts(configuration)),
         grants,
         frozenset(map(raw_id, configuration.revoked_token_ids)),
         configuration.ByteSize(),
-        content_of(configuration),
+        content_digest(configuration),
     )
 
 
-def content_of(configuration: pb.NamespaceConfiguration) -> bytes:
+def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
     """Digest of what was fed: what is retained is not."""
     if configuration.retained_versions:
         fed = pb.NamespaceConfiguration()
@@ -65,18 +65,18 @@ def content_of(configuration: pb.NamespaceConfiguration) -> bytes:
     return digest_of(configuration)
 
 
-class Namespaces:
+class NamespaceIndex:
     """The held namespaces. Not thread safe: it belongs to the event loop, and to whom that waits for."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, Prepared] = {}
+        self._held: dict[bytes, PreparedNamespace] = {}
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
         """By the game's id and by its name, in the order in which they were put."""
         self._by_host: dict[str, bytes] = {}
         self._grants: dict[bytes, EnvironmentGrant] = {}
         self._labels: dict[bytes, str] = {}
-        self.retiring: Callable[[ResolvedNamespace], None] = lambda _: None
+        self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
         """Called with each namespace that is about to have another version."""
 
     def __len__(self) -> int:
@@ -87,19 +87,19 @@ class Namespaces:
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
         """Takes a configuration that keeps the rules, in place of the one that was held."""
-        self.take(prepare(configuration))
+        self.take(prepare_namespace(configuration))
 
-    def take(self, prepared: Prepared) -> None:
+    def take(self, prepared: PreparedNamespace) -> None:
         """The same of one that is prepared."""
         resolved = prepared.resolved
         held = self._held.get(resolved.namespace_id)
         if held is not None and held.resolved.version_id != resolved.version_id:
-            self.retiring(held.resolved)
+            self.on_version_replaced(held.resolved)
         self.remove(resolved.namespace_id)
         self._held[resolved.namespace_id] = prepared
         self._labels[resolved.namespace_id] = resolved.label
         self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
-        for game in _texts_of_game(resolved):
+        for game in _game_keys(resolved):
             self._by_game.setdefault(game, {})[resolved.namespace_id] = None
         self._by_host |= dict.fromkeys(prepared.hosts, resolved.namespace_id)
         self._grants |= prepared.grants
@@ -111,7 +111,7 @@ class Namespaces:
             return
         del self._labels[namespace_id]
         self._by_name.pop((held.resolved.game_name, held.resolved.name), None)
-        for game in _texts_of_game(held.resolved):
+        for game in _game_keys(held.resolved):
             of_game = self._by_game[game]
             of_game.pop(namespace_id, None)
             if not of_game:
@@ -174,7 +174,7 @@ class Namespaces:
         return self._by_host.get(host)
 
 
-def _texts_of_game(namespace: ResolvedNamespace) -> tuple[str, str]:
+def _game_keys(namespace: ResolvedNamespace) -> tuple[str, str]:
     return format_uuid(namespace.game_id), namespace.game_name
 
 

@@ -26,7 +26,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class RegionDistance:
     """A region and its distance; 0 when nobody knows where the client is."""
 
     region: Region
@@ -37,7 +37,7 @@ class Away:
         return self.kilometers / _KM_PER_MILE
 
 
-class Regions:
+class RegionCatalog:
     """All regions, in the operator's order."""
 
     def __init__(self, regions: Iterable[Region]) -> None:
@@ -59,12 +59,12 @@ class Regions:
         region = self._by_id.get(region_id)
         return region.region_display_name if region else region_id
 
-    def nearest_first(self, coords: tuple[float, float] | None) -> list[Away]:
+    def nearest_first(self, coords: tuple[float, float] | None) -> list[RegionDistance]:
         """All regions by distance; without coordinates in the operator's order."""
         if coords is None:
-            return [Away(region, 0.0) for region in self._ordered]
+            return [RegionDistance(region, 0.0) for region in self._ordered]
         away = [
-            Away(region, haversine_km(coords, (region.latitude, region.longitude)))
+            RegionDistance(region, haversine_km(coords, (region.latitude, region.longitude)))
             for region in self._ordered
         ]
         return sorted(away, key=lambda one: one.kilometers)

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyservice.dataplane.admission import Admitted, AdmittedCreate
-from pyservice.dataplane.configuration import ModePort, ResolvedMode, ResolvedNamespace
+from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import Make
+from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
 
-Creation = Make | int | None
+LobbyCreation = Make | int | None
 """What find and create give the engine: a lobby, `lobby_count_max` where none can be started, None where none is
 wanted.
 """
 
-_KEPT: Final = 10_000
+_CACHED_MAX: Final = 10_000
 _BY_HOST: Final = frozenset({"http", "https"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LobbyOverrides:
     """What of a lobby its maker says."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -31,15 +31,15 @@ class Asked:
     lobby_config: bytes | None = None
 
 
-class Settled(Protocol):
+class RuntimeAvailability(Protocol):
     """Who knows whether somebody starts processes."""
 
     @property
-    def is_settled(self) -> bool: ...
-    async def settle(self) -> None: ...
+    def is_known(self) -> bool: ...
+    async def wait_until_known(self) -> None: ...
 
 
-class Making:
+class LobbyTemplates:
     """Writes what the engine makes lobbies of."""
 
     def __init__(
@@ -48,89 +48,99 @@ class Making:
         *,
         has_job_domain: bool,
         heartbeat_grace_ms: int,
-        settled: Settled | None = None,
+        availability: RuntimeAvailability | None = None,
     ) -> None:
         """`can_start`: whether somebody is connected who would start a lobby of a tier now. `heartbeat_grace_ms`: of
         modes that say none.
         """
         self._can_start = can_start
-        self._settled = settled
+        self._availability = availability
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
-        self._plain: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
+        self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, Make]] = {}
         """Those that say nothing of their own, which most finds would have: each is written once."""
 
-    async def settle(self, modes: Iterable[ResolvedMode]) -> bool:
+    async def wait_for_runtime(self, modes: Iterable[ResolvedMode]) -> bool:
         """After a start it is not known yet whether somebody starts processes: waits for that where it matters. Whether
         it waited.
         """
-        if self._settled is None or self._settled.is_settled:
+        if self._availability is None or self._availability.is_known:
             return False
         if all(mode.runtime.image_id is None for mode in modes):
             return False
-        await self._settled.settle()
+        await self._availability.wait_until_known()
         return True
 
     def for_find(
-        self, namespace: ResolvedNamespace, admitted: Admitted, asked: Asked
+        self, namespace: ResolvedNamespace, target: FindCandidates, overrides: LobbyOverrides
     ) -> Make | int:
         """In the first region, and there the first mode, that can have one (decisions 5.3)."""
-        for region in admitted.regions:
-            for name in admitted.modes:
+        for region in target.regions:
+            for name in target.modes:
                 mode = namespace.modes[name]
-                if mode.allows_region(region) and self._can_be_started(mode, region):
-                    return self._make(namespace, mode, region, asked)
+                if mode.allows_region(region) and self._can_start_mode(mode, region):
+                    return self._template(namespace, mode, region, overrides)
         return namespace.lobby_count_max
 
     def for_create(
-        self, namespace: ResolvedNamespace, admitted: AdmittedCreate, asked: Asked
+        self, namespace: ResolvedNamespace, target: CreateTarget, overrides: LobbyOverrides
     ) -> Make | int:
         """Exactly there (decisions 5.5)."""
-        if not self._can_be_started(admitted.mode, admitted.region):
+        if not self._can_start_mode(target.mode, target.region):
             return namespace.lobby_count_max
-        return self._make(namespace, admitted.mode, admitted.region, asked)
+        return self._template(namespace, target.mode, target.region, overrides)
 
-    def idle(self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str) -> Make | None:
+    def for_idle(
+        self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
+    ) -> Make | None:
         """One for nobody yet (decisions 5.8). None: it cannot be started now."""
-        if not self._can_be_started(mode, region):
+        if not self._can_start_mode(mode, region):
             return None
-        return self._make(namespace, mode, region, Asked())
+        return self._template(namespace, mode, region, LobbyOverrides())
 
-    def _can_be_started(self, mode: ResolvedMode, region: str) -> bool:
-        return mode.runtime.image_id is not None and self._can_start(mode.place(region).tier)
+    def _can_start_mode(self, mode: ResolvedMode, region: str) -> bool:
+        return mode.runtime.image_id is not None and self._can_start(mode.settings_in(region).tier)
 
-    def _make(
-        self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str, asked: Asked
+    def _template(
+        self,
+        namespace: ResolvedNamespace,
+        mode: ResolvedMode,
+        region: str,
+        overrides: LobbyOverrides,
     ) -> Make:
-        if asked.tags or asked != Asked(asked.tags):
-            return self._write(namespace, mode, region, asked)
+        if overrides.tags or overrides != LobbyOverrides(overrides.tags):
+            return self._build(namespace, mode, region, overrides)
         key = namespace.namespace_id, mode.name, region
-        known = self._plain.get(key)
+        known = self._defaults.get(key)
         if known is None or known[0] is not namespace:
-            if len(self._plain) >= _KEPT:
-                self._plain.clear()
-            known = self._plain[key] = namespace, self._write(namespace, mode, region, asked)
+            if len(self._defaults) >= _CACHED_MAX:
+                self._defaults.clear()
+            known = self._defaults[key] = namespace, self._build(namespace, mode, region, overrides)
         return known[1]
 
-    def _write(
-        self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str, asked: Asked
+    def _build(
+        self,
+        namespace: ResolvedNamespace,
+        mode: ResolvedMode,
+        region: str,
+        overrides: LobbyOverrides,
     ) -> Make:
         limits = (mode.max_players, mode.max_players_direct, mode.max_players_party)
-        if asked.max_players is not None:
-            limits = (asked.max_players,) * 3
+        if overrides.max_players is not None:
+            limits = (overrides.max_players,) * 3
         grace_ms = mode.heartbeat_grace_ms
         return Make(
             mode.name,
             region,
             [self._port(name, port) for name, port in sorted(mode.ports.items())],
-            tags=sorted(asked.tags.items()),
+            tags=sorted(overrides.tags.items()),
             max_players=limits,
             player_token_ttl_ms=mode.player_token_ttl_ms,
             heartbeat_timeout_ms=mode.heartbeat_timeout_ms or 0,
             heartbeat_grace_ms=self._heartbeat_grace_ms if grace_ms is None else grace_ms,
             is_join_enabled=mode.is_join_enabled,
-            is_public=asked.publicity == "public",
-            lobby_config=asked.lobby_config,
+            is_public=overrides.publicity == "public",
+            lobby_config=overrides.lobby_config,
             lobby_count_max=namespace.lobby_count_max,
         )
 

@@ -11,20 +11,20 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from pyservice.dataplane import engine
-from pyservice.dataplane.configuration import raw_id
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.schema.validation import validate
 
-_FACTS_AT_ONCE: Final = 1_000
+_FACTS_MAX: Final = 1_000
 # Looked at this often also when the journal stands still.
-_LOOK_S: Final = 0.25
+_POLL_INTERVAL_S: Final = 0.25
 # Batches come by the thousand in a second; one look is for all of those of this time.
-_GATHER_S: Final = 0.05
+_BATCH_DELAY_S: Final = 0.05
 # And one answer is for all that happens within this time of the answer before.
-_FACTS_EVERY_S: Final = 0.05
-_COUNTS_EVERY_S: Final = 0.2
+_FACTS_INTERVAL_S: Final = 0.05
+_COUNTS_INTERVAL_S: Final = 0.2
 
 _REASONS: Final = {
     "exited": pb.LOBBY_END_REASON_EXITED,
@@ -37,7 +37,7 @@ _REASONS: Final = {
 Found = TypeVar("Found")
 
 
-class Source(Protocol):
+class FactsEngine(Protocol):
     """Whose facts and counts they are."""
 
     @property
@@ -47,21 +47,21 @@ class Source(Protocol):
     def acknowledge_facts(self, lsn: int) -> None: ...
     def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]: ...
     def lobby(self, lobby: bytes) -> engine.Lobby | None: ...
-    async def all_settled(self, deadline: float | None) -> None: ...
-    async def progressed(self, at_most_s: float) -> None: ...
+    async def wait_all_durable(self, deadline: float | None) -> None: ...
+    async def wait_for_batch(self, timeout_s: float) -> None: ...
 
 
-class Facts:
+class FactsOutbox:
     """Tells facts, counts and places. One reader; each call tells what it has."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FactsEngine) -> None:
         self._source = source
         self._next_facts_s = 0.0
         self._next_counts_s = 0.0
 
     async def read(self, request: pb.ReadRequest) -> pb.ReadResponse:
         """The next facts, as soon as there is one. Drops those that the reader has stored."""
-        _check(request)
+        _require_valid(request)
         source = self._source
         after = request.acknowledged_lsn
         # An LSN that was never told is of another directory, or this one was put back from a copy.
@@ -71,8 +71,8 @@ class Facts:
         if is_restarted:
             after = 0
         source.acknowledge_facts(after)
-        limit = request.limit or _FACTS_AT_ONCE
-        facts = await self._until(
+        limit = request.limit or _FACTS_MAX
+        facts = await self._poll(
             0 if is_restarted else request.wait_ms,
             self._next_facts_s,
             lambda: source.read_facts(after, limit),
@@ -80,7 +80,7 @@ class Facts:
         )
         # Who is behind reads on at once.
         is_full = len(facts.facts) == limit
-        self._next_facts_s = _now_s() + (0 if is_full else _FACTS_EVERY_S)
+        self._next_facts_s = _now_s() + (0 if is_full else _FACTS_INTERVAL_S)
         return pb.ReadResponse(
             stream=source.facts_stream,
             is_restarted=is_restarted,
@@ -91,14 +91,14 @@ class Facts:
 
     async def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
         """Counts of the namespaces that changed, as soon as one did."""
-        _check(request)
-        generation, is_all, rows = await self._until(
+        _require_valid(request)
+        generation, is_all, rows = await self._poll(
             request.wait_ms,
             self._next_counts_s,
             lambda: self._source.counts(request.after_generation),
             lambda counts: counts[0] != request.after_generation,
         )
-        self._next_counts_s = _now_s() + _COUNTS_EVERY_S
+        self._next_counts_s = _now_s() + _COUNTS_INTERVAL_S
         return pb.CountsResponse(
             generation=generation,
             is_all=is_all,
@@ -114,27 +114,29 @@ class Facts:
         """Places of those of these lobbies that have not ended. That the others have is durable, and
         their ends are among the facts that are told from now on.
         """
-        _check(request)
+        _require_valid(request)
         found = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
         if not all(lobby for _, lobby in found):
-            await self._source.all_settled(None)
-        return pb.LobbiesResponse(lobbies=(_places(each, lobby) for each, lobby in found if lobby))
+            await self._source.wait_all_durable(None)
+        return pb.LobbiesResponse(
+            lobbies=(_slot_counts(each, lobby) for each, lobby in found if lobby)
+        )
 
-    async def _until(
+    async def _poll(
         self,
         wait_ms: int,
         not_before_s: float,
-        look: Callable[[], Found],
-        is_news: Callable[[Found], bool],
+        read: Callable[[], Found],
+        is_new: Callable[[Found], bool],
     ) -> Found:
         """What is there once there is news, or when the time is over."""
         end_s = _now_s() + wait_ms / 1000
         pause_s = min(end_s, not_before_s) - _now_s()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
-        while not is_news(found := look()) and (left_s := end_s - _now_s()) > 0:
-            await self._source.progressed(min(left_s, _LOOK_S))
-            await asyncio.sleep(min(left_s, _GATHER_S))
+        while not is_new(found := read()) and (left_s := end_s - _now_s()) > 0:
+            await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
+            await asyncio.sleep(min(left_s, _BATCH_DELAY_S))
         return found
 
 
@@ -142,7 +144,7 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _check(request: pb.ReadRequest | pb.CountsRequest | pb.LobbiesRequest) -> None:
+def _require_valid(request: pb.ReadRequest | pb.CountsRequest | pb.LobbiesRequest) -> None:
     problems = validate(request)
     if problems:
         raise ServiceError("BODY_INVALID", errors=problems)
@@ -157,7 +159,7 @@ def _fact(fact: engine.Fact) -> pb.Fact:
     )
     match fact.kind:
         case "made":
-            told.made.about.CopyFrom(_about(fact))
+            told.made.about.CopyFrom(_lobby_about(fact))
         case "ready":
             told.ready.SetInParent()
         case "closed" | "opened":
@@ -174,7 +176,7 @@ def _fact(fact: engine.Fact) -> pb.Fact:
 def _ended(fact: engine.Fact) -> pb.LobbyEnded:
     reserved, connected, kept = fact.players or (0, 0, 0)
     return pb.LobbyEnded(
-        about=_about(fact),
+        about=_lobby_about(fact),
         reason=_REASONS[fact.reason or ""],
         exit_code=fact.exit_code,
         player_ms=fact.player_ms or 0,
@@ -186,7 +188,7 @@ def _ended(fact: engine.Fact) -> pb.LobbyEnded:
     )
 
 
-def _about(fact: engine.Fact) -> pb.LobbyAbout:
+def _lobby_about(fact: engine.Fact) -> pb.LobbyAbout:
     find, direct, party = fact.max_players or (0, 0, 0)
     return pb.LobbyAbout(
         version_id=format_uuid(fact.version or bytes(16)),
@@ -200,7 +202,7 @@ def _about(fact: engine.Fact) -> pb.LobbyAbout:
     )
 
 
-def _places(lobby_id: str, lobby: engine.Lobby) -> pb.LobbyPlaces:
+def _slot_counts(lobby_id: str, lobby: engine.Lobby) -> pb.LobbyPlaces:
     held, reserved, connected, kept = lobby.players
     return pb.LobbyPlaces(
         lobby_id=lobby_id,

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from pyservice.auth import Authorizer
 from pyservice.calls import Authorize, Caller, Operation, Run, TokenKind
-from pyservice.dataplane.development import Development
-from pyservice.dataplane.fleet import Fleet
+from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
 from pyservice.dataplane.matchmaker import Matchmaker
 
 _SERVICE: Final = "hosting.v1.Matchmaker"
 
 
-def operations(
+def operation_table(
     authorizer: Authorizer,
     matchmaker: Matchmaker,
-    fleet: Fleet,
-    development: Development | None = None,
+    fleet: LobbyServerOperations,
+    development: MockOperations | None = None,
 ) -> dict[str, Operation]:
     """The operations of a data plane by full name of their methods. `development` answers dev_
     tokens; it is there when the authorizer takes them, and only then (ValueError).
@@ -52,7 +52,7 @@ def operations(
     }
 
 
-def _mocks(development: Development) -> dict[str, Run]:
+def _mocks(development: MockOperations) -> dict[str, Run]:
     return {
         "FindLobby": development.find,
         "CreateLobby": development.create,

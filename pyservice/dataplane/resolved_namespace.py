@@ -11,11 +11,121 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from pyservice.dataplane.gates import Gates, gates_of
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+
+CaptchaProvider = Literal["captcha_a", "captcha_b"]
+CAPTCHA_PROVIDERS: Final[tuple[CaptchaProvider, ...]] = ("captcha_a", "captcha_b")
+"""In the order in which they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptchaKeys:
+    """Keys of a captcha provider."""
+
+    site_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptchaRule:
+    """When a client has to prove that it is human. What is left out asks for each request."""
+
+    providers: tuple[tuple[CaptchaProvider, CaptchaKeys], ...]
+    ttl_ms: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationRule:
+    """Whom to ask whether a user may. Headers are sorted."""
+
+    url: str = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRules:
+    """What stands before one way into one mode."""
+
+    captcha: CaptchaRule | None
+    verification: VerificationRule | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """All that a namespace asks. `find` and `create` are of the modes of the current version, joins
+    of every version: a lobby keeps its version's rules for join (decisions 5.8).
+    """
+
+    captcha: CaptchaRule | None
+    find: Mapping[str, VerificationRule]
+    create: Mapping[str, VerificationRule]
+    joins: Mapping[tuple[bytes, str], JoinRules]
+    current_version: bytes
+
+    def join(self, version: bytes, mode: str) -> JoinRules:
+        """Of a lobby. One whose version nobody knows has the current version's."""
+        gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
+        return gate or JoinRules(self.captcha, None)
+
+
+def resolve_admission_rules(configuration: pb.NamespaceConfiguration) -> AdmissionRules | None:
+    """None when nothing is asked in any version, which most namespaces are."""
+    joins: dict[tuple[bytes, str], JoinRules] = {}
+    captcha: CaptchaRule | None = None
+    find: dict[str, VerificationRule] = {}
+    create: dict[str, VerificationRule] = {}
+    is_any = False
+    for version in (*configuration.retained_versions, *configuration.versions):
+        rule = _captcha_rule(version.matchmaker.captcha)
+        is_current = version.version_id == configuration.current_version_id
+        if is_current:
+            captcha = rule
+        version_id = parse_uuid(version.version_id) or b""
+        for name, mode in version.matchmaker.game_modes.items():
+            actions = mode.actions
+            joins[version_id, name] = JoinRules(rule, _verification_rule(actions.join))
+            if is_current:
+                _put(find, name, _verification_rule(actions.find))
+                _put(create, name, _verification_rule(actions.create))
+        is_any = is_any or rule is not None
+    is_any = is_any or bool(find or create or any(gate.verification for gate in joins.values()))
+    if not is_any:
+        return None
+    return AdmissionRules(
+        captcha,
+        MappingProxyType(find),
+        MappingProxyType(create),
+        MappingProxyType(joins),
+        parse_uuid(configuration.current_version_id) or b"",
+    )
+
+
+def _put(rules: dict[str, VerificationRule], name: str, rule: VerificationRule | None) -> None:
+    if rule is not None:
+        rules[name] = rule
+
+
+def _captcha_rule(captcha: pb.CaptchaConfig) -> CaptchaRule | None:
+    providers = tuple(
+        (name, CaptchaKeys(getattr(captcha, name).site_key, getattr(captcha, name).secret_key))
+        for name in CAPTCHA_PROVIDERS
+        if captcha.HasField(name)
+    )
+    if not providers:
+        return None
+    return CaptchaRule(providers, captcha.verification_ttl, captcha.requests_before_reverify)
+
+
+def _verification_rule(action: pb.Action | pb.CreateAction) -> VerificationRule | None:
+    if not action.HasField("verification"):
+        return None
+    asked = action.verification
+    return VerificationRule(asked.url, tuple(sorted(asked.headers.items())))
+
 
 MAX_PLAYERS: Final = 32
 PLAYER_TOKEN_TTL_MS: Final = 120_000
@@ -61,7 +171,7 @@ class DevPort:
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class LobbyRuntime:
     """What is started for a lobby of a mode. `image_id` None: nothing, its lobbies are attached."""
 
     image_id: str | None = None
@@ -71,7 +181,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegionSettings:
     """What a mode has in one region. Fewer lobbies without players than `idle_min`: one is started,
     more than `idle_max`: one is stopped.
     """
@@ -105,23 +215,23 @@ class ResolvedMode:
     ports: Mapping[str, ModePort]
     dev_ports: Mapping[str, DevPort]
     """Of a developer's machine that stands in for a lobby."""
-    runtime: Runtime
-    everywhere: Place
+    runtime: LobbyRuntime
+    default_settings: RegionSettings
     """In regions that nothing is said of."""
-    places: Mapping[str, Place]
+    region_settings: Mapping[str, RegionSettings]
     """By region id."""
 
     @property
-    def largest(self) -> int:
+    def largest_limit(self) -> int:
         """The largest of its limits."""
         return max(self.max_players, self.max_players_direct, self.max_players_party)
 
     def allows_region(self, region: str) -> bool:
         return self.regions is None or region in self.regions
 
-    def place(self, region: str) -> Place:
+    def settings_in(self, region: str) -> RegionSettings:
         """What the mode has in a region that it is allowed in."""
-        return self.places.get(region, self.everywhere)
+        return self.region_settings.get(region, self.default_settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +243,7 @@ class RetiredVersion:
     max_drain_ms: Mapping[str, int]
     """By mode, of those that say it."""
 
-    def drained_ms(self, mode: str) -> int:
+    def drain_deadline_ms(self, mode: str) -> int:
         """When lobbies of a mode are over at the latest, ms since the Unix epoch."""
         return self.since_ms + self.max_drain_ms.get(mode, MAX_DRAIN_MS)
 
@@ -153,7 +263,7 @@ class ResolvedNamespace:
     lobby_count_max: int
     source_limit: int
     """Players of one client address: `max_players` of mm-config."""
-    gates: Gates | None = None
+    admission_rules: AdmissionRules | None = None
     """Captcha and verification. None: nothing is asked."""
     dev_hostname: str | None = None
     """Of developers' machines, where their tokens name none."""
@@ -174,7 +284,7 @@ def raw_id(text: str) -> bytes:
     return raw
 
 
-def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
+def resolve_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
     """The tables of a configuration that keeps the rules of `feed_rules`."""
     current = configuration.current_version_id
     modes: dict[str, ResolvedMode] = {}
@@ -196,7 +306,7 @@ def resolve(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
         modes=MappingProxyType(modes),
         lobby_count_max=configuration.matchmaker.lobby_count_max,
         source_limit=configuration.matchmaker.max_players,
-        gates=gates_of(configuration),
+        admission_rules=resolve_admission_rules(configuration),
         dev_hostname=dev_hostname,
         retired=MappingProxyType(
             {raw_id(one.version_id): _retired(one) for one in configuration.retained_versions}
@@ -226,19 +336,19 @@ def _resolve_mode(name: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> R
         is_find_enabled=not actions.HasField("find") or actions.find.enabled,
         is_join_enabled=not actions.HasField("join") or actions.join.enabled,
         create_publicities=_publicities(actions),
-        is_listable=_own(mode, "listable", True),
+        is_listable=_own_field(mode, "listable", True),
         is_taggable=mode.taggable,
         is_max_players_dynamic=mode.allow_dynamic_max_players,
-        player_token_ttl_ms=_own(mode, "player_token_ttl", PLAYER_TOKEN_TTL_MS),
-        heartbeat_timeout_ms=_own(mode, "heartbeat_timeout", None),
-        heartbeat_grace_ms=_own(mode, "heartbeat_grace_ms", None),
-        max_drain_ms=_own(mode, "max_drain_ms", MAX_DRAIN_MS),
+        player_token_ttl_ms=_own_field(mode, "player_token_ttl", PLAYER_TOKEN_TTL_MS),
+        heartbeat_timeout_ms=_own_field(mode, "heartbeat_timeout", None),
+        heartbeat_grace_ms=_own_field(mode, "heartbeat_grace_ms", None),
+        max_drain_ms=_own_field(mode, "max_drain_ms", MAX_DRAIN_MS),
         ports=MappingProxyType({name: _port(port) for name, port in docker.ports.items()}),
         dev_ports=MappingProxyType({name: _dev_port(port) for name, port in docker.ports.items()}),
         runtime=_runtime(docker, above.docker),
-        everywhere=_place([mode, above]),
-        places=MappingProxyType(
-            {region: _place_in(region, mode, above) for region in sorted(regions or ())}
+        default_settings=_region_settings([mode, above]),
+        region_settings=MappingProxyType(
+            {region: _region_settings_in(region, mode, above) for region in sorted(regions or ())}
         ),
     )
 
@@ -247,13 +357,13 @@ def _publicities(actions: pb.Actions) -> frozenset[str]:
     if not actions.HasField("create") or not actions.create.enabled:
         return frozenset()
     enabled = {
-        "public": _own(actions.create, "enable_public", False),
-        "private": _own(actions.create, "enable_private", True),
+        "public": _own_field(actions.create, "enable_public", False),
+        "private": _own_field(actions.create, "enable_private", True),
     }
     return frozenset(publicity for publicity, is_enabled in enabled.items() if is_enabled)
 
 
-def _own(message: Any, name: str, default: Any) -> Any:
+def _own_field(message: Any, name: str, default: Any) -> Any:
     """A field of a mode alone."""
     return getattr(message, name) if message.HasField(name) else default
 
@@ -268,48 +378,50 @@ def _limit(field: str, mode: pb.GameMode, above: pb.MatchmakerConfig, default: i
 
 def _port(port: pb.PortConfig) -> ModePort:
     return ModePort(
-        protocol=_own(port, "protocol", _PROTOCOL),
-        proxy=_own(port, "proxy", _PROXY),
-        port=_own(port, "port", None),
-        port_range=_ends(port, "port_range"),
+        protocol=_own_field(port, "protocol", _PROTOCOL),
+        proxy=_own_field(port, "proxy", _PROXY),
+        port=_own_field(port, "port", None),
+        port_range=_port_range(port, "port_range"),
     )
 
 
 def _dev_port(port: pb.PortConfig) -> DevPort:
     """What is said of developers' machines, else what is nearest to it."""
-    protocol = _own(port, "dev_protocol", None) or _own(port, "protocol", _PROTOCOL)
+    protocol = _own_field(port, "dev_protocol", None) or _own_field(port, "protocol", _PROTOCOL)
     if port.HasField("dev_port"):
         return DevPort(protocol, port.dev_port)
-    span = _ends(port, "dev_port_range") or _ends(port, "port_range")
-    return DevPort(protocol, None if span else _own(port, "port", None), span)
+    span = _port_range(port, "dev_port_range") or _port_range(port, "port_range")
+    return DevPort(protocol, None if span else _own_field(port, "port", None), span)
 
 
-def _ends(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
+def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
     ends = getattr(port, name)
     return (ends.min, ends.max) if port.HasField(name) else None
 
 
-def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> Runtime:
+def _runtime(docker: pb.DockerConfig, above: pb.DockerConfig) -> LobbyRuntime:
     """A mode's docker replaces the matchmaker level's as a whole, but env is merged."""
-    return Runtime(
-        image_id=_own(docker, "image_id", None),
+    return LobbyRuntime(
+        image_id=_own_field(docker, "image_id", None),
         args=tuple(docker.args),
         env=MappingProxyType({**above.env, **docker.env}),
-        network_mode=_own(docker, "network_mode", _NETWORK_MODE),
+        network_mode=_own_field(docker, "network_mode", _NETWORK_MODE),
     )
 
 
-def _place_in(region: str, mode: pb.GameMode, above: pb.MatchmakerConfig) -> Place:
+def _region_settings_in(
+    region: str, mode: pb.GameMode, above: pb.MatchmakerConfig
+) -> RegionSettings:
     levels: list[Any] = []
     for level in (mode, above):
         if region in level.regions:
             levels.append(level.regions[region])
         levels.append(level)
-    return _place(levels)
+    return _region_settings(levels)
 
 
-def _place(levels: list[Any]) -> Place:
+def _region_settings(levels: list[Any]) -> RegionSettings:
     """Tier and idle lobbies, each from the first level that has it."""
     tier = next((level.tier for level in levels if level.HasField("tier")), TIER)
     idle = next((level.idle_lobbies for level in levels if level.HasField("idle_lobbies")), None)
-    return Place(tier, idle.min, idle.max) if idle is not None else Place(tier)
+    return RegionSettings(tier, idle.min, idle.max) if idle is not None else RegionSettings(tier)

@@ -1,0 +1,271 @@
+"""Whether a client address has proved that a human is there, and asking a provider when it says so
+(decisions 7).
+
+Owns when a proof is needed and what a provider's answer means. Who remembers proofs is an interface
+here: they survive a restart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import urlencode
+
+import orjson
+from yarl import URL
+
+from pyservice.dataplane.engine import Lobby
+from pyservice.dataplane.outbound_http import NoUsableResponse, OutboundHttpClient
+from pyservice.dataplane.resolved_namespace import CaptchaProvider, CaptchaRule, VerificationRule
+from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+
+_captcha_log = get_logger("captcha")
+
+_BODY_LIMIT: Final = 64 << 10
+_FORM_HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+_LOGGED_CODES: Final = 4
+
+
+class CaptchaPasses(Protocol):
+    """Which client addresses have passed, per namespace. An address is packed (4 or 8 bytes)."""
+
+    def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
+        """(when it passed, Unix ms by the wall clock as it goes now; requests since). None: it never
+        did, or too long ago to count.
+        """
+
+    async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
+        """It passed now; the requests since are none. Answers when that is durable."""
+
+    def record_request(self, namespace: bytes, address: bytes) -> None:
+        """One request more came on the strength of the proof."""
+
+
+class CaptchaCheck:
+    """Lets in who has passed lately or passes now."""
+
+    def __init__(
+        self,
+        outbound: OutboundHttpClient,
+        passes: CaptchaPasses,
+        endpoints: Mapping[CaptchaProvider, str],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`endpoints`: where each provider is asked. `now_ms`: the clock of `passes`."""
+        self._outbound = outbound
+        self._passes = passes
+        self._endpoints = endpoints
+        self._now_ms = now_ms
+
+    async def require_human(
+        self,
+        rule: CaptchaRule,
+        namespace_id: bytes,
+        address: bytes,
+        address_text: str,
+        given: pb.Captcha | None,
+        ray_id: str,
+        *,
+        tenant: bytes,
+    ) -> None:
+        """Returns when a human asks; a provider is asked on account of the tenant. Raises
+        CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE when the provider gives no
+        answer, STORAGE_FULL.
+        """
+        passed_ms, requests = self._passes.last_pass(namespace_id, address)
+        is_good = (
+            passed_ms is not None
+            and self._now_ms() - passed_ms < rule.ttl_ms
+            and requests < rule.requests
+        )
+        if is_good:
+            self._passes.record_request(namespace_id, address)
+            return
+        keys = dict(rule.providers)
+        provider = _provider(given)
+        if given is None or provider is None or provider not in keys:
+            name, asked = rule.providers[0]
+            raise ServiceError(
+                "CAPTCHA_REQUIRED", metadata={"provider": name, "site_key": asked.site_key}
+            )
+        form = {
+            "secret": keys[provider].secret_key,
+            "response": getattr(given, provider).client_response,
+            "remoteip": address_text,
+        }
+        if provider == "captcha_a":
+            form["sitekey"] = keys[provider].site_key
+        if not await self._verify(provider, form, ray_id, tenant):
+            raise ServiceError("CAPTCHA_FAILED")
+        await self._passes.record_pass(namespace_id, address, None)
+
+    async def _verify(
+        self, provider: CaptchaProvider, form: Mapping[str, str], ray_id: str, tenant: bytes
+    ) -> bool:
+        endpoint = self._endpoints.get(provider)
+        try:
+            if endpoint is None:
+                raise NoUsableResponse(f"captcha.{provider}_url is not set")
+            content = urlencode(form).encode()
+            answer = await self._outbound.post(
+                endpoint, content, _FORM_HEADERS, ray_id, _BODY_LIMIT, tenant=tenant
+            )
+            if not 200 <= answer.status < 300:
+                raise NoUsableResponse(f"status {answer.status}")
+            told = _object(answer.body)
+        except NoUsableResponse as error:
+            _captcha_log.warning(
+                "captcha provider gave no answer", provider=provider, reason=str(error)
+            )
+            raise ServiceError(
+                "MATCHMAKER_VERIFICATION_UNAVAILABLE",
+                "Try again; the captcha provider did not answer as it should.",
+            ) from None
+        if told.get("success") is True:
+            return True
+        _captcha_log.info("captcha not passed", provider=provider, errors=_codes(told))
+        return False
+
+
+def _provider(given: pb.Captcha | None) -> CaptchaProvider | None:
+    match given.WhichOneof("provider") if given is not None else None:
+        case "captcha_a":
+            return "captcha_a"
+        case "captcha_b":
+            return "captcha_b"
+    return None
+
+
+def _object(body: bytes) -> dict[str, object]:
+    """The JSON object of an answer. Raises Unanswered for anything else."""
+    try:
+        told = orjson.loads(body)
+    except ValueError:
+        raise NoUsableResponse("an answer that is not JSON") from None
+    if not isinstance(told, dict):
+        raise NoUsableResponse("an answer that is not a JSON object")
+    return told
+
+
+def _codes(told: Mapping[str, object]) -> list[str]:
+    """Why, in the provider's words: a wrong secret is the developer's to mend."""
+    codes = told.get("error-codes")
+    if not isinstance(codes, list):
+        return []
+    return [str(code)[:64] for code in codes[:_LOGGED_CODES]]
+
+
+_verification_log = get_logger("verification")
+
+_JSON_HEADERS: Final = {"Content-Type": "application/json"}
+
+PlayerAction = Literal["find", "join", "create"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationRequest:
+    """What the game's server is told besides the game mode. JSON texts are handed on as they are."""
+
+    kind: PlayerAction
+    tenant: bytes
+    """On whose account is asked; not told."""
+    namespace_id: bytes
+    party_size: int
+    verification_data: bytes | None
+    address: str | None
+    user_agent: str | None
+    ray_id: str
+    lobby: Lobby | None = None
+    """Join: the lobby that is asked for."""
+    state: bytes | None = None
+    """Join: what that lobby keeps."""
+    config: bytes | None = None
+    """Create: `lobby_config`."""
+    tags: Mapping[str, str] | None = None
+    """Find and create: the tags asked for."""
+    max_players: int | None = None
+    """Find and create: the limit asked for."""
+
+
+class VerificationCheck:
+    """Asks, and understands the answer."""
+
+    def __init__(self, outbound: OutboundHttpClient) -> None:
+        self._outbound = outbound
+
+    async def allows(
+        self, rule: VerificationRule, mode: str, question: VerificationRequest
+    ) -> bool:
+        """2xx: true, 4xx: false. Raises MATCHMAKER_VERIFICATION_UNAVAILABLE for all else."""
+        try:
+            answer = await self._outbound.post(
+                rule.url,
+                verification_body(mode, question),
+                {**dict(rule.headers), **_JSON_HEADERS},
+                question.ray_id,
+                tenant=question.tenant,
+            )
+            if 200 <= answer.status < 300:
+                return True
+            if 400 <= answer.status < 500:
+                return False
+            reason = f"status {answer.status}"
+        except NoUsableResponse as error:
+            reason = str(error)
+        _verification_log.warning(
+            "verification gave no answer",
+            namespace_id=format_uuid(question.namespace_id),
+            game_mode=mode,
+            kind=question.kind,
+            host=_url_host(rule.url),
+            reason=reason,
+        )
+        raise ServiceError("MATCHMAKER_VERIFICATION_UNAVAILABLE")
+
+
+def verification_body(mode: str, question: VerificationRequest) -> bytes:
+    """The JSON of decisions 7."""
+    return orjson.dumps(
+        {
+            "verification_data": _json_fragment(question.verification_data),
+            "game": {
+                "namespace_id": format_uuid(question.namespace_id),
+                "game_mode": mode,
+                "lobby": None if question.lobby is None else _lobby(question.lobby),
+                "state": _json_fragment(question.state),
+                "config": _json_fragment(question.config),
+                "tags": None if question.tags is None else dict(question.tags),
+                "max_players": question.max_players,
+            },
+            "client": {"address": question.address, "user_agent": question.user_agent},
+            "kind": question.kind,
+            "party_size": question.party_size,
+        }
+    )
+
+
+def _lobby(lobby: Lobby) -> dict[str, Any]:
+    created = datetime.fromtimestamp(lobby.create_ts_ms / 1000, UTC)
+    return {
+        "lobby_id": format_uuid(lobby.id),
+        "region_id": lobby.region,
+        "create_ts": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "is_closed": lobby.is_closed,
+    }
+
+
+def _json_fragment(text: bytes | None) -> orjson.Fragment | None:
+    return orjson.Fragment(text) if text else None
+
+
+def _url_host(url: str) -> str:
+    try:
+        return URL(url).host or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,165 @@
+"""What the data plane watches about its own process: free storage, a journal that stands still, how
+late the event loop runs.
+
+Owns the measuring. Whether that makes it ready, and how it is told, is for the composition root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from pyservice.dataplane.engine import Status
+from pyservice.observability.logging import get_logger
+from pyservice.observability.shortage import tell_shortage
+from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
+
+_STORAGE_CHECK_S: Final = 2.0
+_JOURNAL_CHECK_S: Final = 0.5
+_LAG_CHECK_S: Final = 0.25
+_LAG_SAMPLES: Final = 40
+
+
+class DiskReserveMonitor:
+    """Free bytes where the data directory is, against the reserve."""
+
+    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+        self._folder = folder
+        self.reserve_bytes = reserve_bytes
+        self.free_bytes = 0
+        self.look()
+
+    @property
+    def is_low(self) -> bool:
+        return self.free_bytes < self.reserve_bytes
+
+    def look(self) -> None:
+        """Measures now."""
+        stat = os.statvfs(self._folder)
+        self.free_bytes = stat.f_bavail * stat.f_frsize
+
+    def figures(self) -> dict[str, int]:
+        return {"free_bytes": self.free_bytes, "reserve_bytes": self.reserve_bytes}
+
+    async def run(self) -> None:
+        """Measures until cancelled, and says when the reserve is reached and left."""
+        low, enough = "storage reserve reached", "storage reserve is free again"
+        await tell_shortage(self, _STORAGE_CHECK_S, low, enough)
+
+
+class JournalStallMonitor:
+    """For how long nothing became durable although something waits for it."""
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+        self._seen_durable = -1
+        self._stuck_since_s: float | None = None
+        self.stalled_ms = 0.0
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            status = self._status()
+            now_s = loop.time()
+            if status.durable != self._seen_durable or status.durable >= status.last:
+                self._seen_durable, self._stuck_since_s = status.durable, None
+            elif self._stuck_since_s is None:
+                self._stuck_since_s = now_s
+            since_s = self._stuck_since_s
+            self.stalled_ms = 0.0 if since_s is None else (now_s - since_s) * 1000
+            await asyncio.sleep(_JOURNAL_CHECK_S)
+
+
+class EventLoopMonitor:
+    """How much later than asked the event loop comes around; the worst of the last seconds."""
+
+    def __init__(self) -> None:
+        self._lags_s = [0.0] * _LAG_SAMPLES
+        self._next = 0
+
+    @property
+    def worst_ms(self) -> float:
+        return max(self._lags_s) * 1000
+
+    async def run(self) -> None:
+        """Measures until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LAG_CHECK_S
+            await asyncio.sleep(_LAG_CHECK_S)
+            self._lags_s[self._next] = max(0.0, loop.time() - due)
+            self._next = (self._next + 1) % _LAG_SAMPLES
+
+
+_SCRAPE_TIMEOUT_S: Final = 0.2
+_POLL_INTERVAL_S: Final = 1.0
+_START_POLL_INTERVAL_S: Final = 0.1
+_POLL_TIMEOUT_S: Final = 2.0
+_MISSED_POLLS_DOWN: Final = 2
+"""Looks in a row: where game servers end with the service, the control plane is gone a moment before the data plane."""
+
+_UP: Final = (
+    "# HELP hosting_control_plane_up Whether the control plane answered this scrape.\n"
+    "# TYPE hosting_control_plane_up gauge\n"
+    "hosting_control_plane_up {}\n"
+)
+
+_log = get_logger("control")
+
+
+class ControlPlaneMonitor:
+    """Asks the control plane for its metrics, for scrapes and to see whether it is there."""
+
+    def __init__(
+        self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
+    ) -> None:
+        """`metrics` is what it says, or raises; it may be cancelled. `is_awaited`: both planes were
+        started together, so one that never answered is yet to come.
+        """
+        self._metrics = metrics
+        self._is_awaited = is_awaited
+        self._was_up = False
+        self.is_up = False
+        self.database_problem = ""
+        """What it said of its database when it was looked at last; empty: nothing is wrong."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is about to answer for the first time."""
+        return self._is_awaited and not self._was_up
+
+    async def scrape(self) -> bytes:
+        """Its metrics behind `hosting_control_plane_up`. Within 200 ms: when it does not answer until
+        then there is only the 0. Old figures are not shown as new ones.
+        """
+        said = await self._ask(_SCRAPE_TIMEOUT_S)
+        return _UP.format(int(said is not None)).encode() + (said.text if said else b"")
+
+    async def run(self) -> None:
+        """Looks until cancelled, and says when it went and when it came."""
+        is_said_up, missed = False, 0
+        while True:
+            said = await self._ask(_POLL_TIMEOUT_S)
+            self.is_up = said is not None
+            self.database_problem = said.database_problem if said else ""
+            self._was_up |= self.is_up
+            missed = 0 if self.is_up else missed + 1
+            if self.is_up and not is_said_up:
+                is_said_up = True
+                _log.info("control plane is up")
+            elif is_said_up and missed == _MISSED_POLLS_DOWN:
+                is_said_up = False
+                _log.error("control plane is down: its operations are refused until it is back")
+            await asyncio.sleep(_POLL_INTERVAL_S if self._was_up else _START_POLL_INTERVAL_S)
+
+    async def _ask(self, timeout_s: float) -> pb.MetricsResponse | None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._metrics()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not up
+            _log.debug("control plane does not answer", error=repr(error))
+            return None

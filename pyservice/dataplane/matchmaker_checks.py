@@ -1,0 +1,218 @@
+"""What the configuration says to a find or an attach before the engine is asked (decisions 5.13).
+
+Owns the order of the checks and their codes. What only the engine can know (places, lobbies,
+sources) it decides itself, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyservice.dataplane.region_catalog import RegionCatalog
+from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
+from pyservice.errors import FieldProblem, ServiceError, field_problem
+
+
+@dataclass(frozen=True, slots=True)
+class FindCriteria:
+    """What a find asks for. `max_players` None: not asked."""
+
+    modes: Sequence[str]
+    regions: Sequence[str]
+    has_tags: bool
+    max_players: int | None
+    party_size: int
+    coords: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindCandidates:
+    """What of the wish goes to the engine: distinct, in the order asked."""
+
+    modes: list[str]
+    regions: list[str]
+
+
+def check_find(
+    namespace: ResolvedNamespace, regions: RegionCatalog, wish: FindCriteria
+) -> FindCandidates:
+    """Modes and regions that a find may use. Raises ServiceError, the codes in their order."""
+    wanted_modes = [_mode(namespace, name) for name in dict.fromkeys(wish.modes)]
+    wanted_regions = list(dict.fromkeys(wish.regions)) or [regions.nearest(wish.coords)]
+    for region in wanted_regions:
+        _require_region(regions, region)
+    admitted: list[str] = []
+    first_refusal: ServiceError | None = None
+    for mode in wanted_modes:
+        refusal = _refusal_of_find(mode, wanted_regions, wish)
+        if refusal is None:
+            admitted.append(mode.name)
+        elif first_refusal is None:
+            first_refusal = refusal
+    if not admitted and first_refusal is not None:
+        raise first_refusal
+    return FindCandidates(admitted, wanted_regions)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCriteria:
+    """What a create asks for. None: not said."""
+
+    mode: str
+    region: str | None
+    publicity: str | None
+    has_tags: bool
+    max_players: int | None
+    party_size: int
+    coords: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTarget:
+    """Of what the lobby is to be made."""
+
+    mode: ResolvedMode
+    region: str
+    publicity: str
+
+
+def check_create(
+    namespace: ResolvedNamespace, regions: RegionCatalog, wish: CreateCriteria
+) -> CreateTarget:
+    """Mode, region and publicity of a lobby that is made on demand (decisions 5.5, 5.13). Raises ServiceError, the
+    codes in their order.
+    """
+    mode = _mode(namespace, wish.mode)
+    region = wish.region or regions.nearest(wish.coords)
+    _require_region(regions, region)
+    if not mode.create_publicities:
+        raise ServiceError(
+            "MATCHMAKER_CREATE_DISABLED", f"Game mode {mode.name} has actions.create disabled."
+        )
+    if not mode.allows_region(region):
+        raise _region_not_enabled(mode, [region])
+    if wish.has_tags and not mode.is_taggable:
+        raise _tags_disabled(mode)
+    refusal = _refusal_of_limit(mode, wish.max_players)
+    if refusal is not None:
+        raise refusal
+    # Public where that is enabled: so it is found.
+    publicity = wish.publicity or ("public" if "public" in mode.create_publicities else "private")
+    if publicity not in mode.create_publicities:
+        raise ServiceError(
+            "MATCHMAKER_PUBLICITY_DISABLED",
+            f"Lobbies of game mode {mode.name} cannot be made {publicity}.",
+        )
+    limit = mode.max_players_direct if wish.party_size == 1 else mode.max_players_party
+    if wish.party_size > (wish.max_players or limit):
+        raise _too_high("party_size", wish.max_players or limit)
+    return CreateTarget(mode, region, publicity)
+
+
+def check_attach(
+    namespace: ResolvedNamespace,
+    regions: RegionCatalog,
+    mode_name: str,
+    region: str | None,
+    has_tags: bool,
+    port_names: Iterable[str],
+) -> tuple[ResolvedMode, str]:
+    """Mode and region of an attached lobby. Raises ServiceError, the codes in their order."""
+    mode = _mode(namespace, mode_name)
+    region = region or regions.first
+    _require_region(regions, region)
+    if not mode.allows_region(region):
+        raise _region_not_enabled(mode, [region])
+    if has_tags and not mode.is_taggable:
+        raise _tags_disabled(mode)
+    problems = _port_problems(mode.ports, set(port_names))
+    if problems:
+        raise ServiceError("BODY_INVALID", errors=problems)
+    return mode, region
+
+
+def _mode(namespace: ResolvedNamespace, name: str) -> ResolvedMode:
+    mode = namespace.modes.get(name)
+    if mode is None:
+        raise ServiceError(
+            "MATCHMAKER_GAME_MODE_NOT_FOUND",
+            f"The version that {namespace.label} runs has no game mode {name}.",
+        )
+    return mode
+
+
+def _require_region(regions: RegionCatalog, region: str) -> None:
+    if region not in regions:
+        raise ServiceError(
+            "MATCHMAKER_REGION_NOT_FOUND",
+            f"There is no region {region}; GET /matchmaker/regions lists them.",
+        )
+
+
+def _refusal_of_find(
+    mode: ResolvedMode, regions: Sequence[str], wish: FindCriteria
+) -> ServiceError | None:
+    """Why this mode drops out of the find, None when it stays."""
+    if not mode.is_find_enabled:
+        return ServiceError(
+            "MATCHMAKER_FIND_DISABLED", f"Game mode {mode.name} has actions.find disabled."
+        )
+    if not any(mode.allows_region(region) for region in regions):
+        return _region_not_enabled(mode, regions)
+    if wish.has_tags and not mode.is_taggable:
+        return _tags_disabled(mode)
+    refusal = _refusal_of_limit(mode, wish.max_players)
+    if refusal is not None:
+        return refusal
+    # Into one that is made for it, it has to fit as well: the engine says whether one would be.
+    if wish.party_size > mode.max_players:
+        return _too_high("party_size", mode.max_players)
+    return None
+
+
+def _refusal_of_limit(mode: ResolvedMode, max_players: int | None) -> ServiceError | None:
+    """Why a lobby of the mode cannot have this limit."""
+    if max_players is None:
+        return None
+    if not mode.is_max_players_dynamic:
+        return ServiceError(
+            "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
+            f"Game mode {mode.name} does not allow max_players to be chosen.",
+        )
+    return (
+        _too_high("max_players", mode.largest_limit) if max_players > mode.largest_limit else None
+    )
+
+
+def _too_high(field: str, limit: int) -> ServiceError:
+    problem = field_problem([field], "too-high", f"must be at most {limit}")
+    return ServiceError("BODY_INVALID", errors=[problem])
+
+
+def _region_not_enabled(mode: ResolvedMode, regions: Sequence[str]) -> ServiceError:
+    return ServiceError(
+        "MATCHMAKER_REGION_NOT_ENABLED",
+        f"Game mode {mode.name} is not enabled in {', '.join(regions)}.",
+    )
+
+
+def _tags_disabled(mode: ResolvedMode) -> ServiceError:
+    return ServiceError("MATCHMAKER_TAGS_DISABLED", f"Game mode {mode.name} is not taggable.")
+
+
+def _port_problems(ports: Mapping[str, ModePort], given: set[str]) -> list[FieldProblem]:
+    """Attached ports are exactly the mode's (decisions 5.11)."""
+    problems = []
+    for name in sorted(ports.keys() | given):
+        if name not in ports:
+            problems.append(
+                field_problem(["ports", name], "not-found", "is not a port of the game mode")
+            )
+        elif ports[name].has_range:
+            problems.append(
+                field_problem(["ports", name], "not-allowed", "is a range and cannot be attached")
+            )
+        elif name not in given:
+            problems.append(field_problem(["ports", name], "required"))
+    return problems

@@ -1,0 +1,198 @@
+"""What administrative commands ask of the running data plane: the handlers of
+`hosting.internal.v1.Admin`. Making tokens of a namespace, rotating keys; who may ask is the admin
+socket's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from pyservice import keyring
+from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.durable import is_out_of_room
+from pyservice.errors import ServiceError
+from pyservice.ids import RecordIds, format_uuid
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import admin_pb2, signing_pb2
+from pyservice.schema.validation import validate
+
+_log = get_logger("pyservice.keys")
+
+
+class KeyRing(Protocol):
+    """What signs and verifies with the ring."""
+
+    def add_key(self, key_id: int, secret: bytes) -> None: ...
+    def drop_key(self, key_id: int) -> bool: ...
+    def key_ids(self) -> list[int]: ...
+    def keys_in_use(self) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedKeys:
+    """Numbers of keys: the one that signs, those that verify beside it, those that are gone."""
+
+    current: int
+    kept: list[int]
+    dropped: list[int]
+
+
+class KeyRotation:
+    """Rotates the ring of a data directory whose engine runs here; one rotation at a time."""
+
+    def __init__(self, data_dir: Path, signer: KeyRing) -> None:
+        self._data_dir = data_dir
+        self._signer = signer
+        self._turn = asyncio.Lock()
+        self._running: asyncio.Task[RotatedKeys] | None = None
+
+    async def rotate(self, *, drop_unused: bool) -> RotatedKeys:
+        """Raises STORAGE_FULL; then the ring is as before, or has the new key and dropped none."""
+        # A client that goes away must not leave the file with a key that does not sign.
+        self._running = asyncio.create_task(self._rotate(drop_unused))
+        return await asyncio.shield(self._running)
+
+    async def _rotate(self, drop_unused: bool) -> RotatedKeys:
+        async with self._turn:
+            return await self._rotate_alone(drop_unused)
+
+    async def _rotate_alone(self, drop_unused: bool) -> RotatedKeys:
+        try:
+            ring = await asyncio.to_thread(keyring.rotate, self._data_dir)
+            self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
+            dropped = await self._drop(ring.current_key) if drop_unused else []
+        except OSError as error:
+            if is_out_of_room(error):
+                raise ServiceError("STORAGE_FULL") from error
+            raise
+        kept = sorted(set(self._signer.key_ids()) - {ring.current_key})
+        _log.info("keys rotated", current_key=ring.current_key, kept=kept, dropped=dropped)
+        return RotatedKeys(ring.current_key, kept, dropped)
+
+    async def _drop(self, current: int) -> list[int]:
+        # An older key signs nothing new: what is in use of them only becomes less.
+        needed = {current, *self._signer.keys_in_use()}
+        unused = sorted(set(self._signer.key_ids()) - needed)
+        if unused:
+            await asyncio.to_thread(keyring.drop, self._data_dir, unused)
+        return [key_id for key_id in unused if self._signer.drop_key(key_id)]
+
+
+class TokenSigner(Protocol):
+    """The engine's keys. The same ids make the same token."""
+
+    def public_token(self, namespace_id: bytes, token_id: bytes) -> str: ...
+    def development_token(self, namespace_id: bytes, token_id: bytes, expires_ms: int) -> str: ...
+
+
+class TokenSigning:
+    """Tokens of namespaces that are held."""
+
+    def __init__(self, namespaces: NamespaceIndex, signer: TokenSigner) -> None:
+        self._namespaces = namespaces
+        self._signer = signer
+
+    async def sign(self, request: signing_pb2.SignTokenRequest) -> signing_pb2.SignTokenResponse:
+        """The token of an id. Raises NAMESPACE_NOT_FOUND."""
+        problems = validate(request)
+        if problems:
+            raise ServiceError("BODY_INVALID", errors=problems)
+        namespace_id = raw_id(request.namespace_id)
+        if not self._namespaces.is_known(namespace_id):
+            raise ServiceError("NAMESPACE_NOT_FOUND")
+        token_id = raw_id(request.token_id)
+        if request.kind == signing_pb2.SIGNED_KIND_PUBLIC:
+            token = self._signer.public_token(namespace_id, token_id)
+        else:
+            token = self._signer.development_token(namespace_id, token_id, request.expires_ms)
+        return signing_pb2.SignTokenResponse(token=token)
+
+
+_SECRET_BYTES: Final = 32
+
+
+class PublicTokenSigner(Protocol):
+    """What signs with the ring."""
+
+    def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
+
+
+class EnvironmentTokenStore(Protocol):
+    """Where hashes of env_ tokens are written, so that they are fed and stay."""
+
+    async def add_environment_token(
+        self, namespace_id: str, token_id: str, sha256: bytes, expires_ms: int | None
+    ) -> None: ...
+
+
+class TokenAdministration:
+    """Makes tokens. A token is told once, in the answer, and nowhere kept."""
+
+    def __init__(
+        self,
+        namespaces: NamespaceIndex,
+        signer: PublicTokenSigner,
+        tokens: EnvironmentTokenStore | None,
+        rotation: KeyRotation,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`tokens` None: a control plane feeds, and makes the env_ tokens."""
+        self._rotation = rotation
+        self._now_ms = now_ms
+        self._namespaces = namespaces
+        self._signer = signer
+        self._tokens = tokens
+        self._ids = RecordIds()
+
+    async def create_token(
+        self, request: admin_pb2.CreateTokenRequest
+    ) -> admin_pb2.CreateTokenResponse:
+        """A token of a namespace, good when the answer is there. Raises NAMESPACE_NOT_FOUND."""
+        problems = validate(request)
+        if problems:
+            raise ServiceError("BODY_INVALID", errors=problems)
+        namespace = self._namespaces.named(request.namespace)
+        if namespace is None:
+            raise ServiceError(
+                "NAMESPACE_NOT_FOUND",
+                f"There is no namespace {request.namespace}; name it game/namespace or by its id.",
+            )
+        token_id, expires_ms = self._ids.new(), None
+        if request.HasField("expires_in_ms"):
+            expires_ms = self._now_ms() + request.expires_in_ms
+        if request.kind == admin_pb2.TOKEN_KIND_PUBLIC:
+            token = self._signer.public_token(namespace.namespace_id, raw_id(token_id))
+        else:
+            secret = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
+            token = f"env_{secret}"
+            await self._feed(format_uuid(namespace.namespace_id), token_id, token, expires_ms)
+        return admin_pb2.CreateTokenResponse(token=token, token_id=token_id, expires_ms=expires_ms)
+
+    async def rotate_keys(
+        self, request: admin_pb2.RotateKeysRequest
+    ) -> admin_pb2.RotateKeysResponse:
+        """A new key signs when the answer is there (decisions 3, Keys). Raises STORAGE_FULL."""
+        rotated = await self._rotation.rotate(drop_unused=request.drop_unused)
+        return admin_pb2.RotateKeysResponse(
+            current_key=rotated.current, kept_keys=rotated.kept, dropped_keys=rotated.dropped
+        )
+
+    async def _feed(
+        self, namespace_id: str, token_id: str, token: str, expires_ms: int | None
+    ) -> None:
+        if self._tokens is None:
+            raise ServiceError(
+                "CONTROL_PLANE_UNAVAILABLE",
+                "Environment tokens are made by the control plane, or with a feed file (--feed).",
+            )
+        token_hash = hashlib.sha256(token.encode()).digest()
+        await self._tokens.add_environment_token(namespace_id, token_id, token_hash, expires_ms)
