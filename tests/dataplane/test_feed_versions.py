@@ -360,7 +360,14 @@ async def test_large_messages_are_judged_and_resolved_beside_the_loop(
 
         monkeypatch.setattr(feed_module, name, noted)
 
-    for name in ("own_problems", "claim_problems", "retain", "prepare", "_kept", "_claims"):
+    for name in (
+        "own_problems",
+        "conflict_problems",
+        "retain_versions",
+        "prepare_namespace",
+        "_with_retained",
+        "_claims",
+    ):
         noting(name)
     assert (await plane.take(**at(1, large(500_000)))).HasField("applied")
     assert len(threads) == 6
