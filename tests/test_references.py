@@ -1,0 +1,143 @@
+"""References between files of the repository: pages, anchors and links, and the reference against the contract."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pyservice.pb.errors import TABLE
+from pyservice.pb.hosting.v1 import (
+    builds_pb2,
+    cdn_pb2,
+    devices_pb2,
+    games_pb2,
+    groups_pb2,
+    lobby_pb2,
+    logs_pb2,
+    namespaces_pb2,
+    platform_pb2,
+    rays_pb2,
+    servers_pb2,
+    tokens_pb2,
+    uploads_pb2,
+    versions_pb2,
+)
+from pyservice.schema.methods import METHODS
+from tests.support.doc_pages import headings
+from tests.test_repository import ROOT, relative, tracked
+
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = re.compile(r"docs/[\w./-]+\.md(?:#[\w-]+)?")
+LINK = re.compile(r"\]\(([^)\s:]+\.md)?(?:#([\w-]+))?\)")
+WORDS = re.compile(r"\w+")
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    return headings(path)
+
+
+@cache
+def texts() -> dict[Path, str]:
+    """Every tracked text file."""
+    found = {}
+    for path in tracked("*.py", "*.pyi", "*.rs", "*.proto", "*.md", "*.toml", "*.js", "Makefile"):
+        found[path] = path.read_text()
+    return found
+
+
+def is_broken(page: Path, anchor: str) -> bool:
+    return not page.is_file() or bool(anchor and anchor not in anchors(page))
+
+
+def test_every_page_that_a_file_names_exists() -> None:
+    broken = []
+    for path, text in texts().items():
+        if path == Path(__file__):
+            continue
+        for found in PAGE.findall(text):
+            page, _, anchor = found.partition("#")
+            if is_broken(ROOT / page, anchor):
+                broken.append(f"{relative(path)}: {found}")
+    assert not broken, "\n".join(broken)
+
+
+def test_every_link_between_pages_resolves() -> None:
+    broken = []
+    for path, text in texts().items():
+        if path.suffix != ".md" or ".github" in path.parts:
+            continue
+        for target, anchor in LINK.findall(text):
+            page = (path.parent / target).resolve() if target else path
+            if is_broken(page, anchor):
+                broken.append(f"{relative(path)}: {target}#{anchor}")
+    assert not broken, "\n".join(broken)
+
+
+def test_interface_page_lists_every_operation() -> None:
+    text = (REFERENCE / "interface.md").read_text()
+    missing = [
+        method.name
+        for method in METHODS.values()
+        if f"| `{method.name.rpartition('.')[2]}` | `{method.http_method} {method.template}` |"
+        not in text
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        builds_pb2.Build,
+        builds_pb2.BuildSummary,
+        cdn_pb2.CreateGameCdnSiteResponse,
+        devices_pb2.GetDeviceLinkResponse,
+        games_pb2.Game,
+        games_pb2.GameSummary,
+        games_pb2.RegionSummary,
+        groups_pb2.GroupBilling,
+        groups_pb2.GroupHandle,
+        groups_pb2.GroupSummary,
+        lobby_pb2.Lobby,
+        lobby_pb2.Port,
+        logs_pb2.LobbyRecord,
+        logs_pb2.LobbyStopped,
+        namespaces_pb2.Namespace,
+        namespaces_pb2.CdnNamespaceConfig,
+        namespaces_pb2.Domain,
+        namespaces_pb2.MatchmakerNamespaceConfig,
+        platform_pb2.GetBootstrapResponse,
+        platform_pb2.RegionTier,
+        rays_pb2.RayMark,
+        rays_pb2.RayPerf,
+        rays_pb2.RaySpan,
+        servers_pb2.Server,
+        servers_pb2.ServerPort,
+        tokens_pb2.InspectTokenResponse,
+        tokens_pb2.TokenRecord,
+        uploads_pb2.PresignedRequest,
+        versions_pb2.CloudConfig,
+        versions_pb2.GameVersion,
+        versions_pb2.VersionCdn,
+        versions_pb2.VersionDocker,
+        versions_pb2.VersionGameMode,
+        versions_pb2.VersionMatchmaker,
+        versions_pb2.VersionPort,
+    ],
+)
+def test_interface_page_has_every_field_of_a_resource(message: type) -> None:
+    words = set(WORDS.findall((REFERENCE / "interface.md").read_text()))
+    assert set(message.DESCRIPTOR.fields_by_name) <= words  # type: ignore[attr-defined]
+
+
+def test_reference_has_every_error_code_with_its_status() -> None:
+    shown = {}
+    for line in (REFERENCE / "errors.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[1].isdigit():
+            for code in re.findall(r"`(\w+)`", cells[0]):
+                shown[code] = (int(cells[1]), cells[2].replace("–", ""))
+    assert shown == {code: (row.http, row.grpc or "") for code, row in TABLE.items()}
