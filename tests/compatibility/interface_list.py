@@ -1,0 +1,116 @@
+"""The public interface as a list of lines, and the stored list of an earlier release.
+
+A line names one thing that clients or operators depend on: an error code with its statuses, an rpc, a route, a message
+field, an enum value, a metric, a setting with its default, or a command.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from typer.main import get_command
+
+from pyservice import openapi
+from pyservice.cli.commands import app
+from pyservice.pb.errors import TABLE
+from pyservice.schema.methods import METHODS
+from pyservice.settings.model import Settings
+from tests.support.doc_pages import commands, settings_rows
+
+FOLDER: Final = Path(__file__).parent
+RELEASE: Final = "0.1.0"
+_PROSE: Final = frozenset({"description", "summary", "title", "version", "tags", "servers"})
+_EXAMPLES: Final = frozenset({"example", "examples"})
+_MAPS: Final = frozenset({"properties", "schemas", "paths", "responses"})
+"""Members of an OpenAPI document whose own members have free names."""
+
+
+def interface() -> set[str]:
+    """Returns every line except metrics, which only a running service knows."""
+    return {*_errors(), *_rpcs(), *_settings(), *_commands()}
+
+
+def stored_interface() -> set[str]:
+    return set((FOLDER / f"interface-{RELEASE}.txt").read_text().splitlines())
+
+
+def metric_lines(families: Mapping[str, tuple[str, set[str] | None]]) -> set[str]:
+    return {f"metric {name} {kind}" for name, (kind, _labels) in families.items()}
+
+
+def stored_openapi() -> Any:
+    return json.loads(lzma.decompress((FOLDER / f"openapi-{RELEASE}.json.xz").read_bytes()))
+
+
+def current_openapi() -> Any:
+    return without_prose(json.loads(openapi.document(METHODS.values())))
+
+
+def without_prose(node: Any, *, is_map: bool = False) -> Any:
+    """Drops the members that only people read."""
+    if isinstance(node, list):
+        return [without_prose(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: without_prose(value, is_map=not is_map and name in _MAPS)
+        for name, value in node.items()
+        if is_map or name not in _PROSE | _EXAMPLES
+    }
+
+
+def _errors() -> Iterator[str]:
+    for code, row in TABLE.items():
+        yield f"error {code} {row.http} {row.grpc}"
+
+
+def _rpcs() -> Iterator[str]:
+    seen: set[str] = set()
+    for method in METHODS.values():
+        request, response = method.request.DESCRIPTOR, method.response.DESCRIPTOR
+        yield f"rpc {method.name} {request.full_name} {response.full_name}"
+        yield f"route {method.http_method} {method.template} {method.name}"
+        yield from _message(request, seen)
+        yield from _message(response, seen)
+
+
+def _message(message: Any, seen: set[str]) -> Iterator[str]:
+    if message.full_name in seen:
+        return
+    seen.add(message.full_name)
+    for field in message.fields:
+        label = "repeated" if field.is_repeated else "single"
+        kind = field.message_type or field.enum_type
+        name = kind.full_name if kind is not None else _SCALARS[field.type]
+        yield f"field {field.full_name} {field.number} {label} {name}"
+        if field.message_type is not None:
+            yield from _message(field.message_type, seen)
+        if field.enum_type is not None:
+            yield from _enum(field.enum_type)
+
+
+def _enum(enum: Any) -> Iterator[str]:
+    for value in enum.values:
+        yield f"enum {enum.full_name} {value.name} {value.number}"
+
+
+_SCALARS: Final = {
+    getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
+    for name in dir(FieldDescriptor)
+    if name.startswith("TYPE_")
+}
+
+
+def _settings() -> Iterator[str]:
+    for row in settings_rows(Settings):
+        yield f"setting {' '.join(row)}"
+
+
+def _commands() -> Iterator[str]:
+    for command in commands(get_command(app)):
+        yield f"command {command}"
