@@ -1,7 +1,7 @@
 """What passes between a door and an operation: the facts of a call, who makes it, and the operation itself.
 
 Owns these shapes and nothing else. Doors build a `Call`, `Operation.authorize` turns it into a `Caller`,
-`Operation.run` takes a validated message and the caller; it answers, or says with a `Park` what the caller waits for.
+`Operation.run` takes a validated message and the caller; it answers, or returns a `WaitForChange`.
 No transport is named here.
 """
 
@@ -49,7 +49,7 @@ class Call:
     """Path parameters of the request: authorization of `/cloud/...` needs them before the body is read."""
     client: IPv4Address | IPv6Address | None = None
     """The whole client address, for those who are told of it; None: `address` is all that is known."""
-    is_hold_over: bool = False
+    long_poll_expired: bool = False
     """The door held this request for as long as it holds any: it is to be answered with what there is, not parked."""
 
 
@@ -80,7 +80,7 @@ class Caller:
     scope: Scope | None = None
 
 
-class Park(NamedTuple):
+class WaitForChange(NamedTuple):
     """Instead of an answer: nothing changed yet. The door holds the request until one of `topics` changes after
     `sequence` of `run`, or its time is over, and sends it again. `watch.Topics` makes it.
     """
@@ -94,7 +94,7 @@ class Park(NamedTuple):
 
 Authorize = Callable[[Call], Caller | Awaitable[Caller]]
 """Doors await only what is not a `Caller` at once: on the hot path nobody waits."""
-Run = Callable[[Any, Caller], Awaitable[Message | Park]]
+Run = Callable[[Any, Caller], Awaitable[Message | WaitForChange]]
 
 
 @dataclass(frozen=True, slots=True)

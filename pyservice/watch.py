@@ -1,7 +1,7 @@
 """Watches (decisions 8.12): what changed last, for handlers, and who waits for what, for the doors.
 
 `Topics` is the side of the plane whose data it is: it numbers changes and says whether a request has
-to wait. `Waiters` is the doors' side: it holds parked requests and wakes them. How news of changes
+to wait. `LongPolls` is the doors' side: it holds parked requests and wakes them. How news of changes
 travel from one to the other is `rpc.changes`' matter. Both live on one event loop.
 """
 
@@ -16,18 +16,18 @@ from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Call, Caller, Park, Run
+from pyservice.calls import Call, Caller, Run, WaitForChange
 
 __all__ = [
     "Change",
     "Changes",
-    "Park",
-    "Parked",
-    "ParkedTask",
+    "LongPolls",
     "Topics",
-    "Waiters",
-    "park",
-    "run_parked",
+    "WaitForChange",
+    "WaitingRequest",
+    "WaitingTask",
+    "run_until_changed",
+    "wait_for_change",
 ]
 
 HOLD_MS: Final = 40_000
@@ -58,14 +58,14 @@ class Changes(NamedTuple):
     """False: more than `topics` may have changed, nobody remembers what."""
 
 
-def park(*topics: str, sequence: int, run: str) -> Park:
-    """What a handler returns to wait; `Topics.park_or_none` fills it in. Raises ValueError for a
+def wait_for_change(*topics: str, sequence: int, run: str) -> WaitForChange:
+    """What a handler returns to wait; `Topics.wait_unless_changed` fills it in. Raises ValueError for a
     topic that could not be told in a header."""
     if not topics or any(
         not topic or not topic.isascii() or _FORBIDDEN & set(topic) for topic in topics
     ):
         raise ValueError(f"topics are words of ASCII without commas, not {topics}")
-    return Park(topics, sequence, run)
+    return WaitForChange(topics, sequence, run)
 
 
 class Topics:
@@ -74,7 +74,7 @@ class Topics:
     Handlers use it so, in this order, so that no change falls between reading and waiting::
 
         index = topics.index_of(topic)
-        parked = topics.park_or_none(request.watch_index, caller.call, topic)
+        parked = topics.wait_unless_changed(request.watch_index, caller.call, topic)
         if parked is not None:
             return parked
         ...  # read the records, answer with watch.index = index
@@ -138,18 +138,20 @@ class Topics:
         sequence = int(digits)
         return sequence if sequence <= self.sequence else None
 
-    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Park | None:
+    def wait_unless_changed(
+        self, watch_index: str | None, call: Call, *topics: str
+    ) -> WaitForChange | None:
         """What to return instead of an answer while nothing is newer than the index; None: answer.
 
         Without an index, with one that is not of this run (decisions 8.12), and when the door held
         the request long enough, it is answered.
         """
-        if not watch_index or call.is_hold_over:
+        if not watch_index or call.long_poll_expired:
             return None
         sequence = self.parse(watch_index)
         if sequence is None or self._last_change(topics) > sequence:
             return None
-        return park(*topics, sequence=self.sequence, run=self.run)
+        return wait_for_change(*topics, sequence=self.sequence, run=self.run)
 
     def _last_change(self, topics: Iterable[str]) -> int:
         changed, floor = self._changed, self._floor
@@ -181,8 +183,8 @@ class Topics:
         return Changes(self.run, self.sequence, topics, is_complete=True)
 
 
-class Parked:
-    """A request that a door holds. `Waiters` fills the slots; a door's own kind of it is woken."""
+class WaitingRequest:
+    """A request that a door holds. `LongPolls` fills the slots; a door's own kind of it is woken."""
 
     __slots__ = ("doubted_in", "sequence", "topics", "until")
 
@@ -201,7 +203,7 @@ class Parked:
         raise NotImplementedError
 
 
-class ParkedTask(Parked):
+class WaitingTask(WaitingRequest):
     """A task that waits, where the door has one for each request anyway: one of them for all of its waits."""
 
     __slots__ = ("future",)
@@ -215,7 +217,7 @@ class ParkedTask(Parked):
             self.future.set_result(is_over)
 
 
-class Waiters:
+class LongPolls:
     """The parked requests of the doors, by topic. Costs no task and no timer for each.
 
     A change may arrive before the request that it concerns is parked. So what changed lately is
@@ -234,16 +236,16 @@ class Waiters:
     def __init__(self, hold_ms: int = HOLD_MS) -> None:
         self._hold_s = hold_ms / 1000
         self._grain_s = self._hold_s / _GRAINS
-        self._held: dict[Parked, int] = {}
+        self._held: dict[WaitingRequest, int] = {}
         """With the grain of time in which they are woken."""
-        self._by_grain: dict[int, dict[Parked, None]] = {}
-        self._by_topic: dict[str, dict[Parked, None]] = {}
+        self._by_grain: dict[int, dict[WaitingRequest, None]] = {}
+        self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
         self._run = ""
         self._after = 0
         """Changes up to this number have arrived, or concern nobody."""
         self._floor = 0
         self._recent: dict[str, int] = {}
-        self._waking: dict[Parked, bool] = {}
+        self._waking: dict[WaitingRequest, bool] = {}
         """Held requests that have to be woken, in this order, and whether their time is over."""
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
@@ -251,7 +253,7 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, parked: Parked, park: Park) -> None:
+    def hold(self, parked: WaitingRequest, park: WaitForChange) -> None:
         """Hold a request until it is woken, which may be before this returns, or dropped."""
         if park.run != self._run:
             if parked.doubted_in != self._run:
@@ -278,7 +280,7 @@ class Waiters:
         if self._timer is None or self._timer.when() > grain * self._grain_s:
             self._set_timer()
 
-    def drop(self, parked: Parked) -> None:
+    def drop(self, parked: WaitingRequest) -> None:
         """Nobody waits for it any more. Repeats do nothing."""
         grain = self._held.pop(parked, None)
         if grain is None:
@@ -290,7 +292,7 @@ class Waiters:
         if not self._held:
             self._wanted.clear()
 
-    async def wait(self, task: ParkedTask, park: Park) -> bool:
+    async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
         """Hold the calling task, for what is left of its time: whether that is over."""
         task.future = asyncio.get_running_loop().create_future()
         try:
@@ -312,7 +314,7 @@ class Waiters:
             self._restart(changes.run, changes.sequence)
             self._wake(tuple(self._held))
             return
-        woken: dict[Parked, None] = {}
+        woken: dict[WaitingRequest, None] = {}
         for topic, sequence in changes.topics:
             if sequence > self._floor:
                 self._recent[topic] = sequence
@@ -330,11 +332,11 @@ class Waiters:
         self._after = self._floor = sequence
         self._recent.clear()
 
-    def _has_changed(self, park: Park) -> bool:
+    def _has_changed(self, park: WaitForChange) -> bool:
         recent = self._recent
         return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
 
-    def _wake(self, woken: Iterable[Parked], *, is_over: bool = False) -> None:
+    def _wake(self, woken: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
         """A few at once; of many the others in later turns of the loop, held until then."""
         is_idle = not self._waking
         for parked in woken:
@@ -367,18 +369,18 @@ class Waiters:
         self._set_timer()
 
 
-async def run_parked(
-    run: Run, message: Message, caller: Caller, parked: Park, waiters: Waiters | None
+async def run_until_changed(
+    run: Run, message: Message, caller: Caller, parked: WaitForChange, waiters: LongPolls | None
 ) -> Message:
     """Waits and runs an operation again, until it answers: for operations of the door's own process,
     and doors that have a task for each request anyway."""
     if waiters is None:
         raise RuntimeError("the operation waits, and nobody was given to wake it")
-    task = ParkedTask()
+    task = WaitingTask()
     while True:
-        caller.call.is_hold_over = await waiters.wait(task, parked)
+        caller.call.long_poll_expired = await waiters.wait(task, parked)
         response = await run(message, caller)
-        if not isinstance(response, Park):
+        if not isinstance(response, WaitForChange):
             return response
         parked = response
 
@@ -386,7 +388,9 @@ async def run_parked(
 Key = TypeVar("Key")
 
 
-def _take_out(table: dict[Key, dict[Parked, None]], key: Key, parked: Parked) -> None:
+def _take_out(
+    table: dict[Key, dict[WaitingRequest, None]], key: Key, parked: WaitingRequest
+) -> None:
     entry = table.get(key)
     if entry is not None:
         entry.pop(parked, None)

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from pyservice.app import dataplane
+from pyservice.app.listeners import bound
 from pyservice.dataplane import engine
-from pyservice.listener import bound
-from pyservice.process import StopSignals
+from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.support.waiting import PATIENCE_S
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from pyservice.calls import Call, Caller, Park, TokenKind
+from pyservice.calls import Call, Caller, TokenKind, WaitForChange
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import (
     Change,
     Changes,
-    Parked,
-    ParkedTask,
+    LongPolls,
     Topics,
-    Waiters,
-    park,
-    run_parked,
+    WaitingRequest,
+    WaitingTask,
+    run_until_changed,
+    wait_for_change,
 )
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 CALL = Call("ray", b"\x7f\0\0\1")
-LAST = Call("ray", b"\x7f\0\0\1", is_hold_over=True)
+LAST = Call("ray", b"\x7f\0\0\1", long_poll_expired=True)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Request(Parked):
+class Request(WaitingRequest):
     """A parked request that remembers how it was woken."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Request(Parked):
 
 
 def test_without_an_index_the_answer_is_given_at_once() -> None:
-    assert Topics().park_or_none(None, CALL, "game/a") is None
-    assert Topics().park_or_none("", CALL, "game/a") is None
+    assert Topics().wait_unless_changed(None, CALL, "game/a") is None
+    assert Topics().wait_unless_changed("", CALL, "game/a") is None
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_without_an_index_the_answer_is_given_at_once() -> None:
 def test_an_index_that_is_not_ours_is_answered_at_once(index: str) -> None:
     topics = Topics()
     topics.bump("game/a")
-    assert topics.park_or_none(index.format(run=topics.run), CALL, "game/a") is None
+    assert topics.wait_unless_changed(index.format(run=topics.run), CALL, "game/a") is None
 
 
 def test_an_index_of_an_earlier_run_is_answered_at_once() -> None:
-    assert Topics().park_or_none(Topics().index_of("game/a"), CALL, "game/a") is None
+    assert Topics().wait_unless_changed(Topics().index_of("game/a"), CALL, "game/a") is None
 
 
 @pytest.mark.parametrize("number", ["1", "9223372036854775808", "9" * 400])
 def test_an_index_that_was_never_given_out_is_answered_at_once(number: str) -> None:
     topics = Topics()
-    assert topics.park_or_none(f"{topics.run}.{number}", CALL, "game/a") is None
+    assert topics.wait_unless_changed(f"{topics.run}.{number}", CALL, "game/a") is None
 
 
 def test_nothing_newer_is_waited_for_and_something_newer_is_told() -> None:
@@ -76,17 +76,19 @@ def test_nothing_newer_is_waited_for_and_something_newer_is_told() -> None:
     topics.bump("game/a")
     index = topics.index_of("game/a")
     topics.bump("game/b")
-    assert topics.park_or_none(index, CALL, "game/a") == Park(("game/a",), 2, topics.run)
+    assert topics.wait_unless_changed(index, CALL, "game/a") == WaitForChange(
+        ("game/a",), 2, topics.run
+    )
     topics.bump("game/a")
-    assert topics.park_or_none(index, CALL, "game/a") is None
+    assert topics.wait_unless_changed(index, CALL, "game/a") is None
 
 
 def test_any_of_several_topics_is_news() -> None:
     topics = Topics()
     index = topics.index_of("game/a", "group/b")
-    assert topics.park_or_none(index, CALL, "game/a", "group/b") is not None
+    assert topics.wait_unless_changed(index, CALL, "game/a", "group/b") is not None
     topics.bump("group/b")
-    assert topics.park_or_none(index, CALL, "game/a", "group/b") is None
+    assert topics.wait_unless_changed(index, CALL, "game/a", "group/b") is None
 
 
 def test_the_index_stays_the_same_until_the_topic_changes() -> None:
@@ -101,7 +103,7 @@ def test_the_index_stays_the_same_until_the_topic_changes() -> None:
 
 def test_a_request_that_was_held_long_enough_is_answered() -> None:
     topics = Topics()
-    assert topics.park_or_none(topics.index_of("game/a"), LAST, "game/a") is None
+    assert topics.wait_unless_changed(topics.index_of("game/a"), LAST, "game/a") is None
 
 
 def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
@@ -111,15 +113,15 @@ def test_forgotten_topics_count_as_changed_and_memory_is_bounded() -> None:
     for number in range(1000):
         topics.bump(f"game/{number}")
     assert len(topics._changed) <= 100
-    assert topics.park_or_none(index, CALL, "game/a") is None
+    assert topics.wait_unless_changed(index, CALL, "game/a") is None
     # What is given out now is waited with again.
-    assert topics.park_or_none(topics.index_of("game/a"), CALL, "game/a") is not None
+    assert topics.wait_unless_changed(topics.index_of("game/a"), CALL, "game/a") is not None
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a,b", "a\r\nx", "ä"])
 def test_a_topic_that_cannot_be_told_in_a_header_is_a_mistake(topic: str) -> None:
     with pytest.raises(ValueError, match="topics are words"):
-        park(topic, sequence=1, run="r")
+        wait_for_change(topic, sequence=1, run="r")
 
 
 # The long poll
@@ -167,14 +169,14 @@ async def test_another_run_and_a_forgotten_number_are_told_as_incomplete(
     assert changes == Changes(topics.run, 20, (), is_complete=False)
 
 
-# Waiters
+# LongPolls
 
 
 async def test_a_change_wakes_whom_it_concerns_and_nobody_else() -> None:
-    waiters = Waiters()
+    waiters = LongPolls()
     concerned, other = Request(), Request()
-    waiters.hold(concerned, Park(("a", "c"), 5, "r"))
-    waiters.hold(other, Park(("b",), 5, "r"))
+    waiters.hold(concerned, WaitForChange(("a", "c"), 5, "r"))
+    waiters.hold(other, WaitForChange(("b",), 5, "r"))
     waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
     assert (concerned.wakings, other.wakings) == ([False], [])
     waiters.take("r", Changes("r", 7, (Change("c", 7),), is_complete=True))
@@ -183,33 +185,33 @@ async def test_a_change_wakes_whom_it_concerns_and_nobody_else() -> None:
 
 
 async def test_a_change_before_the_request_was_read_wakes_nobody() -> None:
-    waiters, request = Waiters(), Request()
-    waiters.hold(request, Park(("a",), 5, "r"))
+    waiters, request = LongPolls(), Request()
+    waiters.hold(request, WaitForChange(("a",), 5, "r"))
     waiters.take("r", Changes("r", 5, (Change("a", 4),), is_complete=True))
     assert request.wakings == []
 
 
 async def test_a_change_that_arrives_before_the_parked_request_is_not_missed() -> None:
-    waiters, early, late = Waiters(), Request(), Request()
-    waiters.hold(early, Park(("b",), 5, "r"))
+    waiters, early, late = LongPolls(), Request(), Request()
+    waiters.hold(early, WaitForChange(("b",), 5, "r"))
     waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
-    waiters.hold(late, Park(("a",), 5, "r"))
+    waiters.hold(late, WaitForChange(("a",), 5, "r"))
     assert late.wakings == [False]
 
 
 async def test_a_request_from_before_what_is_remembered_is_woken() -> None:
-    waiters, early, late = Waiters(), Request(), Request()
-    waiters.hold(early, Park(("b",), 8, "r"))
-    waiters.hold(late, Park(("a",), 7, "r"))
+    waiters, early, late = LongPolls(), Request(), Request()
+    waiters.hold(early, WaitForChange(("b",), 8, "r"))
+    waiters.hold(late, WaitForChange(("a",), 7, "r"))
     assert late.wakings == [False]
 
 
 async def test_another_run_wakes_everybody() -> None:
-    waiters, first, second = Waiters(), Request(), Request()
-    waiters.hold(first, Park(("a",), 5, "r"))
+    waiters, first, second = LongPolls(), Request(), Request()
+    waiters.hold(first, WaitForChange(("a",), 5, "r"))
     waiters.take("r", Changes("s", 1, (), is_complete=False))
     assert first.wakings == [False]
-    waiters.hold(second, Park(("a",), 1, "s"))
+    waiters.hold(second, WaitForChange(("a",), 1, "s"))
     # An answer to a question about another run says nothing about this one.
     waiters.take("r", Changes("r", 9, (Change("a", 9),), is_complete=True))
     assert second.wakings == []
@@ -217,51 +219,51 @@ async def test_another_run_wakes_everybody() -> None:
 
 async def test_a_request_of_another_run_is_asked_again_before_that_is_believed() -> None:
     """It may have been on its way since before a restart, so it is not held, and nobody is woken for it."""
-    waiters, first, late = Waiters(), Request(), Request()
-    waiters.hold(first, Park(("a",), 1, "s"))
-    waiters.hold(late, Park(("a",), 5, "r"))
+    waiters, first, late = LongPolls(), Request(), Request()
+    waiters.hold(first, WaitForChange(("a",), 1, "s"))
+    waiters.hold(late, WaitForChange(("a",), 5, "r"))
     assert (first.wakings, late.wakings) == ([], [False])
-    waiters.hold(late, Park(("a",), 1, "s"))
+    waiters.hold(late, WaitForChange(("a",), 1, "s"))
     waiters.take("s", Changes("s", 2, (Change("b", 2),), is_complete=True))
     assert (first.wakings, late.wakings) == ([], [False])
     assert len(waiters) == 2
 
 
 async def test_an_earlier_run_is_not_believed_because_nobody_waits() -> None:
-    waiters, first, late = Waiters(), Request(), Request()
-    waiters.hold(first, Park(("a",), 1, "s"))
+    waiters, first, late = LongPolls(), Request(), Request()
+    waiters.hold(first, WaitForChange(("a",), 1, "s"))
     waiters.drop(first)
-    waiters.hold(late, Park(("a",), 5, "r"))
+    waiters.hold(late, WaitForChange(("a",), 5, "r"))
     assert late.wakings == [False]
 
 
 async def test_a_run_that_parks_a_request_again_is_new_and_wakes_everybody() -> None:
-    waiters, first, second = Waiters(), Request(), Request()
-    waiters.hold(first, Park(("a",), 5, "r"))
+    waiters, first, second = LongPolls(), Request(), Request()
+    waiters.hold(first, WaitForChange(("a",), 5, "r"))
     for _ in range(2):
-        waiters.hold(second, Park(("a",), 1, "s"))
+        waiters.hold(second, WaitForChange(("a",), 1, "s"))
     assert (first.wakings, second.wakings) == ([False], [False])
     assert len(waiters) == 1
     assert await waiters.question() == ("s", 1)
 
 
 async def test_who_was_asked_again_before_one_more_restart_proves_nothing() -> None:
-    waiters, first, second = Waiters(), Request(), Request()
-    waiters.hold(first, Park(("a",), 5, "r"))
-    waiters.hold(second, Park(("a",), 1, "s"))
+    waiters, first, second = LongPolls(), Request(), Request()
+    waiters.hold(first, WaitForChange(("a",), 5, "r"))
+    waiters.hold(second, WaitForChange(("a",), 1, "s"))
     waiters.take("r", Changes("t", 3, (), is_complete=False))
-    waiters.hold(second, Park(("a",), 1, "s"))
+    waiters.hold(second, WaitForChange(("a",), 1, "s"))
     assert (first.wakings, second.wakings) == ([False], [False, False])
-    waiters.hold(second, Park(("a",), 3, "t"))
+    waiters.hold(second, WaitForChange(("a",), 3, "t"))
     assert second.wakings == [False, False]
     assert await waiters.question() == ("t", 3)
 
 
 async def test_a_task_that_is_parked_by_another_run_asks_once_more_and_waits() -> None:
-    waiters, first, task = Waiters(), Request(), ParkedTask()
-    waiters.hold(first, Park(("a",), 5, "r"))
-    assert not await waiters.wait(task, Park(("a",), 1, "s"))
-    waiting = asyncio.create_task(waiters.wait(task, Park(("a",), 1, "s")))
+    waiters, first, task = LongPolls(), Request(), WaitingTask()
+    waiters.hold(first, WaitForChange(("a",), 5, "r"))
+    assert not await waiters.wait(task, WaitForChange(("a",), 1, "s"))
+    waiting = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "s")))
     await asyncio.sleep(0)
     assert not waiting.done()
     waiters.take("s", Changes("s", 2, (Change("a", 2),), is_complete=True))
@@ -270,11 +272,11 @@ async def test_a_task_that_is_parked_by_another_run_asks_once_more_and_waits() -
 
 async def test_a_request_is_held_no_longer_than_its_time() -> None:
     loop = asyncio.get_running_loop()
-    waiters = Waiters(hold_ms=200)
+    waiters = LongPolls(hold_ms=200)
     began = loop.time()
-    task = ParkedTask()
+    task = WaitingTask()
     async with asyncio.timeout(PATIENCE_S):
-        assert await waiters.wait(task, Park(("a",), 1, "r"))
+        assert await waiters.wait(task, WaitForChange(("a",), 1, "r"))
     assert began + 0.2 <= task.until <= loop.time()
     assert loop.time() - began >= 0.199
     assert len(waiters) == 0
@@ -282,25 +284,25 @@ async def test_a_request_is_held_no_longer_than_its_time() -> None:
 
 async def test_parking_again_does_not_give_more_time() -> None:
     loop = asyncio.get_running_loop()
-    waiters = Waiters(hold_ms=1_500)
-    task = ParkedTask()
-    waiting = asyncio.create_task(waiters.wait(task, Park(("a",), 1, "r")))
+    waiters = LongPolls(hold_ms=1_500)
+    task = WaitingTask()
+    waiting = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "r")))
     await asyncio.sleep(0)
     until = task.until
     await asyncio.sleep(0.5)
     waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
     assert not await waiting
     assert loop.time() < until, "the machine is too slow for this test"
-    assert await waiters.wait(task, Park(("a",), 2, "r"))
+    assert await waiters.wait(task, WaitForChange(("a",), 2, "r"))
     assert task.until == until
 
 
 async def test_a_later_request_with_less_time_left_is_woken_first() -> None:
-    waiters = Waiters(hold_ms=60_000)
+    waiters = LongPolls(hold_ms=60_000)
     fresh, old = Request(), Request()
-    waiters.hold(fresh, Park(("a",), 1, "r"))
+    waiters.hold(fresh, WaitForChange(("a",), 1, "r"))
     old.until = asyncio.get_running_loop().time() + 0.05
-    waiters.hold(old, Park(("a",), 1, "r"))
+    waiters.hold(old, WaitForChange(("a",), 1, "r"))
     while not old.wakings:
         await asyncio.sleep(0.01)
     assert (old.wakings, fresh.wakings) == ([True], [])
@@ -308,10 +310,10 @@ async def test_a_later_request_with_less_time_left_is_woken_first() -> None:
 
 
 async def test_whoever_is_dropped_is_not_woken_and_leaves_nothing() -> None:
-    waiters = Waiters(hold_ms=50)
+    waiters = LongPolls(hold_ms=50)
     requests = [Request() for _ in range(100)]
     for number, request in enumerate(requests):
-        waiters.hold(request, Park(("a", f"b{number % 7}", "a"), 1, "r"))
+        waiters.hold(request, WaitForChange(("a", f"b{number % 7}", "a"), 1, "r"))
     for request in requests:
         waiters.drop(request)
         waiters.drop(request)
@@ -323,11 +325,11 @@ async def test_whoever_is_dropped_is_not_woken_and_leaves_nothing() -> None:
 
 
 async def test_nobody_asks_while_nobody_waits() -> None:
-    waiters, request = Waiters(), Request()
+    waiters, request = LongPolls(), Request()
     asking = asyncio.create_task(waiters.question())
     await asyncio.sleep(0)
     assert not asking.done()
-    waiters.hold(request, Park(("a",), 5, "r"))
+    waiters.hold(request, WaitForChange(("a",), 5, "r"))
     assert await asking == ("r", 5)
     waiters.drop(request)
     asking = asyncio.create_task(waiters.question())
@@ -337,21 +339,21 @@ async def test_nobody_asks_while_nobody_waits() -> None:
 
 
 async def test_an_operation_of_this_process_waits_by_itself() -> None:
-    topics, waiters = Topics(), Waiters()
+    topics, waiters = Topics(), LongPolls()
     topics.listen(lambda changes: waiters.take(topics.run, changes))
     index = topics.index_of("a")
     answer = groups_pb2.GetGroupBillingResponse()
 
     async def run(message: Any, caller: Caller) -> Any:
-        return topics.park_or_none(index, caller.call, "a") or answer
+        return topics.wait_unless_changed(index, caller.call, "a") or answer
 
     caller = Caller(TokenKind.CLOUD, b"", b"", b"", Call("ray", b""))
     parked = await run(None, caller)
-    running = asyncio.create_task(run_parked(run, None, caller, parked, waiters))  # type: ignore[arg-type]
+    running = asyncio.create_task(run_until_changed(run, None, caller, parked, waiters))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     topics.bump("b")
     await asyncio.sleep(0)
     assert not running.done()
     topics.bump("a")
     assert await running is answer
-    assert not caller.call.is_hold_over
+    assert not caller.call.long_poll_expired

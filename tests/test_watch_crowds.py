@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pyservice.calls import Park
-from pyservice.watch import WOKEN_A_TURN, Change, Changes, Parked, Waiters
+from pyservice.calls import WaitForChange
+from pyservice.watch import WOKEN_A_TURN, Change, Changes, LongPolls, WaitingRequest
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Request(Parked):
+class Request(WaitingRequest):
     """A parked request that writes down how it was woken."""
 
     def __init__(self, woken: list[tuple[Request, bool]]) -> None:
@@ -35,11 +35,11 @@ class Request(Parked):
 class Crowd:
     """Requests that are held for the same topic."""
 
-    def __init__(self, waiters: Waiters) -> None:
+    def __init__(self, waiters: LongPolls) -> None:
         self.woken: list[tuple[Request, bool]] = []
         self.requests = [Request(self.woken) for _ in range(COUNT)]
         for request in self.requests:
-            waiters.hold(request, Park(("a",), 1, "r"))
+            waiters.hold(request, WaitForChange(("a",), 1, "r"))
 
     async def all_woken(self) -> list[int]:
         """How many were woken after each turn, until nothing more happens."""
@@ -52,7 +52,7 @@ class Crowd:
 
 
 async def test_they_are_woken_a_few_in_a_turn_in_their_order() -> None:
-    waiters = Waiters()
+    waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
     counts = await crowd.all_woken()
@@ -62,7 +62,7 @@ async def test_they_are_woken_a_few_in_a_turn_in_their_order() -> None:
 
 
 async def test_those_whose_time_is_over_together_as_well() -> None:
-    waiters = Waiters(hold_ms=50)
+    waiters = LongPolls(hold_ms=50)
     crowd = Crowd(waiters)
     before = 0
     async with asyncio.timeout(PATIENCE_S):
@@ -75,7 +75,7 @@ async def test_those_whose_time_is_over_together_as_well() -> None:
 
 
 async def test_who_leaves_before_it_is_woken_is_not_woken() -> None:
-    waiters = Waiters()
+    waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
     for request in crowd.requests[WOKEN_A_TURN:]:
@@ -86,7 +86,7 @@ async def test_who_leaves_before_it_is_woken_is_not_woken() -> None:
 
 
 async def test_more_news_meanwhile_wake_nobody_twice() -> None:
-    waiters = Waiters()
+    waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
     waiters.take("r", Changes("r", 3, (Change("a", 3),), is_complete=True))
@@ -95,11 +95,11 @@ async def test_more_news_meanwhile_wake_nobody_twice() -> None:
 
 
 async def test_who_is_held_anew_meanwhile_waits_for_what_comes_next() -> None:
-    waiters = Waiters()
+    waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
     again = crowd.woken[0][0]
-    waiters.hold(again, Park(("a",), 2, "r"))
+    waiters.hold(again, WaitForChange(("a",), 2, "r"))
     await crowd.all_woken()
     assert len(crowd.woken) == COUNT
     assert len(waiters) == 1
@@ -108,11 +108,11 @@ async def test_who_is_held_anew_meanwhile_waits_for_what_comes_next() -> None:
 
 
 async def test_another_run_meanwhile_wakes_the_rest_once() -> None:
-    waiters = Waiters()
+    waiters = LongPolls()
     crowd = Crowd(waiters)
     waiters.take("r", NEWS)
     late = Request(crowd.woken)
-    other = Park(("a",), 7, "other")
+    other = WaitForChange(("a",), 7, "other")
     waiters.hold(late, other)
     assert crowd.woken.pop() == (late, False)
     waiters.hold(late, other)

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyservice.calls import Call, Park
-from pyservice.watch import Changes, Parked, Topics, Waiters
+from pyservice.calls import Call, WaitForChange
+from pyservice.watch import Changes, LongPolls, Topics, WaitingRequest
 
 CALL = Call("ray", b"\x7f\0\0\1")
 
 
-class Request(Parked):
+class Request(WaitingRequest):
     """A request that is parked, on its way to the door, held there or woken."""
 
     def __init__(self, topic: str, index: str, plane: Topics, seen: int) -> None:
@@ -38,10 +38,10 @@ class World:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.plane = Topics(capacity)
-        self.waiters = Waiters()
+        self.waiters = LongPolls()
         self.requests: list[Request] = []
         """Those that are not answered yet."""
-        self.parks: list[tuple[Request, Park]] = []
+        self.parks: list[tuple[Request, WaitForChange]] = []
         """Answers that park, on their way to the door."""
         self.question: tuple[str, int] | None = None
         """The long poll, while the plane has nothing to tell."""
@@ -68,7 +68,7 @@ class World:
 
     def _send(self, request: Request) -> None:
         request.is_woken = False
-        parked = self.plane.park_or_none(request.index, CALL, request.topic)
+        parked = self.plane.wait_unless_changed(request.index, CALL, request.topic)
         if parked is None:
             self.requests.remove(request)
         else:
@@ -151,7 +151,7 @@ _ACTIONS = (
 Steps = list[tuple[str, Any]]
 _STEPS: st.SearchStrategy[Steps] = st.lists(st.one_of(*_ACTIONS), min_size=10, max_size=60)
 
-# Parked requests of the run before arrive between those of the new one and the news that it asked for.
+# WaitingRequest requests of the run before arrive between those of the new one and the news that it asked for.
 _BEFORE: Steps = [("read", topic) for topic in "aaac"]
 _AFTER: Steps = [
     *[("read", "b"), ("park", 1), ("read", "b"), ("park", 1)],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyservice.process import Parent
+from pyservice.process.ready_report import SupervisorLink
 from pyservice.settings import Settings
 
 _MODULES: Final = {"data": "pyservice.app.dataplane", "control": "pyservice.app.control"}
@@ -26,7 +26,7 @@ class Launch:
     reread: Callable[[], Settings]
     """Reads the settings again. Raises SettingsError."""
     ready_file: Path | None = None
-    parent: Parent | None = None
+    parent: SupervisorLink | None = None
     """None: somebody runs this role alone."""
 
 

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pyservice import spawning
+from pyservice.process import early_spawn
 
 _PIPE_BYTES: Final = 65_536
 
@@ -49,9 +49,9 @@ class Child:
         self._told = b""
         self._is_ready = self._is_reload_due = False
         flags = [*self._flags, *pinned]
-        begun = spawning.take(self.role, flags)
+        begun = early_spawn.take_or_spawn(self.role, flags)
         self._process, self._pipe = begun.process, begun.ready
-        begun.give(flags)
+        begun.send_flags(flags)
         loop.add_reader(self._pipe, self._read)
         descriptor = os.pidfd_open(self._process.pid)
         loop.add_reader(descriptor, self._reap, descriptor)

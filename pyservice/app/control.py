@@ -13,6 +13,7 @@ from typing import Final
 
 from pyservice.app import described
 from pyservice.app.control_files import ControlFiles
+from pyservice.app.listeners import bound, listen
 from pyservice.app.planes import DataPlaneClient, reachable
 from pyservice.app.rays import CDN, CONTROL, STORE_SPANS, PlaneRays
 from pyservice.app.runtime import Runtime
@@ -52,11 +53,10 @@ from pyservice.edge.asgi import create_app
 from pyservice.edge.server import listen_unix, make_server
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
-from pyservice.listener import bound, listen
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.process import StopSignals
+from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
 from pyservice.settings import Settings, SettingsError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
@@ -358,7 +358,7 @@ class ControlPlane:
         _log.info("stopping")
         doors = (self._http.stop, self._rpc.stop, self._files.stop)
         await signals.end_all(doors, self._settings.stop_grace_ms / 1000)
-        await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.hurry)
+        await self._runtime.stop(is_ordered=not self._is_orphan(), hurry=signals.forced)
         await self._uploading.stop()
         await self._exports.stop()
         await self._tasks.stop()
@@ -376,7 +376,7 @@ def _door(settings: Settings) -> DoorSettings:
     """What the public door let through is not refused behind it: it adds some headers of its own."""
     http, messages = settings.http_limits, settings.grpc_limits
     return DoorSettings(
-        is_behind_door=True,
+        is_internal=True,
         body_limit_bytes=http.body_bytes,
         headers_limit_bytes=http.header_bytes + _ADDED_HEADERS_BYTES,
         url_limit_bytes=http.url_bytes,

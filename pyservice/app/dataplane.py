@@ -11,14 +11,16 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pyservice import keyring
 from pyservice.app.cloud_tokens import CloudTokens
 from pyservice.app.doors import Doors
 from pyservice.app.edge_scrape import EdgeScrape
+from pyservice.app.listeners import AsgiServer, bound, listen
 from pyservice.app.processes import Processes
 from pyservice.app.rays import DATA, PlaneRays, over_socket
+from pyservice.app.readiness import Phase, Readiness
 from pyservice.app.tasks import Tasks
-from pyservice.auth import Authorizer
+from pyservice.auth import keyring
+from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Operation
 from pyservice.dataplane import engine, journal_compaction
 from pyservice.dataplane.admission import Admission
@@ -45,18 +47,16 @@ from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.token_signing import KeyRotation, TokenAdministration, TokenSigning
 from pyservice.doors.limits import Limits, Rate
-from pyservice.durable import is_out_of_room
+from pyservice.durable_files import is_disk_full
 from pyservice.edge.probes import create_probes
 from pyservice.edge.server import listen_unix
 from pyservice.errors import ServiceError
-from pyservice.hosts import AllowedAddresses, anywhere
-from pyservice.listener import AsgiServer, bound, listen
+from pyservice.network.hosts import AllowedAddresses, anywhere
 from pyservice.observability.descriptors import DescriptorWatch
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
-from pyservice.process import StopSignals
-from pyservice.readiness import Phase, Readiness
+from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, RateLimit, Settings, SettingsError
 from pyservice.watch import Topics
@@ -130,7 +130,7 @@ class DataPlane:
                     asyncio.to_thread(engine.open_engine, journal_dir, self._ring, limits)
                 )
             except OSError as error:
-                if not is_out_of_room(error):
+                if not is_disk_full(error):
                     raise
                 _log.error("no room to recover", error=str(error), retry_ms=_RETRY_MS)
                 await signals.wait_stop(_RETRY_MS)

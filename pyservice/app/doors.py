@@ -19,11 +19,11 @@ from pyservice.edge.server import make_server
 from pyservice.observability import descriptors
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
-from pyservice.process import StopSignals
+from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import ChangesPoll, InternalClient, RpcPassing, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
-from pyservice.watch import Topics, Waiters
+from pyservice.watch import LongPolls, Topics
 
 _RPC_PART: Final = 4
 """Of the connections that clients may have, this part is for gRPC: each has many calls at once."""
@@ -47,9 +47,9 @@ class Doors:
         door = _door(settings)
         passed = METHODS.keys() - table.keys()
         # Two of them: each plane numbers its own changes.
-        self._own_waiters = own = Waiters()
+        self._own_waiters = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
-        self._passed_waiters = Waiters()
+        self._passed_waiters = LongPolls()
         self._passing = Passing(settings.control_http_socket, self._passed_waiters, rays)
         self._rpc_passing = RpcPassing(settings.control_socket, self._passed_waiters, rays)
         app = create_app(

@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 from pyservice.app.edge_admin import ask
 from pyservice.app.edge_config import READ_AGAIN, edge_config
 from pyservice.app.edge_lock import BINARY, EdgeLock
-from pyservice.durable import write_file
+from pyservice.durable_files import write_file
 from pyservice.observability.logging import get_logger
 from pyservice.settings import Settings, SettingsError
 from pyservice.settings.sections import InheritedSocket

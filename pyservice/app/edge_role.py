@@ -12,7 +12,8 @@ from pyservice.app.edge_lock import GUARD_LOCK
 from pyservice.app.locked import run_locked
 from pyservice.app.serving import no_room_for_ready_file
 from pyservice.observability.logging import configure_logging, get_logger
-from pyservice.process import StopSignals, tell_ready
+from pyservice.process.ready_report import report_ready
+from pyservice.process.stop_signals import StopSignals
 
 _log = get_logger("serve")
 
@@ -48,7 +49,7 @@ class _GuardRole:
             await signals.stop.wait()
         signals.stop.set()
         await keeping
-        if not await self._guard.leave(signals.hurry):
+        if not await self._guard.leave(signals.forced):
             self._status = 1
         await telling
         return self._status
@@ -63,7 +64,7 @@ class _GuardRole:
         _log.info("ready", **said)
         path = self._launch.ready_file
         if path is not None:
-            await tell_ready(path, said, self._signals, no_room_for_ready_file)
+            await report_ready(path, said, self._signals, no_room_for_ready_file)
 
     def _give_up(self) -> None:
         self._status = 1

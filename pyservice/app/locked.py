@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pyservice.app import Launch
-from pyservice.process import DirectoryLock, DirectoryUnusable, make_folder, remove_ready_file
+from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable, make_folder
+from pyservice.process.ready_report import remove_ready_file
 
 
 def run_locked(

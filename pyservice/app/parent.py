@@ -18,7 +18,8 @@ from pyservice.app import Launch
 from pyservice.app.children import Child
 from pyservice.app.edge_lock import GUARD_LOCK
 from pyservice.app.locked import run_locked
-from pyservice.process import StopSignals, tell_ready
+from pyservice.process.ready_report import report_ready
+from pyservice.process.stop_signals import StopSignals
 
 LOCK_NAME: Final = "SERVE.LOCK"
 
@@ -86,7 +87,7 @@ class _Household:
         self._signals.stop.set()
         await self._end(keeping)
         await guarding
-        if not await self._edge_guard.leave(self._signals.hurry):
+        if not await self._edge_guard.leave(self._signals.forced):
             self._status = 1
         await telling
         return self._status
@@ -179,7 +180,7 @@ class _Household:
         """Once somebody is in a hurry, whose turn it is is, too, and is killed if it is deaf. Only in its turn: what it
         has to tell the other one is told all the same.
         """
-        await self._signals.hurry.wait()
+        await self._signals.forced.wait()
         # More than once: signals that come together are one, and the second one hurries.
         for number in [signal.SIGTERM] * _HURRIES + [signal.SIGKILL]:
             child.signal(number)
@@ -205,7 +206,7 @@ class _Household:
         self._log.info("ready", **{name: said for name, said in told.items() if said is not None})
         path = self._launch.ready_file
         if path is not None:
-            await tell_ready(path, told, self._signals, self._note_no_room)
+            await report_ready(path, told, self._signals, self._note_no_room)
 
     def _note_no_room(self, error: OSError, retry_ms: int) -> None:
         self._log.error("no room for the ready file", error=str(error), retry_ms=retry_ms)

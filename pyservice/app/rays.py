@@ -36,7 +36,7 @@ class PlaneRays:
             # Slow downloads of a busy site would leave minutes of a day to what the doors answered.
             per_second=-(-limits.per_second // _CDN_SHARE) if service == CDN else limits.per_second,
             queued_max=limits.queued,
-            is_behind_door=service == CONTROL,
+            is_internal=service == CONTROL,
             count=count,
             namespace_of_lobby=namespace_of_lobby,
         )

@@ -17,16 +17,14 @@ from pyservice.app import Launch
 from pyservice.app.tasks import end
 from pyservice.observability.descriptors import raise_limit
 from pyservice.observability.logging import configure_logging, get_logger
-from pyservice.process import (
+from pyservice.process.directory_lock import (
     DirectoryLock,
     DirectoryUnusable,
-    StopSignals,
-    holder_of,
+    lock_holder_pid,
     make_folder,
-    remove_ready_file,
-    tell_ready,
-    wait_for_end,
 )
+from pyservice.process.ready_report import remove_ready_file, report_ready
+from pyservice.process.stop_signals import StopSignals, wait_for_exit
 from pyservice.settings import Settings
 
 _CANCEL_S: Final = 0.5
@@ -73,12 +71,12 @@ def run_plane(
     raise_limit()
     told: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
     try:
-        if launch.parent is not None and not launch.parent.share_its_end():
+        if launch.parent is not None and not launch.parent.stop_on_supervisor_exit():
             return 1
         # A killed parent's children may still be ending.
-        patience_ms = 0 if launch.parent is None else longest_end_ms(settings)
+        timeout_ms = 0 if launch.parent is None else longest_end_ms(settings)
         make_folder(settings.data_dir)
-        lock = DirectoryLock.take(lock_dir, patience_ms=patience_ms)
+        lock = DirectoryLock.take(lock_dir, timeout_ms=timeout_ms)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 try:
@@ -128,7 +126,7 @@ async def _serve(
         remove_ready_file(launch.ready_file)
     plane = make(launch.settings)
     loop = asyncio.get_running_loop()
-    signals.install(loop, lambda: plane.reload(launch.reread), lock.tell_stopping)
+    signals.install(loop, lambda: plane.reload(launch.reread), lock.announce_stopping)
     if not await plane.recover(signals):
         return
     if not signals.stop.is_set():
@@ -142,16 +140,16 @@ async def _serve(
 
 
 async def _outlive(folder: Path, signals: StopSignals, duration_ms: int) -> None:
-    pid = holder_of(folder)
+    pid = lock_holder_pid(folder)
     if pid is not None:
-        await wait_for_end(pid, signals, duration_ms)
+        await wait_for_exit(pid, signals, duration_ms)
 
 
 async def _tell_ready(launch: Launch, addresses: Mapping[str, str], signals: StopSignals) -> None:
     if launch.parent is not None:
-        launch.parent.tell_ready(addresses)
+        launch.parent.report_ready(addresses)
     if launch.ready_file is not None:
-        await tell_ready(launch.ready_file, addresses, signals, no_room_for_ready_file)
+        await report_ready(launch.ready_file, addresses, signals, no_room_for_ready_file)
 
 
 def no_room_for_ready_file(error: OSError, retry_ms: int) -> None:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyservice.cdn.globs import Glob
-from pyservice.reserved import is_header_name, is_header_of_answers, is_header_of_connection
+from pyservice.network.reserved_names import (
+    is_header_name,
+    is_header_of_answers,
+    is_header_of_connection,
+)
 
 _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _REMEMBERED_MAX: Final = 2048

@@ -10,10 +10,10 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from pyservice import held_signals
+from pyservice.process import held_signals
 
 if TYPE_CHECKING:
-    from pyservice.spawning import Awaited
+    from pyservice.process.early_spawn import PendingFlags
 
 __all__ = ["main"]
 
@@ -25,11 +25,11 @@ def main() -> None:
 
         sys.exit(compact.main(sys.argv[2:]))
     held_signals.hold(sys.argv[1:])
-    from pyservice import spawning
+    from pyservice.process import early_spawn
 
     # What is loaded stays: nobody looks for garbage among it, now or later.
     gc.disable()
-    awaited = spawning.Awaited.of(sys.argv[1:])
+    awaited = early_spawn.PendingFlags.of(sys.argv[1:])
     if awaited is not None:
         # Its parent does what is to be done about them.
         held_signals.release()
@@ -38,7 +38,7 @@ def main() -> None:
         if words is None:
             return
         sys.argv[1:] = words
-    spawning.begin_early(sys.argv[1:])
+    early_spawn.spawn_early(sys.argv[1:])
     try:
         from pyservice.cli.commands import app
 
@@ -46,15 +46,15 @@ def main() -> None:
         gc.enable()
         app()
     finally:
-        spawning.drop_early()
+        early_spawn.kill_early()
 
 
-def _load(awaited: Awaited) -> None:
+def _load(awaited: PendingFlags) -> None:
     """Loads all that the role needs."""
-    from pyservice.process import Parent
+    from pyservice.process.ready_report import SupervisorLink
 
     # It does not stay either when its parent goes before it has begun.
-    if not Parent.parse(awaited.parent).share_its_end():
+    if not SupervisorLink.parse(awaited.parent).stop_on_supervisor_exit():
         sys.exit()
     from pyservice.app import load
     from pyservice.cli import commands  # noqa: F401 — loaded now, used later

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from pyservice.app.parent import LOCK_NAME as SERVE_LOCK
 from pyservice.errors import ServiceError
-from pyservice.process import holder_of
+from pyservice.process.directory_lock import lock_holder_pid
 from pyservice.rpc import InternalClient, Unreachable
 
 
@@ -45,7 +45,7 @@ async def _ask(socket_path: Path, method: str, request: Message) -> Any:
 
 def has_control_plane(data_dir: Path) -> bool:
     """Whether one runs, or is about to: `serve` keeps one running."""
-    holders = (holder_of(data_dir / "control"), holder_of(data_dir, SERVE_LOCK))
+    holders = (lock_holder_pid(data_dir / "control"), lock_holder_pid(data_dir, SERVE_LOCK))
     return any(pid is not None and _is_alive(pid) for pid in holders)
 
 

@@ -25,7 +25,7 @@ from pyservice.cli.options import (
     flags_of,
     load_or_exit,
 )
-from pyservice.process import Parent
+from pyservice.process.ready_report import SupervisorLink
 from pyservice.settings import Settings, load
 
 app = typer.Typer(
@@ -91,7 +91,9 @@ def serve(
         Path | None, typer.Option(help="Written when ready: JSON with the addresses.")
     ] = None,
     settings: Set = None,
-    child_of: Annotated[Parent | None, typer.Option(parser=Parent.parse, hidden=True)] = None,
+    child_of: Annotated[
+        SupervisorLink | None, typer.Option(parser=SupervisorLink.parse, hidden=True)
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     os.umask(_UMASK)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane import engine
 from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from pyservice.errors import ServiceError
-from pyservice.process import DirectoryLock, DirectoryUnusable
+from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
 from pyservice.settings import Settings
 from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import HEAD, migrate

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from pyservice.bearer import bearer_token, forbidden
+from pyservice.auth.bearer_token import bearer_token, forbidden
 from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.control.batching import Batches
 from pyservice.control.timestamps import now_ms

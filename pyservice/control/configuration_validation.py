@@ -16,17 +16,16 @@ from urllib.parse import urlsplit
 
 from pyservice.control.configuration_encoding import to_feed
 from pyservice.errors import FieldProblem
-from pyservice.hosts import (
+from pyservice.ids import PORT_NAME_MAX, is_name_id, is_uuid
+from pyservice.network.hosts import (
     AllowedAddresses,
     is_absolute_name,
     is_number,
     known_address,
     literal,
 )
-from pyservice.ids import PORT_NAME_MAX, is_name_id, is_uuid
-from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.port_ranges import HOST_PORTS
-from pyservice.reserved import (
+from pyservice.network.port_ranges import HOST_PORTS
+from pyservice.network.reserved_names import (
     HEADER_NAME_MAX,
     is_environment_name,
     is_header_name,
@@ -34,6 +33,7 @@ from pyservice.reserved import (
     is_header_of_connection,
     is_header_of_requests,
 )
+from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.schema.problems import Finding, tell
 
 GAME_MODES_MAX: Final = 32

@@ -18,7 +18,7 @@ from secrets import token_bytes
 from typing import Final
 from uuid import UUID
 
-from pyservice.calls import Caller, Park
+from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.idempotent_changes import Changes
@@ -196,13 +196,13 @@ class Devices:
 
     async def get(
         self, request: pb.GetDeviceLinkRequest, caller: Caller
-    ) -> pb.GetDeviceLinkResponse | Park:
+    ) -> pb.GetDeviceLinkResponse | WaitForChange:
         """Contract devices.links.get. Raises TOKEN_INVALID, TOKEN_EXPIRED, DEVICE_LINK_NOT_FOUND."""
         device_link_id = self._good(request.device_link_token)
         topic = _topic(device_link_id)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
-        parked = self._topics.park_or_none(watch_index, caller.call, topic)
+        parked = self._topics.wait_unless_changed(watch_index, caller.call, topic)
         if parked is not None:
             return parked
         async with self._database.read() as tx:

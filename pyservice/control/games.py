@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from pyservice.calls import Caller, Park
+from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.batching import Shared
@@ -157,14 +157,14 @@ class Games:
 
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller
-    ) -> pb.GetGamesResponse | Park:
+    ) -> pb.GetGamesResponse | WaitForChange:
         """Contract games.getGames; a token of one game sees that game and its group."""
         scope = scope_of(caller)
         group_ids = scope.groups
         # Groups that are joined later change the identity's own topic.
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
         index = self._topics.index_of(*topics)
-        parked = self._topics.park_or_none(request.watch_index, caller.call, *topics)
+        parked = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
         if parked is not None:
             return parked
         key = _ListKey(index, group_ids, scope.game_id)
@@ -201,7 +201,9 @@ class Games:
                 count = players.get(game.game_id, 0)
                 answer.games.append(game_summary(game, developer, self._links, count))
 
-    async def get(self, request: pb.GetGameRequest, caller: Caller) -> pb.GetGameResponse | Park:
+    async def get(
+        self, request: pb.GetGameRequest, caller: Caller
+    ) -> pb.GetGameResponse | WaitForChange:
         """Decisions 8.1. Raises GAME_NOT_FOUND."""
         text = request.game_id
         row = await self._found.get(text, lambda: self._find(text))
@@ -209,7 +211,7 @@ class Games:
             raise ServiceError("GAME_NOT_FOUND")
         topic = game_topic(row.game_id)
         index = self._topics.index_of(topic)
-        parked = self._topics.park_or_none(request.watch_index, caller.call, topic)
+        parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
         if parked is not None:
             return parked
         key = row.game_id, index

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyservice.calls import Caller, Park
+from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.games import identity_topic
@@ -18,7 +18,7 @@ from pyservice.control.name_rules import display_name_problems, refuse
 from pyservice.control.resource_summaries import Links, group_summary
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.control.tokens import new_secret
-from pyservice.durable import write_file
+from pyservice.durable_files import write_file
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
@@ -81,11 +81,11 @@ class Groups:
 
     async def billing(
         self, request: pb.GetGroupBillingRequest, caller: Caller
-    ) -> pb.GetGroupBillingResponse | Park:
+    ) -> pb.GetGroupBillingResponse | WaitForChange:
         """Contract groups.billing.get, watchable. Raises GROUP_NOT_FOUND."""
         topic = billing_topic(request.group_id)
         index = self._topics.index_of(topic)
-        parked = self._topics.park_or_none(request.watch_index, caller.call, topic)
+        parked = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
         async with self._database.read() as tx:
             row = await authorization.group(tx, caller, request.group_id)
         if parked is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from pyservice.calls import Caller
+from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.control import authorization
 from pyservice.control.fair_thread_pool import FairPlaces, FairThreads
 from pyservice.control.lobby_records import Recorded
@@ -27,7 +28,6 @@ from pyservice.control.retrying_job import GoingOn
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.control.upload_validation import TURN_S
 from pyservice.errors import ServiceError, field_problem
-from pyservice.finishing import finish
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.runtime.keeper import Folder, Line, Stream
@@ -178,7 +178,7 @@ class Exports:
             except BaseException:
                 # What cannot be removed now goes when its time is over.
                 with contextlib.suppress(ServiceError):
-                    await finish(self._objects.delete_prefix(_folder(export_id)))
+                    await await_despite_cancel(self._objects.delete_prefix(_folder(export_id)))
                 raise
         return self._objects.presign_get(
             key, GOOD_S, filename=filename, content_type="text/csv; charset=utf-8"

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.feeder import Away
 from pyservice.control.retrying_job import GoingOn
 from pyservice.control.timestamps import now_ms
-from pyservice.finishing import drop
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.orders import Backend, End, Order, Owner, PortOrder, Resources, Unheard
 from pyservice.storage import lobby_runs
@@ -113,7 +113,7 @@ class LobbyRuns:
         try:
             await self.going.for_ever(lambda: self._step(runs))
         finally:
-            await drop(*self._telling.values())
+            await cancel_and_wait(*self._telling.values())
 
     async def _step(self, runs: Runs) -> None:
         answer = await self._ask()
@@ -148,7 +148,7 @@ class LobbyRuns:
             if asking.done():
                 return asking.result()
         finally:
-            await drop(asking, changing)
+            await cancel_and_wait(asking, changing)
         # Waits for nothing, so it is not dropped: an answer comes however often the room changes.
         return await self._client.wanted(self._question(0))
 

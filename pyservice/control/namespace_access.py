@@ -19,7 +19,7 @@ from pyservice.control.name_rules import refuse
 from pyservice.control.namespace_change import OneNamespace
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.hosts import is_host_name
+from pyservice.network.hosts import is_host_name
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
-from pyservice.calls import Call, Caller, Park
+from pyservice.calls import Call, Caller, WaitForChange
 from pyservice.control.lobby_records import Recorded
 from pyservice.control.servers import found
 from pyservice.control.timestamps import rfc3339
@@ -18,7 +18,7 @@ from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
 from pyservice.runtime.keeper import Stream
 from pyservice.runtime.logs import Lines, Logs
 from pyservice.storage.database import Database
-from pyservice.watch import HOLD_MS, Topics, park
+from pyservice.watch import HOLD_MS, Topics, wait_for_change
 
 _FOLLOW_MS: Final = HOLD_MS + 5_000
 _OWN: Final = 8
@@ -54,7 +54,7 @@ class ProcessLogs:
 
     async def of_server(
         self, request: servers_pb2.GetServerLogsRequest, caller: Caller
-    ) -> servers_pb2.GetServerLogsResponse | Park:
+    ) -> servers_pb2.GetServerLogsResponse | WaitForChange:
         """Contract, logs.get. Raises GAME_NOT_FOUND, NAMESPACE_NOT_FOUND, SERVER_NOT_FOUND."""
         async with self._database.read() as tx:
             row = await found(tx, caller, request)
@@ -64,7 +64,7 @@ class ProcessLogs:
 
     async def of_lobby(
         self, request: logs_pb2.GetLobbyLogsRequest, caller: Caller
-    ) -> logs_pb2.GetLobbyLogsResponse | Park:
+    ) -> logs_pb2.GetLobbyLogsResponse | WaitForChange:
         """Decisions 8.3. Raises GAME_NOT_FOUND, MATCHMAKER_LOBBY_NOT_FOUND."""
         row = await self._recorded.of_game(caller, request.game_id, request.lobby_id)
         answer = logs_pb2.GetLobbyLogsResponse()
@@ -77,7 +77,7 @@ class ProcessLogs:
         run_id: str,
         request: servers_pb2.GetServerLogsRequest | logs_pb2.GetLobbyLogsRequest,
         call: Call,
-    ) -> Park | None:
+    ) -> WaitForChange | None:
         path, stream = self._folder_of(run_id), cast(Stream, request.stream)
         own = f"{run_id[-_OWN:]}-{stream}"
         position = _position(request.watch_index, own)
@@ -88,7 +88,7 @@ class ProcessLogs:
             self._follow(run_id, _FOLLOW_MS)
             told = await self._logs.after(path, stream, told.position)
             if told is not None and _is_to_wait(told, call):
-                return park(_topic(run_id), sequence=sequence, run=self._topics.run)
+                return wait_for_change(_topic(run_id), sequence=sequence, run=self._topics.run)
         if told is None:
             told = await self._logs.newest(path, stream)
         answer.lines.extend(line.text for line in told.lines)
@@ -98,7 +98,7 @@ class ProcessLogs:
 
 
 def _is_to_wait(told: Lines, call: Call) -> bool:
-    return not told.lines and told.is_all and not call.is_hold_over
+    return not told.lines and told.is_all and not call.long_poll_expired
 
 
 def _topic(run_id: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyservice.durable import is_out_of_room, remove_unfinished, write_file
+from pyservice.durable_files import is_disk_full, remove_unfinished, write_file
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
@@ -124,7 +124,7 @@ class ControlKeys:
             try:
                 await asyncio.to_thread(write_file, self._path, _text(after), 0o600)
             except OSError as error:
-                if is_out_of_room(error):
+                if is_disk_full(error):
                     raise ServiceError("STORAGE_FULL") from error
                 raise
             self.now = after

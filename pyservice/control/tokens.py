@@ -25,8 +25,8 @@ from pyservice.control.undelivered_secrets import (
     raise_revision,
 )
 from pyservice.errors import FieldProblem, ServiceError, field_problem
-from pyservice.hosts import is_host
 from pyservice.ids import PORT_NAME_MAX, RecordIds, is_name_id
+from pyservice.network.hosts import is_host
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import tokens

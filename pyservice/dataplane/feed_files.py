@@ -15,7 +15,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from pyservice.durable import write_files
+from pyservice.durable_files import write_files
 from pyservice.ids import is_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 

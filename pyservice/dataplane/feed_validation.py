@@ -16,7 +16,15 @@ from urllib.parse import urlsplit
 from pyservice.dataplane.namespace_index import NamespaceIndex, public_hosts
 from pyservice.dataplane.resolved_namespace import CAPTCHA_PROVIDERS, raw_id
 from pyservice.errors import FieldProblem
-from pyservice.hosts import (
+from pyservice.ids import (
+    GAME_NAME_MAX,
+    NAMESPACE_NAME_MAX,
+    PORT_NAME_MAX,
+    display_name_flaws,
+    is_name_id,
+    is_uuid,
+)
+from pyservice.network.hosts import (
     Address,
     AllowedAddresses,
     Network,
@@ -26,25 +34,17 @@ from pyservice.hosts import (
     known_address,
     literal,
 )
-from pyservice.ids import (
-    GAME_NAME_MAX,
-    NAMESPACE_NAME_MAX,
-    PORT_NAME_MAX,
-    display_name_flaws,
-    is_name_id,
-    is_uuid,
-)
-from pyservice.observability.logging import get_logger
-from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
-from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
-from pyservice.port_ranges import HOST_PORTS
-from pyservice.reserved import (
+from pyservice.network.port_ranges import HOST_PORTS
+from pyservice.network.reserved_names import (
     HEADER_NAME_MAX,
     is_environment_name,
     is_header_name,
     is_header_of_connection,
     is_header_of_requests,
 )
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
 from pyservice.schema.validation import validate
 
 Finding = tuple[tuple[str, ...], str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from pyservice.calls import Call, Caller, Operation, Park, TokenKind
+from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import ChannelToken
 from pyservice.dataplane.matchmaker import LobbyResponses
@@ -28,7 +28,9 @@ class Topics(Protocol):
 
     def bump(self, *topics: str) -> None: ...
     def index_of(self, *topics: str) -> str: ...
-    def park_or_none(self, watch_index: str | None, call: Call, *topics: str) -> Park | None: ...
+    def wait_unless_changed(
+        self, watch_index: str | None, call: Call, *topics: str
+    ) -> WaitForChange | None: ...
 
 
 class LiveEvents:
@@ -66,12 +68,12 @@ class LiveEvents:
 
     async def get(
         self, request: pb.GetLiveEventsRequest, caller: Caller
-    ) -> pb.GetLiveEventsResponse | Park:
+    ) -> pb.GetLiveEventsResponse | WaitForChange:
         """What was sent to the channel and has not expired, oldest first (decisions 5.12)."""
         channel, topic = caller.identity, _topic(caller.identity)
         index = self._topics.index_of(topic)
         watch_index = request.watch_index if request.HasField("watch_index") else None
-        parked = self._topics.park_or_none(watch_index, caller.call, topic)
+        parked = self._topics.wait_unless_changed(watch_index, caller.call, topic)
         if parked is not None:
             return parked
         answer = pb.GetLiveEventsResponse()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from pyservice.bearer import bearer_token
+from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.matchmaker_checks import check_attach

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pyservice.auth import EnvironmentGrant
+from pyservice.auth.authorization import EnvironmentGrant
 from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id, resolve_namespace
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid

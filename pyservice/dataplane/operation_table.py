@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from pyservice.auth import Authorizer
+from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Authorize, Caller, Operation, Run, TokenKind
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.lobby_server_operations import LobbyServerOperations

@@ -24,9 +24,9 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from pyservice.hosts import Address
+from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits, QueueFull
+from pyservice.network.hosts import Address
 from pyservice.observability.rays import new_span_id, note
-from pyservice.turns import Bounds, Crowded, Turns
 
 LOOKUPS_MAX: Final = 64
 LOOKUPS_PER_TENANT: Final = LOOKUPS_MAX // 8
@@ -46,7 +46,9 @@ class DnsResolver:
         per_tenant: int = LOOKUPS_PER_TENANT,
         timeout_ms: int = LOOKUP_TIMEOUT_MS,
     ) -> None:
-        self._turns = Turns(Bounds(at_once, per_tenant, per_tenant, _WAITING_PER_TENANT))
+        self._turns = FairQueue(
+            FairQueueLimits(at_once, per_tenant, per_tenant, _WAITING_PER_TENANT)
+        )
         self._timeout_s = timeout_ms / 1000
         self._running: dict[str, asyncio.Future[list[str]]] = {}
         """By name, until the thread has ended: one that nobody waits for any more still counts."""
@@ -65,22 +67,22 @@ class DnsResolver:
                 return await asyncio.shield(found)
         except TimeoutError:
             raise OSError(f"the name was not resolved within {self._timeout_s:g} s") from None
-        except Crowded:
+        except QueueFull:
             raise OSError("too many names of this tenant wait to be looked up") from None
 
     async def _begun(self, host: str, tenant: bytes) -> asyncio.Future[list[str]]:
         """What will be known of a name, in the tenant's turn."""
-        await self._turns.enter(tenant, "")
+        await self._turns.acquire(tenant, "")
         if host in self._running:
             # Somebody else's turn came first.
-            self._turns.leave(tenant, "")
+            self._turns.release(tenant, "")
             return self._running[host]
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[str]] = loop.create_future()
 
         def end(addresses: list[str] | None, error: OSError | None) -> None:
             del self._running[host]
-            self._turns.leave(tenant, "")
+            self._turns.release(tenant, "")
             _set_addresses(found, addresses, error)
 
         def look_up() -> None:
@@ -118,7 +120,7 @@ def _set_addresses(
 
 TIMEOUT_MS: Final = 10_000
 _CONNECTIONS: Final = 1024
-BOUNDS: Final = Bounds(
+BOUNDS: Final = FairQueueLimits(
     per_host=64,
     per_tenant_at_host=56,
     per_tenant=_CONNECTIONS // 8,
@@ -163,7 +165,7 @@ class OutboundHttpClient:
         self._timeout_s = timeout_ms / 1000
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
-        self._turns = Turns(BOUNDS)
+        self._turns = FairQueue(BOUNDS)
         self._lookups = DnsResolver()
 
     async def post(
@@ -190,11 +192,11 @@ class OutboundHttpClient:
             target = URL(url)
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._turns.one(tenant, target.host or ""),
+                self._turns.permit(tenant, target.host or ""),
             ):
                 _tenant.set(tenant)
                 return await self._exchange(target, content, headers, trace, body_limit)
-        except Crowded:
+        except QueueFull:
             raise NoUsableResponse("too many requests of this tenant wait already") from None
         except TimeoutError:
             raise NoUsableResponse(f"no answer within {self._timeout_s:g} s") from None

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from google.protobuf import json_format
 
 from pyservice.dataplane import static_feed
-from pyservice.durable import write_file
+from pyservice.durable_files import write_file
 from pyservice.errors import ServiceError
 from pyservice.ids import is_uuid
 from pyservice.observability.logging import get_logger

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.durable import is_out_of_room
+from pyservice.durable_files import is_disk_full
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds, format_uuid
 from pyservice.observability.logging import get_logger
@@ -71,7 +71,7 @@ class KeyRotation:
             self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
             dropped = await self._drop(ring.current_key) if drop_unused else []
         except OSError as error:
-            if is_out_of_room(error):
+            if is_disk_full(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
         kept = sorted(set(self._signer.key_ids()) - {ring.current_key})

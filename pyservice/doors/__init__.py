@@ -60,7 +60,7 @@ class DoorSettings:
     """Largest message of the gRPC door."""
     streams_per_connection: int = 1024
     """Calls at once on one gRPC connection."""
-    is_behind_door: bool = False
+    is_internal: bool = False
     """Requests come from a door of ours, which says who the client is and holds what is parked; every
     operation counts as the control plane's."""
 

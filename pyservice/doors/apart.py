@@ -11,23 +11,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from pyservice.concurrency.cancellation import await_despite_cancel
+from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits, QueueFull
 from pyservice.errors import ServiceError
-from pyservice.finishing import finish
-from pyservice.turns import Bounds, Crowded, Turns
 
 T = TypeVar("T")
 
 LARGE_BYTES: Final = 256 * 1024
 """Of a body or message. What has less is read at once: handing it over and back would cost more."""
 
-_BOUNDS: Final = Bounds(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=32)
+_BOUNDS: Final = FairQueueLimits(
+    per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=32
+)
 
 
 class Apart:
     """A thread and who is next."""
 
-    def __init__(self, bounds: Bounds = _BOUNDS) -> None:
-        self._turns = Turns(bounds)
+    def __init__(self, bounds: FairQueueLimits = _BOUNDS) -> None:
+        self._turns = FairQueue(bounds)
         self._thread = ThreadPoolExecutor(1, "large request")
 
     async def run(self, whose: bytes, work: Callable[[], T]) -> T:
@@ -36,10 +38,10 @@ class Apart:
         """
         loop = asyncio.get_running_loop()
         try:
-            async with self._turns.one(whose, ""):
+            async with self._turns.permit(whose, ""):
                 # The turn is taken, and what is read is held, as long as the thread is at it.
-                return await finish(loop.run_in_executor(self._thread, work))
-        except Crowded:
+                return await await_despite_cancel(loop.run_in_executor(self._thread, work))
+        except QueueFull:
             raise ServiceError(
                 "OVERLOADED",
                 "Too many large requests of this token wait to be read. Send them one after the other.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyservice.calls import Park
+from pyservice.calls import WaitForChange
 
 CLIENT: Final = "x-hosting-client"
 """To the door behind: the client's address."""
@@ -21,13 +21,13 @@ PARK: Final = "x-hosting-park"
 """From the door behind, in place of an answer: `<run>.<sequence> <topic>,<topic>`."""
 
 
-def park_text(park: Park) -> str:
+def park_text(park: WaitForChange) -> str:
     """The value of `PARK`."""
     return f"{park.run}.{park.sequence} {','.join(park.topics)}"
 
 
-def read_park(text: str) -> Park:
+def read_park(text: str) -> WaitForChange:
     """Reads a value of `PARK`. Raises ValueError."""
     index, _, topics = text.partition(" ")
     run, _, sequence = index.partition(".")
-    return Park(tuple(topics.split(",")), int(sequence), run)
+    return WaitForChange(tuple(topics.split(",")), int(sequence), run)

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from pyservice.bearer import bearer_token
+from pyservice.auth.bearer_token import bearer_token
 from pyservice.doors.addresses import Address, pack
 from pyservice.errors import ServiceError
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from time import perf_counter
 from typing import Any, Final
 
-from pyservice.bearer import bearer_token
+from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Call, Caller, Operation
 from pyservice.doors import NO_HOST, TWO_HOSTS, DoorSettings, addresses, apart, tracecontext
 from pyservice.doors.addresses import TrustedProxies
@@ -34,7 +34,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import OK, UNROUTED, Meter, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.schema.methods import METHODS
-from pyservice.watch import Waiters
+from pyservice.watch import LongPolls
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -63,16 +63,16 @@ class Edge:
         limits: Limits,
         passing: Passing | None = None,
         passed: Iterable[str] = (),
-        waiters: Waiters | None = None,
+        waiters: LongPolls | None = None,
         published: Iterable[Published] = (),
         rays: Rays | None = None,
     ) -> None:
         self.door = door
         # Nobody takes them then, so none is kept.
-        self._rays = rays or Rays("edge", queued_max=0, is_behind_door=door.is_behind_door)
+        self._rays = rays or Rays("edge", queued_max=0, is_internal=door.is_internal)
         self.proxies = TrustedProxies(door.trusted_proxies)
         self.front_proxies = TrustedProxies(door.front_proxies)
-        self._clients = Clients(self.proxies, is_behind_door=door.is_behind_door)
+        self._clients = Clients(self.proxies, is_internal=door.is_internal)
         self._metrics = metrics.http
         self._unrouted = metrics.http.meter(UNROUTED)
         self._cors = Cors(door.cors_origins)
@@ -82,7 +82,7 @@ class Edge:
         self._passing = passing
         self._published = {one.path: one for one in published}
         self._count = self.count
-        self._believes_headers = door.is_behind_door or bool(self.proxies)
+        self._believes_headers = door.is_internal or bool(self.proxies)
         self._routes = Routes(METHODS[name] for name in (*operations, *names))
         self._endpoints: dict[str, Endpoint | PassedEndpoint] = {
             name: PassedEndpoint(METHODS[name], self._meter_of(name), door.body_limit_bytes)
@@ -90,18 +90,18 @@ class Edge:
         }
         for name, operation in operations.items():
             slug = METHODS[name].slug
-            gate = limits.control_gate(slug) if door.is_behind_door else limits.gate(slug)
+            gate = limits.control_gate(slug) if door.is_internal else limits.gate(slug)
             self._endpoints[name] = Endpoint(operation, self._meter_of(name), gate, door, waiters)
         # What is woken comes from the door in front.
         self._woken = (
             WokenDoor(self._own, self._count, self._metrics, self._unrouted)
-            if door.is_behind_door
+            if door.is_internal
             else None
         )
         limits_bytes = (endpoint.body_limit_bytes for endpoint in self._endpoints.values())
         self.bodies = BodyBudget(
             # What the door in front let through has its place in that one's budget.
-            sys.maxsize if door.is_behind_door else door.bodies_limit_bytes,
+            sys.maxsize if door.is_internal else door.bodies_limit_bytes,
             max(limits_bytes, default=door.body_limit_bytes),
             metrics.http,
         )
@@ -132,7 +132,7 @@ class Edge:
         if size > limit_bytes:
             raise ServiceError("BODY_TOO_LARGE")
         # The door in front has looked at what is passed on to the one behind.
-        if had_bytes <= SMALL_BYTES < size and not self.door.is_behind_door:
+        if had_bytes <= SMALL_BYTES < size and not self.door.is_internal:
             endpoint, _ = self._find(request)
             if endpoint.needs_token:
                 bearer_token(_text(request.headers, b"authorization"))
@@ -247,11 +247,11 @@ class Edge:
     ) -> Call:
         """The facts of a request. What is believed of its headers depends on who sent them."""
         fields = request.headers
-        client, address, coords, is_hold_over = request.peer, request.source, None, False
+        client, address, coords, long_poll_expired = request.peer, request.source, None, False
         if self._believes_headers or request.is_fronted:
             client, coords = self._clients.of(request)
             address = addresses.pack(client)
-            is_hold_over = self.door.is_behind_door and fields.get(relayed.HELD) == relayed.OVER
+            long_poll_expired = self.door.is_internal and fields.get(relayed.HELD) == relayed.OVER
         return Call(
             ray_id,
             address,
@@ -263,7 +263,7 @@ class Edge:
             _text(fields, b"user-agent"),
             parameters,
             client,
-            is_hold_over,
+            long_poll_expired,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -397,7 +397,7 @@ def create_app(
     *,
     passing: Passing | None = None,
     passed: Iterable[str] = (),
-    waiters: Waiters | None = None,
+    waiters: LongPolls | None = None,
     published: Iterable[Published] = (),
     rays: Rays | None = None,
 ) -> Edge:

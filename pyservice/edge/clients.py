@@ -14,14 +14,14 @@ from pyservice.edge.exchanges import Request
 class Clients:
     """The clients of one door's requests."""
 
-    def __init__(self, proxies: TrustedProxies, *, is_behind_door: bool) -> None:
+    def __init__(self, proxies: TrustedProxies, *, is_internal: bool) -> None:
         self._proxies = proxies
-        self._is_behind_door = is_behind_door
+        self._is_internal = is_internal
 
     def of(self, request: Request) -> tuple[Address, tuple[float, float] | None]:
         """Address and coordinates of the client, as far as who sent the request is believed."""
         fields, peer = request.headers, request.peer
-        if self._is_behind_door:
+        if self._is_internal:
             return relayed.client_of(fields) or peer, None
         said = fields.get(b"x-forwarded-for", b"").decode("latin-1")
         if request.is_fronted:

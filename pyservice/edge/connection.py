@@ -82,7 +82,7 @@ class Connection(HttpToolsProtocol):
         self.transport = transport
         peer = transport.get_extra_info("peername")
         # Whoever comes to the public door by a socket that only we can open is edge-guard.
-        self._is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_behind_door
+        self._is_edge_guard = not isinstance(peer, tuple) and not self.app.door.is_internal
         if isinstance(peer, tuple):
             self._set_peer(addresses.parse(peer[0]))
         is_trusted = self._is_edge_guard or self.app.proxies.trusts(self._peer)

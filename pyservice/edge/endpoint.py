@@ -13,7 +13,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller, Operation, Park
+from pyservice.calls import Caller, Operation, WaitForChange
 from pyservice.doors import DoorSettings, admit, apart, check_idempotency_key
 from pyservice.doors.limits import Gate
 from pyservice.edge import relayed
@@ -25,7 +25,7 @@ from pyservice.observability.metrics import CANCELLED, OK, Meter
 from pyservice.observability.rays import Trace, current
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
-from pyservice.watch import Waiters, run_parked
+from pyservice.watch import LongPolls, run_until_changed
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
@@ -44,7 +44,7 @@ class Endpoint:
         "decode",
         "encode",
         "gate",
-        "is_behind_door",
+        "is_internal",
         "meter",
         "method",
         "needs_token",
@@ -61,7 +61,7 @@ class Endpoint:
         meter: Meter,
         gate: Gate | None,
         door: DoorSettings,
-        waiters: Waiters | None,
+        waiters: LongPolls | None,
     ) -> None:
         """`waiters` hold what the operation parks, unless the door in front does."""
         method = METHODS[operation.method]
@@ -77,7 +77,7 @@ class Endpoint:
         self.takes_key = method.http_method not in _SAFE_METHODS
         self.body_limit_bytes = method.body_limit_bytes or door.body_limit_bytes
         self.needs_token = method.needs_token
-        self.is_behind_door = door.is_behind_door
+        self.is_internal = door.is_internal
         self.waiters = waiters
 
     def checked(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
@@ -98,7 +98,7 @@ class Endpoint:
         return await apart.reading.run(caller.identity, partial(self._read, request, parameters))
 
     def _admit(self, request: Request, caller: Caller) -> None:
-        if self.gate is not None and not (self.is_behind_door and relayed.HELD in request.headers):
+        if self.gate is not None and not (self.is_internal and relayed.HELD in request.headers):
             admit(self.gate, caller, self.meter)
         if self.takes_body:
             media_type = request.headers.get(b"content-type", JSON)
@@ -146,11 +146,11 @@ class Exchange:
         trace.handled = perf_counter()
         try:
             response = await endpoint.run(self._message, self._caller)
-            if isinstance(response, Park):
-                if endpoint.is_behind_door:
+            if isinstance(response, WaitForChange):
+                if endpoint.is_internal:
                     return self._parked(response)
                 trace.is_held = True
-                response = await run_parked(
+                response = await run_until_changed(
                     endpoint.run, self._message, self._caller, response, endpoint.waiters
                 )
             body = endpoint.encode(response)
@@ -162,7 +162,7 @@ class Exchange:
         self._count(endpoint.meter, OK, self._trace)
         return Answer(200, body, self._ray_id, JSON, self._headers)
 
-    def _parked(self, park: Park) -> Answer:
+    def _parked(self, park: WaitForChange) -> Answer:
         """What the door in front holds the request by."""
         self._count(self._endpoint.meter, OK, self._trace)
         return Answer(200, b"", self._ray_id, JSON, [relayed.park_field(park)])

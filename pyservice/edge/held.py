@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from pyservice.calls import Park
+from pyservice.calls import WaitForChange
 from pyservice.doors.addresses import Address
 from pyservice.edge import crowds, relayed
 from pyservice.edge.crowds import Asked
@@ -25,7 +25,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, Meter
 from pyservice.observability.rays import Rays, Trace
-from pyservice.watch import Parked, Waiters
+from pyservice.watch import LongPolls, WaitingRequest
 
 _AT_ONCE: Final = 3
 """Portions that are under way at one time; what else is woken waits for its turn."""
@@ -88,16 +88,18 @@ class Sender:
         self._count(self._meter, CANCELLED, self.trace)
 
 
-class Held(Parked):
+class Held(WaitingRequest):
     """One parked request. After `begin` it ends with one call of `deliver`, or `refuse`, or `abandon`."""
 
     __slots__ = ("_deliver", "_park", "_requests", "sender", "wish")
 
-    def __init__(self, requests: HeldRequests, sender: Sender, wish: Wish, park: Park) -> None:
+    def __init__(
+        self, requests: HeldRequests, sender: Sender, wish: Wish, park: WaitForChange
+    ) -> None:
         super().__init__()
         self._requests = requests
         self._deliver: Deliver | None = None
-        self._park: Park | None = park
+        self._park: WaitForChange | None = park
         self.sender = sender
         self.wish = wish
 
@@ -193,7 +195,7 @@ Work = Callable[[Held], None]
 class HeldRequests:
     """Sends parked requests again when they wake."""
 
-    def __init__(self, ask: Ask, waiters: Waiters, rays: Rays) -> None:
+    def __init__(self, ask: Ask, waiters: LongPolls, rays: Rays) -> None:
         self._ask = ask
         self._rays = rays
         self.waiters = waiters
@@ -343,7 +345,7 @@ class HeldRequests:
         await asyncio.gather(*sending, return_exceptions=True)
 
 
-def _park_of(reply: Reply, asking: Sender) -> Park | ServiceError | None:
+def _park_of(reply: Reply, asking: Sender) -> WaitForChange | ServiceError | None:
     """What a reply parks its requests for, None when it is an answer, or what they fail with."""
     try:
         return relayed.park_of(reply)

@@ -23,7 +23,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Rays
 from pyservice.schema.methods import Method
-from pyservice.watch import Waiters
+from pyservice.watch import LongPolls
 
 AT_ONCE: Final = 512
 """Requests of clients that are with the other side at one time, of which a token or an address has a
@@ -58,7 +58,7 @@ class Passing:
     def __init__(
         self,
         socket_path: Path,
-        waiters: Waiters,
+        waiters: LongPolls,
         rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from pyservice.calls import Park
+from pyservice.calls import WaitForChange
 from pyservice.doors import addresses, behind
 from pyservice.doors.addresses import Address
 from pyservice.edge.exchanges import PROBLEM, Answer, Headers
@@ -84,12 +84,12 @@ def client_of(fields: dict[bytes, bytes]) -> Address | None:
     return None if text is None else addresses.parse(text.decode("latin-1"))
 
 
-def park_field(park: Park) -> tuple[bytes, bytes]:
+def park_field(park: WaitForChange) -> tuple[bytes, bytes]:
     """The header of an answer that parks its request."""
     return PARK, behind.park_text(park).encode()
 
 
-def park_of(reply: Reply) -> Park | None:
+def park_of(reply: Reply) -> WaitForChange | None:
     """What a reply parks its request for, None when it is an answer. Raises ValueError."""
     text = reply.fields.get(PARK)
     return None if text is None else behind.read_park(text.decode("ascii"))

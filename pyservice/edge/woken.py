@@ -201,7 +201,7 @@ class WokenExchange:
             None if authorization is None else authorization.decode("latin-1"),
             path=parameters,
             client=client,
-            is_hold_over=asked.is_over,
+            long_poll_expired=asked.is_over,
         )
 
     def _common_of(self, asked: Asked) -> _Common:

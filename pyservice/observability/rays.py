@@ -149,18 +149,18 @@ class Rays:
         *,
         per_second: int = 100,
         queued_max: int = 2_000,
-        is_behind_door: bool = False,
+        is_internal: bool = False,
         count: RayMetrics | None = None,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """At most `per_second` that failed or were slow, and as many others. `is_behind_door`: requests come with the
+        """At most `per_second` that failed or were slow, and as many others. `is_internal`: requests come with the
         traceparent of a door of ours, which says by its flag whether it keeps them. Lobby tokens do not say of which
         namespace they are.
         """
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
         self.count = count or RayMetrics()
-        self._is_behind_door = is_behind_door
+        self._is_internal = is_internal
         self._troubles = _Allowance(per_second)
         self._samples = _Allowance(per_second)
         self._queue: deque[Kept] = deque()
@@ -221,7 +221,7 @@ class Rays:
     def _is_asked_for(self, trace: Trace) -> bool:
         if trace.given is None:
             return False
-        return not self._is_behind_door or trace.given[_FLAGS] == "01"
+        return not self._is_internal or trace.given[_FLAGS] == "01"
 
     def _draws(self) -> bool:
         """Whether this one is one in a hundred. Distances are random: what is regular is not always met, or never."""

@@ -12,7 +12,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc.internal import Handler, InternalClient, Unreachable
-from pyservice.watch import Change, Changes, Topics, Waiters
+from pyservice.watch import Change, Changes, LongPolls, Topics
 
 NEXT_CHANGES: Final = "hosting.internal.v1.Control.NextChanges"
 
@@ -49,7 +49,7 @@ def next_changes(topics: Topics) -> Handler:
 class ChangesPoll:
     """Asks for changes while somebody waits for any, and tells the waiters. `run` it as a task."""
 
-    def __init__(self, client: InternalClient, waiters: Waiters) -> None:
+    def __init__(self, client: InternalClient, waiters: LongPolls) -> None:
         self._client = client
         self._waiters = waiters
 

@@ -41,7 +41,7 @@ def options(door: DoorSettings, address: str, largest_bytes: int) -> list[tuple[
         ("grpc.keepalive_timeout_ms", door.receive_timeout_ms),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ]
-    if not door.is_behind_door:
+    if not door.is_internal:
         # Never after each answer, as over HTTP: a call that comes while its connection is closed fails.
         idle_ms = max(door.keep_alive_timeout_ms, door.receive_timeout_ms)
         found.append(("grpc.max_connection_idle_ms", idle_ms))

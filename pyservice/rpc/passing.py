@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from pyservice.calls import Park
+from pyservice.calls import WaitForChange
 from pyservice.doors import behind
 from pyservice.doors.addresses import Address
 from pyservice.doors.shares import WAIT_MS, Shares
@@ -25,7 +25,7 @@ from pyservice.observability.rays import Rays, Trace
 from pyservice.rpc.internal import unix_address
 from pyservice.rpc.status import DETAILS, RAY_ID, Metadata, read_error
 from pyservice.rpc.woken import WokenTurns
-from pyservice.watch import ParkedTask, Waiters
+from pyservice.watch import LongPolls, WaitingTask
 
 AT_ONCE: Final = 512
 """Calls that are with the other side at one time, of which a token or an address has a share
@@ -82,7 +82,7 @@ class RpcPassing:
     def __init__(
         self,
         socket_path: Path,
-        waiters: Waiters,
+        waiters: LongPolls,
         rays: Rays | None = None,
         *,
         at_once: int = AT_ONCE,
@@ -113,8 +113,8 @@ class RpcPassing:
         metadata = _metadata(asked, self._rays.pass_on(asked.trace))
         async with self._shares.place(asked.fields.get("authorization"), asked.client):
             answer = await self._ask(asked, metadata, deadline)
-        task = ParkedTask()
-        while isinstance(answer, Park):
+        task = WaitingTask()
+        while isinstance(answer, WaitForChange):
             asked.check_parked()
             asked.trace.is_held = True
             is_over = await self._waiters.wait(task, answer)
@@ -141,7 +141,9 @@ class RpcPassing:
             async with asyncio.timeout(_READY_S):
                 await self._is_ready.wait()
 
-    async def _ask(self, asked: Asked, metadata: Metadata, deadline: float | None) -> bytes | Park:
+    async def _ask(
+        self, asked: Asked, metadata: Metadata, deadline: float | None
+    ) -> bytes | WaitForChange:
         timeout_s = self._answer_timeout_s
         if deadline is not None:
             timeout_s = min(timeout_s, deadline - asyncio.get_running_loop().time())

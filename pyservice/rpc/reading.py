@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from pyservice.bearer import bearer_token
+from pyservice.auth.bearer_token import bearer_token
 from pyservice.doors import DoorSettings, tracecontext
 from pyservice.doors.bodies import SMALL_BYTES, BodyBudget
 from pyservice.errors import ServiceError

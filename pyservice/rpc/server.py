@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.calls import Call, Caller, Operation, Park
+from pyservice.calls import Call, Caller, Operation, WaitForChange
 from pyservice.doors import (
     DoorSettings,
     addresses,
@@ -41,7 +41,7 @@ from pyservice.rpc.status import RAY_ID, status_code, trailers
 from pyservice.rpc.streams import stream_handler
 from pyservice.schema.methods import METHODS, STREAMS, Method
 from pyservice.schema.validation import refuse_invalid
-from pyservice.watch import Waiters, run_parked
+from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 _Fields = dict[str, Any]
@@ -69,20 +69,20 @@ class RpcServer:
         *,
         passing: RpcPassing | None = None,
         passed: Iterable[str] = (),
-        waiters: Waiters | None = None,
+        waiters: LongPolls | None = None,
         internal: Mapping[str, Handler] | None = None,
         rays: Rays | None = None,
     ) -> None:
         """`passed` are operations that go the way of `passing`; `waiters` hold what operations of this
         process park; `internal` handlers are served on the same socket, which then is a unix one."""
         self._address = address
-        rays = rays or Rays("rpc", queued_max=0, is_behind_door=door.is_behind_door)
+        rays = rays or Rays("rpc", queued_max=0, is_internal=door.is_internal)
         self._calls = _Calls(door, metrics.grpc, waiters, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         largest_bytes = largest_message_bytes(door, (*operations, *passed))
         # Behind the door comes what the one in front has whole.
         self._reading = None
-        if not door.is_behind_door:
+        if not door.is_internal:
             self._reading = Reading(door, largest_bytes, metrics.grpc, self._calls.client_of)
 
         def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
@@ -94,9 +94,7 @@ class RpcServer:
         for name, operation in operations.items():
             method = METHODS[name]
             gate = (
-                limits.control_gate(method.slug)
-                if door.is_behind_door
-                else limits.gate(method.slug)
+                limits.control_gate(method.slug) if door.is_internal else limits.gate(method.slug)
             )
             handler = self._calls.handler(operation, method, gate)
             add(method, handler)
@@ -145,7 +143,7 @@ class _Calls:
     """What every call goes through; makes the handlers and knows the calls that are running."""
 
     def __init__(
-        self, door: DoorSettings, metrics: DoorMetrics, waiters: Waiters | None, rays: Rays
+        self, door: DoorSettings, metrics: DoorMetrics, waiters: LongPolls | None, rays: Rays
     ) -> None:
         self._door = door
         self._rays = rays
@@ -169,7 +167,7 @@ class _Calls:
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
         takes_key = method.http_method not in _SAFE_METHODS
-        is_behind_door, waiters = self._door.is_behind_door, self._waiters
+        is_internal, waiters = self._door.is_internal, self._waiters
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             ray_id = trace.ray_id
@@ -178,7 +176,7 @@ class _Calls:
             caller = found if isinstance(found, Caller) else await found
             trace.caller = caller
             trace.authorized = perf_counter()
-            if gate is not None and not (is_behind_door and behind.HELD in fields):
+            if gate is not None and not (is_internal and behind.HELD in fields):
                 admit(gate, caller, meter)
             if takes_key:
                 check_idempotency_key(call.idempotency_key)
@@ -191,14 +189,14 @@ class _Calls:
             trace.message = message
             trace.handled = perf_counter()
             response = await run(message, caller)
-            if isinstance(response, Park):
-                if is_behind_door:
+            if isinstance(response, WaitForChange):
+                if is_internal:
                     park = (behind.PARK, behind.park_text(response))
                     context.set_trailing_metadata(((RAY_ID, ray_id), park))
                     return b""
                 check_parked(data, context)
                 trace.is_held = True
-                response = await run_parked(run, message, caller, response, waiters)
+                response = await run_until_changed(run, message, caller, response, waiters)
             context.set_trailing_metadata(((RAY_ID, ray_id),))
             return response.SerializeToString()
 
@@ -308,7 +306,7 @@ class _Calls:
             fields.get("user-agent"),
             None,
             client,
-            self._door.is_behind_door and fields.get(behind.HELD) == behind.OVER,
+            self._door.is_internal and fields.get(behind.HELD) == behind.OVER,
         )
 
     def _client(
@@ -316,7 +314,7 @@ class _Calls:
     ) -> tuple[addresses.Address, bytes, tuple[float, float] | None]:
         """Address, also packed, and coordinates of the client, as far as who calls is believed."""
         peer, address = self._peer(context.peer())
-        if self._door.is_behind_door:
+        if self._door.is_internal:
             client = addresses.parse(fields.get(behind.CLIENT, "")) or peer
             return client, addresses.pack(client), None
         if not self._proxies or not self._proxies.trusts(peer):

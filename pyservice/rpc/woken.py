@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from pyservice.bearer import bearer_token
+from pyservice.auth.bearer_token import bearer_token
+from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits
 from pyservice.doors.addresses import Address, pack
 from pyservice.errors import ServiceError
-from pyservice.turns import Bounds, Turns
 
 _AT_ONCE: Final = 32
 """Calls that are under way at one time; what else is woken waits for its turn."""
@@ -23,7 +23,7 @@ _UNANSWERED_MAX: Final = 256
 """But no more are without an answer at one time."""
 _SHARE: Final = 4
 """Of these a token has this part, and so have those without one of an address: the rest is for others."""
-_BOUNDS: Final = Bounds(
+_BOUNDS: Final = FairQueueLimits(
     per_host=_UNANSWERED_MAX,
     per_tenant_at_host=_UNANSWERED_MAX // _SHARE,
     per_tenant=_UNANSWERED_MAX // _SHARE,
@@ -39,14 +39,14 @@ class WokenTurns:
     """Of one door. A token gets its turns in the order of waking; tokens have theirs one after the other."""
 
     def __init__(self) -> None:
-        self._unanswered = Turns(_BOUNDS)
+        self._unanswered = FairQueue(_BOUNDS)
         self._under_way = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
     async def one(self, authorization: str | None, client: Address) -> AsyncIterator[None]:
         """Within it is the turn of a call with this header."""
         async with (
-            self._unanswered.one(_whose(authorization, client), _OTHER_SIDE),
+            self._unanswered.permit(_whose(authorization, client), _OTHER_SIDE),
             _UnderWay(self._under_way),
         ):
             yield

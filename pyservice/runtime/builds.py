@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from pyservice.durable import is_out_of_room
+from pyservice.durable_files import is_disk_full
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.contained import PROGRAM_JSON, Contained
 from pyservice.runtime.manifests import (
@@ -212,7 +212,7 @@ class Builds:
             _name_whole(fresh, folder)
         except BaseException as error:
             await self._in_thread(lambda: shutil.rmtree(fresh, ignore_errors=True))
-            if isinstance(error, OSError) and is_out_of_room(error):
+            if isinstance(error, OSError) and is_disk_full(error):
                 raise NoRoom(str(error)) from None
             raise
 

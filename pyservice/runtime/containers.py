@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pyservice.durable import write_file
+from pyservice.durable_files import write_file
 from pyservice.runtime.contained import OWNER, Contained
 from pyservice.runtime.keeper import Folder
 from pyservice.runtime.manifests import IDS_MAX

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyservice.finishing import drop, finish
+from pyservice.concurrency.cancellation import await_despite_cancel, cancel_and_wait
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.keeper import TAKEN, KeeperFailed
 
@@ -56,7 +56,7 @@ class Nursery:
         if self._requests is not None and not self._opening.locked():
             return
         # Whoever wants it first may give up meanwhile; nobody else knows of the process then.
-        await finish(self._open())
+        await await_despite_cancel(self._open())
 
     async def _open(self) -> None:
         async with self._opening:
@@ -134,7 +134,7 @@ class Nursery:
         assert self._process is not None
         assert self._reading is not None
         self._process.kill()
-        await drop(self._reading)
+        await cancel_and_wait(self._reading)
 
     def _answer(self, folder: Path) -> asyncio.Future[_Answer]:
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()

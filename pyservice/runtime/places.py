@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
-from pyservice.port_ranges import PROCESS_PORTS
+from pyservice.network.port_ranges import PROCESS_PORTS
 from pyservice.runtime import process_ports
 from pyservice.runtime.environment import ProcessPort
 from pyservice.runtime.orders import Order, Placed, PortOrder

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyservice.port_ranges import PROCESS_PORTS
+from pyservice.network.port_ranges import PROCESS_PORTS
 from pyservice.runtime import containers
 from pyservice.runtime.builds import Build
 from pyservice.runtime.contained import Contained, program_in

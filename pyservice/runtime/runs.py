@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
-from pyservice.finishing import drop
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import remnants
 from pyservice.runtime.builds import Build, BuildUnusable, NoRoom
@@ -295,7 +295,7 @@ class Run:
         try:
             return await self._watched()
         finally:
-            await drop(telling)
+            await cancel_and_wait(telling)
 
     async def _watched(self) -> Step:
         self.changed.clear()

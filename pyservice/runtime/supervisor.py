@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pyservice.finishing import drop
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import strangers
 from pyservice.runtime.builds import Builds
@@ -170,7 +170,7 @@ class Supervisor:
                 await self._tidy()
                 await asyncio.sleep(_TIDY_S)
         finally:
-            await drop(ending)
+            await cancel_and_wait(ending)
             self._notices.close()
 
     async def _end_strangers(self) -> None:

@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from pyservice.durable import is_out_of_room, write_file
-from pyservice.parentage import signal_at_end_of_parent
+from pyservice.durable_files import is_disk_full, write_file
+from pyservice.process.parent_death import signal_on_parent_death
 from pyservice.runtime.archive_rules import BadArchive, FolderRules, RootRules, Rules
 from pyservice.runtime.archives import Archive, SmallFiles, tidy
 from pyservice.runtime.contained import PROGRAM_JSON, contained, owner
@@ -314,7 +314,7 @@ def _unpack(upload: _Upload, folder: Path, kind: str, room: Room, image_tag: str
 def main() -> int:
     """The process."""
     asking, folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
-    signal_at_end_of_parent(signal.SIGKILL)
+    signal_on_parent_death(signal.SIGKILL)
     if os.getppid() != int(asking):
         return 1
     os.nice(NICE)
@@ -335,7 +335,7 @@ def main() -> int:
 
 
 def _status(error: OSError) -> int:
-    if is_out_of_room(error):
+    if is_disk_full(error):
         return NO_SPACE_STATUS
     return FAULT_STATUS if error.errno in _FAULTS else 1
 

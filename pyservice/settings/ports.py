@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from pyservice.port_ranges import PUBLIC_PORTS
+from pyservice.network.port_ranges import PUBLIC_PORTS
 from pyservice.settings.model import Settings
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
 
-from pyservice.port_ranges import HOST_PORTS, PROCESS_PORTS
+from pyservice.network.port_ranges import HOST_PORTS, PROCESS_PORTS
 
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 _FIRST_INHERITED: Final = 3

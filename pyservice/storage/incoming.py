@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from pyservice.durable import is_out_of_room
+from pyservice.durable_files import is_disk_full
 from pyservice.errors import ServiceError
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
@@ -92,7 +92,7 @@ class Incoming:
             await self._loop.run_in_executor(self._threads, self._finish)
         except BaseException as error:
             await self.abort()
-            if isinstance(error, OSError) and is_out_of_room(error):
+            if isinstance(error, OSError) and is_disk_full(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
         self._is_over = True

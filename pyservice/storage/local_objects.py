@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pyservice.durable import is_out_of_room, sync_folder, write_file
+from pyservice.concurrency.cancellation import await_despite_cancel
+from pyservice.durable_files import is_disk_full, sync_folder, write_file
 from pyservice.errors import ServiceError
-from pyservice.finishing import finish
 from pyservice.storage.incoming import Incoming
 from pyservice.storage.objects import Part, Pending, Run
 from pyservice.storage.room import Room
@@ -158,9 +158,9 @@ class Folder:
         loop = asyncio.get_running_loop()
         try:
             # A file that a thread is at must not be closed under it.
-            return await finish(loop.run_in_executor(threads or self._readers, act))
+            return await await_despite_cancel(loop.run_in_executor(threads or self._readers, act))
         except OSError as error:
-            if is_out_of_room(error):
+            if is_disk_full(error):
                 raise ServiceError("STORAGE_FULL") from error
             raise
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Executable, NullPool
 from sqlalchemy.exc import SQLAlchemyError
 
-from pyservice.finishing import finish
+from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.storage.failures import DatabaseUnusable, told
 from pyservice.storage.postgres_connections import Connections, connect
 from pyservice.storage.postgres_refusals import refusals_told
@@ -71,7 +71,7 @@ class PostgresDatabase:
             yield tx
             if begin is not None:
                 with told:
-                    await finish(tx.commit())
+                    await await_despite_cancel(tx.commit())
         except BaseException as error:
             await self._connections.give_up(tx.connection, error)
             raise
@@ -92,12 +92,12 @@ class PostgresDatabase:
         try:
             with told, refusals_told(self._url):
                 result = await connection.run_sync(work)
-                await finish(connection.commit())
+                await await_despite_cancel(connection.commit())
                 return result
         finally:
             # A connection that broke may say so again when it is given back; that was told already.
             with contextlib.suppress(SQLAlchemyError, OSError):
-                await finish(connection.close())
+                await await_despite_cancel(connection.close())
 
     def check(self, connection: Connection) -> None:
         for name in ("fsync", "synchronous_commit"):

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]
 
+from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.errors import ServiceError
-from pyservice.finishing import finish
 from pyservice.storage.failures import told
 
 ANSWER_TIMEOUT_S: Final = 10.0
@@ -147,7 +147,7 @@ class Connections:
 
     async def give_up(self, connection: Any, error: BaseException) -> None:
         """Takes its transaction back, if it is open. Nobody waits for a server that does not answer."""
-        await finish(self._give_up(connection, error))
+        await await_despite_cancel(self._give_up(connection, error))
 
     async def _give_up(self, connection: Any, error: BaseException) -> None:
         try:

@@ -16,7 +16,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Executable, NullPool, create_engine, event
 
-from pyservice.finishing import finish
+from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.observability.logging import get_logger
 from pyservice.storage.failures import DatabaseUnusable, away, told
 from pyservice.storage.group_commit import Group, GroupLost
@@ -110,7 +110,7 @@ class SqliteDatabase:
         """Commits the group that is open; the turn is the caller's."""
         group, self._group = self._group, None
         if group is not None:
-            await finish(self._end(group))
+            await await_despite_cancel(self._end(group))
 
     async def _end(self, group: Group) -> None:
         if await group.finish(self._committer):
@@ -134,7 +134,7 @@ class SqliteDatabase:
         async with self._one_writer:
             await self._commit_open()
             with told:
-                return await finish(asyncio.to_thread(begun))
+                return await await_despite_cancel(asyncio.to_thread(begun))
 
     def check(self, connection: Connection) -> None:
         found = {

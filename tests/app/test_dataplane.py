@@ -11,7 +11,7 @@ import pytest
 
 from pyservice.app.dataplane import DataPlane
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.process import StopSignals
+from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalServer
 from pyservice.settings import Settings, load
 from tests.support.waiting import PATIENCE_S

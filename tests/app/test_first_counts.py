@@ -13,7 +13,7 @@ import pytest
 
 from pyservice.app.control import ControlPlane
 from pyservice.control import player_counts
-from pyservice.process import StopSignals
+from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.support.data_plane_service import NAMESPACE_ID, MakeService
 from tests.support.waiting import PATIENCE_S
@@ -46,7 +46,7 @@ async def test_the_door_opens_when_the_players_are_known(
     (data_dir / "control").mkdir(mode=0o700, exist_ok=True)
     plane = ControlPlane(load({"data_dir": data_dir, "cdn": "127.0.0.1:0"}, environ={}))
     signals = StopSignals()
-    signals.hurry.set()
+    signals.forced.set()
     assert await plane.recover(signals)
     known: list[int] = []
     open_door = plane._http.start

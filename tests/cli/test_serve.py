@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from pyservice.app.dataplane import DataPlane
-from pyservice.listener import bound
-from pyservice.process import StopSignals
+from pyservice.app.listeners import bound
+from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.faults.actors import attach_fields
 from tests.faults.disk import SmallDisk, small_disk

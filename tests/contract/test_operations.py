@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane import engine
 from pyservice.ids import format_uuid
 from tests.contract.conftest import Game, Lobby

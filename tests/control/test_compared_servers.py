@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.timestamps import now_ms
-from pyservice.finishing import drop
 from pyservice.storage import servers
 from pyservice.storage.database import open_database
 from tests.control.fed import Source
@@ -79,4 +79,4 @@ async def test_one_whose_folder_cannot_be_read_holds_up_no_other(desk: Desk, pla
         spec.unlink()
         assert (await place.ear.end(broken)).reason == "lost"
     finally:
-        await drop(work)
+        await cancel_and_wait(work)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pyservice.process import holder_of
+from pyservice.process.directory_lock import lock_holder_pid
 from tests.control.test_lobbies import Arena
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually
@@ -40,7 +40,7 @@ async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
         for _ in range(2):
             stays, leaves = await arena.lobby(), await arena.lobby()
             await arena.say("connected", stays, player_token=await arena.player(stays))
-            pid = holder_of(own_house.data_dir / folder)
+            pid = lock_holder_pid(own_house.data_dir / folder)
             assert pid is not None
             fields = {"game_id": arena.game_id, "lobby_id": leaves["lobby_id"]}
             await arena.developer.good("detach", **fields)
@@ -62,7 +62,7 @@ async def test_history_and_counts_are_true_again_after_a_plane_was_killed(
 
 async def _is_another(folder: Path, pid: int) -> bool:
     """Whether another process serves the folder."""
-    return holder_of(folder) not in (None, pid)
+    return lock_holder_pid(folder) not in (None, pid)
 
 
 async def _told(arena: Arena, over: Any, alive: Any) -> list[Any] | None:

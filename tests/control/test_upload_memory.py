@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.process import holder_of
+from pyservice.process.directory_lock import lock_holder_pid
 from tests.support.full_service import Developer, FullService
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -91,7 +91,7 @@ async def test_a_body_of_64_mib_is_never_held_whole(full_service: FullService) -
     # What is loaded with the first of its kind is no part of it.
     await goes_through(developer, MIB)
     pids = {
-        name: holder_of(full_service.data_dir / folder)
+        name: lock_holder_pid(full_service.data_dir / folder)
         for name, folder in (("data", "."), ("control", "control"))
     }
     before = {name: begin(pid) for name, pid in pids.items() if pid is not None}

@@ -17,7 +17,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.errors import ServiceError
-from pyservice.hosts import AllowedAddresses, anywhere
+from pyservice.network.hosts import AllowedAddresses, anywhere
 from tests.dataplane.configurations import version
 from tests.dataplane.scene import MODES, Scene
 

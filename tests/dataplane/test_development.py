@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.auth import Authorizer
+from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Call
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.engine import Engine

@@ -13,7 +13,7 @@ from pyservice.dataplane.admission_checks import VerificationCheck
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.hosts import AllowedAddresses
+from pyservice.network.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, version
 from tests.dataplane.gated_scene import GatedScene, gated_scene, refusal

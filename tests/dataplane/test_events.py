@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.calls import Call, Caller, Park, TokenKind
+from pyservice.calls import Call, Caller, TokenKind, WaitForChange
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.live_events import LiveEvents
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
@@ -89,16 +89,18 @@ async def test_a_reader_is_parked_until_something_is_sent_and_then_answered(
     empty = await readers.read(MINA)
     assert not empty.events
     parked = await readers.ask(MINA, empty.watch.index)
-    assert isinstance(parked, Park)
+    assert isinstance(parked, WaitForChange)
     await scene.attach("tagged")
     await scene.find("tagged", party_size=2, event_channels=[OLE])
-    assert isinstance(await readers.ask(MINA, empty.watch.index), Park), "it was somebody else's"
+    assert isinstance(await readers.ask(MINA, empty.watch.index), WaitForChange), (
+        "it was somebody else's"
+    )
     await scene.find("tagged", party_size=2, event_channels=[MINA])
     changes = await readers.topics.changes_after(parked.run, parked.sequence, 0)
     assert set(parked.topics) <= {change.topic for change in changes.topics}
     told = await readers.read(MINA, empty.watch.index)
     assert len(told.events) == 1
-    assert isinstance(await readers.ask(MINA, told.watch.index), Park)
+    assert isinstance(await readers.ask(MINA, told.watch.index), WaitForChange)
 
 
 async def test_a_party_that_waits_for_a_starting_lobby_is_told_when_it_is_ready(
@@ -118,7 +120,7 @@ async def test_a_party_that_waits_for_a_starting_lobby_is_told_when_it_is_ready(
 
 async def test_who_was_held_long_enough_is_answered_with_what_there_is(readers: Readers) -> None:
     index = (await readers.read(MINA)).watch.index
-    answer = await readers.ask(MINA, index, is_hold_over=True)
+    answer = await readers.ask(MINA, index, long_poll_expired=True)
     assert answer == pb.GetLiveEventsResponse(watch={"index": index})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.facts_outbox import FactsOutbox
 from pyservice.errors import ServiceError

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane import idle_lobbies
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.idle_lobbies import BACKOFF_S

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyservice import keyring
-from pyservice.auth import Authorizer
+from pyservice.auth import keyring
+from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.lobby_server_operations import LobbyServerOperations

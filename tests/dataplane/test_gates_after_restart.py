@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice import keyring
-from pyservice.auth import Authorizer
+from pyservice.auth import keyring
+from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Call, Caller
 from pyservice.dataplane.admission_checks import CaptchaCheck
 from pyservice.dataplane.development_mocks import MockOperations

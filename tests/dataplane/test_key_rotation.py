@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.token_signing import KeyRotation, RotatedKeys
 from pyservice.errors import ServiceError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyservice.dataplane.outbound_http import DnsResolver, OutboundHttpClient
-from pyservice.hosts import anywhere
+from pyservice.network.hosts import anywhere
 from tests.dataplane.other_server import other_server
 from tests.support.waiting import PATIENCE_S
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from pyservice.dataplane.outbound_http import NoUsableResponse, OutboundHttpClient
-from pyservice.hosts import AllowedAddresses, anywhere
+from pyservice.network.hosts import AllowedAddresses, anywhere
 from tests.dataplane.other_server import OtherServer, other_server, raw_server
 from tests.support.waiting import PATIENCE_S, FreeTime
 

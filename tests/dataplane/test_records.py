@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane.engine import Engine, EngineLimits, Placed, open_engine
 from pyservice.errors import ServiceError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.dataplane import edge_routes
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.resolved_namespace import raw_id

@@ -15,7 +15,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient, OutboundResponse
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
-from pyservice.hosts import anywhere
+from pyservice.network.hosts import anywhere
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import OTHER_NAMESPACE_ID, configuration, version
 from tests.dataplane.gated_scene import GatedScene, gated_scene

@@ -17,7 +17,7 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
-from pyservice.hosts import AllowedAddresses
+from pyservice.network.hosts import AllowedAddresses
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.configurations import NAMESPACE_ID
 from tests.dataplane.gated_scene import MemoryStandings

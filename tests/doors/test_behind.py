@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.calls import Park
+from pyservice.calls import WaitForChange
 from pyservice.doors import behind
 
 _WORDS = st.text(st.characters(codec="ascii", exclude_characters=" ,\r\n\t"), min_size=1)
@@ -20,7 +20,7 @@ _WORDS = st.text(st.characters(codec="ascii", exclude_characters=" ,\r\n\t"), mi
 def test_what_a_request_waits_for_is_read_as_it_was_written(
     topics: list[str], sequence: int, run: str
 ) -> None:
-    park = Park(tuple(topics), sequence, run)
+    park = WaitForChange(tuple(topics), sequence, run)
     assert behind.read_park(behind.park_text(park)) == park
 
 

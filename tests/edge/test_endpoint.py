@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from pyservice.calls import Call, Caller, Operation, Park, TokenKind
+from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from pyservice.watch import Topics, Waiters
+from pyservice.watch import LongPolls, Topics
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import until
 from tests.support.sample_service import (
@@ -153,12 +153,14 @@ async def test_a_body_that_is_too_large_is_told_after_the_token(service: SlowSer
 
 
 async def test_an_operation_of_the_own_process_waits_too() -> None:
-    topics, waiters = Topics(), Waiters()
+    topics, waiters = Topics(), LongPolls()
     topics.listen(lambda changes: waiters.take(topics.run, changes))
     first = topics.index_of("lobbies")
 
-    async def run(message: pb.ListLobbiesRequest, caller: Caller) -> pb.ListLobbiesResponse | Park:
-        parked = topics.park_or_none(first, caller.call, "lobbies")
+    async def run(
+        message: pb.ListLobbiesRequest, caller: Caller
+    ) -> pb.ListLobbiesResponse | WaitForChange:
+        parked = topics.wait_unless_changed(first, caller.call, "lobbies")
         return parked if parked is not None else pb.ListLobbiesResponse()
 
     name = f"{MATCHMAKER}.ListLobbies"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller, Park
+from pyservice.calls import Caller, WaitForChange
 from pyservice.doors.limits import Limits, Rate
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import WOKEN_A_TURN
@@ -273,9 +273,9 @@ class WrongParks(SmallControl):
 
     async def get_billing(
         self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
-    ) -> Message | Park:
+    ) -> Message | WaitForChange:
         if self.is_wrong and message.group_id == GROUP:
-            return Park((f"group/{GROUP}",), 1, "not.a.run")
+            return WaitForChange((f"group/{GROUP}",), 1, "not.a.run")
         return await super().get_billing(message, caller)
 
 

@@ -15,7 +15,7 @@ from pyservice.doors.limits import Limits, Rate
 from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.observability.metrics import RequestMetrics
-from pyservice.watch import Waiters
+from pyservice.watch import LongPolls
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import (
     BILLING,
@@ -137,7 +137,7 @@ async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
     }
     await ask(doors, "GET", BILLING, headers=forged)
     (call,) = doors.control.calls
-    assert (str(call.client), call.is_hold_over) == ("127.0.0.1", False)
+    assert (str(call.client), call.long_poll_expired) == ("127.0.0.1", False)
     assert (call.origin, call.user_agent) == (None, None)
 
 
@@ -386,6 +386,6 @@ async def test_an_operation_has_one_plane() -> None:
             DoorSettings(),
             RequestMetrics(),
             Limits(),
-            passing=Passing(Path("nowhere"), Waiters()),
+            passing=Passing(Path("nowhere"), LongPolls()),
             passed=("hosting.v1.Matchmaker.PlayerConnected",),
         )

@@ -17,7 +17,7 @@ from pyservice.edge.asgi import create_app
 from pyservice.edge.passing import Passing
 from pyservice.edge.upstream import NoAnswer, Reply, Upstream
 from pyservice.observability.metrics import RequestMetrics
-from pyservice.watch import Waiters
+from pyservice.watch import LongPolls
 from tests.edge.connections import anyio_backend as anyio_backend
 from tests.support.forwarding_pair import BILLING, CLOUD, VALIDATE, SmallControl, until
 from tests.support.sample_service import HttpConnection, HttpDoor, Response, code_of, open_http
@@ -50,7 +50,7 @@ async def broken(
                 await writer.wait_closed()
 
     server = await asyncio.start_unix_server(handle, path)
-    passing = Passing(path, Waiters(), answer_timeout_ms=int(1_000 * PATIENCE_S))
+    passing = Passing(path, LongPolls(), answer_timeout_ms=int(1_000 * PATIENCE_S))
     if upstreams is not None:
         upstreams.append(passing._upstream)
     passed = tuple(SmallControl().operations())

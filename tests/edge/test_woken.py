@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from pyservice.calls import Call, Caller, Park
+from pyservice.calls import Call, Caller, WaitForChange
 from pyservice.doors.limits import Limits, Rate
 from pyservice.edge import crowds
 from pyservice.edge.exchanges import Answer
@@ -50,7 +50,7 @@ class LargeAnswers(SmallControl):
 
     async def get_billing(
         self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
-    ) -> Message | Park:
+    ) -> Message | WaitForChange:
         answer = await super().get_billing(message, caller)
         if isinstance(answer, groups_pb2.GetGroupBillingResponse):
             answer.group.payment_failed_ts = caller.identity.decode() + self.filling
@@ -64,7 +64,7 @@ class NotingControl(SmallControl):
 
     async def get_billing(
         self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
-    ) -> Message | Park:
+    ) -> Message | WaitForChange:
         self.messages.append(message)
         return await super().get_billing(message, caller)
 
@@ -161,7 +161,7 @@ async def test_each_is_a_call_with_its_own_token_client_and_ray() -> None:
     assert [call.authorization for call in calls] == ["Bearer 1", "Bearer 2"]
     assert {str(call.client) for call in calls} == {"192.0.2.1"}
     assert {call.ray_id for call in calls} == {TRACE[3:35]}
-    assert all(call.is_hold_over for call in calls)
+    assert all(call.long_poll_expired for call in calls)
     assert behind.counts() == {"OK": 2}
     assert behind.metrics.http.in_flight == 0
 

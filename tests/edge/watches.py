@@ -75,7 +75,7 @@ class Behind:
     def __init__(self, control: SmallControl | None = None) -> None:
         self.control = control or SmallControl()
         self.metrics = RequestMetrics()
-        door = DoorSettings(is_behind_door=True)
+        door = DoorSettings(is_internal=True)
         self.edge = create_app(self.control.operations(), door, self.metrics, Limits())
 
     def open(self, request: Request) -> WokenExchange:

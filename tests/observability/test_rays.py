@@ -90,7 +90,7 @@ def test_of_the_rest_one_in_a_hundred_is_kept_at_random_distances() -> None:
 
 
 def test_behind_the_public_door_its_word_counts_and_not_that_there_is_a_trace() -> None:
-    rays = quiet(Rays("control-plane", is_behind_door=True))
+    rays = quiet(Rays("control-plane", is_internal=True))
     assert not end(rays, a_trace(given("00")))
     assert end(rays, a_trace(given("01")))
     assert end(rays, a_trace(given("00")), "INTERNAL")
@@ -98,7 +98,7 @@ def test_behind_the_public_door_its_word_counts_and_not_that_there_is_a_trace() 
 
 def test_both_planes_keep_what_one_of_them_drew() -> None:
     door = Rays("data-plane", per_second=MANY, queued_max=MANY)
-    behind = Rays("control-plane", is_behind_door=True, per_second=MANY, queued_max=MANY)
+    behind = Rays("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
     drawn = 0
     for _ in range(20 * ONE_IN):
         trace = a_trace()

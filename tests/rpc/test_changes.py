@@ -18,7 +18,7 @@ from pyservice.rpc import (
     Unreachable,
     next_changes,
 )
-from pyservice.watch import ParkedTask, Topics, Waiters, park
+from pyservice.watch import LongPolls, Topics, WaitingTask, wait_for_change
 from tests.support.forwarding_pair import until
 from tests.support.waiting import PATIENCE_S
 
@@ -54,10 +54,10 @@ class Plane:
         """Returns when somebody waits for its next change."""
         await until(lambda: bool(self.topics._news))
 
-    def waits(self, waiters: Waiters, topic: str) -> asyncio.Task[bool]:
+    def waits(self, waiters: LongPolls, topic: str) -> asyncio.Task[bool]:
         """Somebody who read just now and waits for the next change of a topic."""
-        parked = park(topic, sequence=self.topics.sequence, run=self.topics.run)
-        return asyncio.create_task(waiters.wait(ParkedTask(), parked))
+        parked = wait_for_change(topic, sequence=self.topics.sequence, run=self.topics.run)
+        return asyncio.create_task(waiters.wait(WaitingTask(), parked))
 
 
 class Client(InternalClient):
@@ -83,8 +83,8 @@ async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
 
 
 @asynccontextmanager
-async def polling(plane: Plane) -> AsyncIterator[Waiters]:
-    waiters = Waiters()
+async def polling(plane: Plane) -> AsyncIterator[LongPolls]:
+    waiters = LongPolls()
     async with Client(plane) as client:
         task = asyncio.create_task(ChangesPoll(client, waiters).run())
         yield waiters

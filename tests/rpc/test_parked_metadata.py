@@ -18,7 +18,7 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc import RpcServer
 from pyservice.rpc.status import read_error
-from pyservice.watch import Waiters
+from pyservice.watch import LongPolls
 from tests.support.forwarding_pair import GROUP, GROUPS, SmallControl, open_doors, until
 from tests.support.waiting import PATIENCE_S
 
@@ -42,7 +42,7 @@ def control() -> SmallControl:
 @pytest.fixture(params=["passed on", "answered here"])
 async def parking(
     request: pytest.FixtureRequest, tmp_path: Path, control: SmallControl
-) -> AsyncIterator[tuple[Channel, Waiters]]:
+) -> AsyncIterator[tuple[Channel, LongPolls]]:
     """A door that parks calls of another process, and one that parks its own; and where they wait."""
     if request.param == "passed on":
         async with open_doors(tmp_path, control) as doors:
@@ -53,8 +53,8 @@ async def parking(
 
 
 @asynccontextmanager
-async def served_here(control: SmallControl) -> AsyncIterator[tuple[Channel, Waiters]]:
-    waiters = Waiters()
+async def served_here(control: SmallControl) -> AsyncIterator[tuple[Channel, LongPolls]]:
+    waiters = LongPolls()
     control.topics.listen(partial(waiters.take, control.topics.run))
     server = RpcServer(
         control.operations(),
@@ -83,13 +83,13 @@ def billing(
     return method(request, metadata=(CLOUD, *filling), timeout=PATIENCE_S)
 
 
-def _is_parked(waiters: Waiters, number: int) -> bool:
+def _is_parked(waiters: LongPolls, number: int) -> bool:
     return len(waiters) == number
 
 
 @pytest.mark.parametrize(("filling_bytes", "entries"), [(4_096, 1), (30_000, 1), (200, 200)])
 async def test_a_call_with_much_metadata_is_not_parked(
-    parking: tuple[Channel, Waiters], filling_bytes: int, entries: int
+    parking: tuple[Channel, LongPolls], filling_bytes: int, entries: int
 ) -> None:
     channel, waiters = parking
     index = (await billing(channel, 0)).watch.index
@@ -103,7 +103,7 @@ async def test_a_call_with_much_metadata_is_not_parked(
 
 
 async def test_a_call_with_as_much_as_tracing_adds_is_parked(
-    parking: tuple[Channel, Waiters], control: SmallControl
+    parking: tuple[Channel, LongPolls], control: SmallControl
 ) -> None:
     channel, waiters = parking
     index = (await billing(channel, 0)).watch.index
@@ -114,7 +114,7 @@ async def test_a_call_with_as_much_as_tracing_adds_is_parked(
 
 
 async def test_what_need_not_wait_is_answered_whatever_comes_with_it(
-    parking: tuple[Channel, Waiters], control: SmallControl
+    parking: tuple[Channel, LongPolls], control: SmallControl
 ) -> None:
     channel, _ = parking
     index = (await billing(channel, 30_000)).watch.index

@@ -139,7 +139,7 @@ async def test_no_client_speaks_for_the_public_door(doors: Doors) -> None:
     forged = (*CLOUD, ("x-hosting-client", "10.9.8.7"), ("x-hosting-held", "over"))
     await billing(doors, metadata=forged)
     (call,) = doors.control.calls
-    assert (str(call.client), call.is_hold_over) == ("127.0.0.1", False)
+    assert (str(call.client), call.long_poll_expired) == ("127.0.0.1", False)
 
 
 async def test_both_planes_are_told_by_one_reflection_and_one_health(doors: Doors) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.port_ranges import PROCESS_PORTS
+from pyservice.network.port_ranges import PROCESS_PORTS
 from pyservice.runtime import process_ports
 from pyservice.runtime.orders import End, Order, PortOrder, Resources
 from pyservice.runtime.places import REST_S, Places

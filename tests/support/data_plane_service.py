@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import httpx
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from tests.dataplane.configurations import NAMESPACE_ID, VERSION_ID, document, version
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT

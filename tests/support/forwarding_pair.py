@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from pyservice.calls import Call, Caller, Operation, Park, Run, TokenKind
+from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
 from pyservice.doors import DoorSettings
 from pyservice.doors.limits import Limits
 from pyservice.edge.asgi import create_app
@@ -35,7 +35,7 @@ from pyservice.rpc import (
     RpcServer,
     next_changes,
 )
-from pyservice.watch import Topics, Waiters
+from pyservice.watch import LongPolls, Topics
 from tests.support.sample_service import GrpcDoor, HttpDoor, SmallService, listener
 from tests.support.waiting import PATIENCE_S
 
@@ -96,11 +96,11 @@ class SmallControl:
 
     async def get_billing(
         self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
-    ) -> Message | Park:
+    ) -> Message | WaitForChange:
         topic = f"group/{message.group_id}"
         index = self.topics.index_of(topic)
         self.reads += 1
-        park = self.topics.park_or_none(message.watch_index, caller.call, topic)
+        park = self.topics.wait_unless_changed(message.watch_index, caller.call, topic)
         if park is not None:
             self.parks += 1
             return park
@@ -155,7 +155,7 @@ class Behind:
         self._servers: tuple[HttpServer, RpcServer] | None = None
 
     async def start(self, control: SmallControl) -> None:
-        door = DoorSettings(is_behind_door=True)
+        door = DoorSettings(is_internal=True)
         metrics, limits, table = RequestMetrics(), self._limits, control.operations()
         app = create_app(table, door, metrics, limits)
         http = make_server(app, [listen_unix(self.http_path)])
@@ -181,7 +181,7 @@ class Doors:
     grpc: GrpcDoor
     behind: Behind
     control: SmallControl
-    waiters: Waiters
+    waiters: LongPolls
     metrics: RequestMetrics
     server: HttpServer
 
@@ -202,7 +202,7 @@ async def open_doors(
     """Both doors, the way between them, and the poll for changes."""
     control = control or SmallControl()
     settings, metrics = settings or DoorSettings(), RequestMetrics()
-    waiters = Waiters(hold_ms)
+    waiters = LongPolls(hold_ms)
     passed = tuple(control.operations())
     own = SmallService().operations()
     async with AsyncExitStack() as stack:

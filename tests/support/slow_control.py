@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller, Park
+from pyservice.calls import Caller, WaitForChange
 from pyservice.pb.hosting.v1 import groups_pb2
 from tests.support.forwarding_pair import SmallControl
 
@@ -23,7 +23,7 @@ class SlowRecords(SmallControl):
 
     async def get_billing(
         self, message: groups_pb2.GetGroupBillingRequest, caller: Caller
-    ) -> Message | Park:
+    ) -> Message | WaitForChange:
         answer = await super().get_billing(message, caller)
         if not self.slow.isdisjoint((message.group_id, caller.identity.decode())):
             self.reading += 1

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import engine
 from pyservice.storage.database import open_database

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 from pyservice.control import signing_keys
 from pyservice.control.signing_keys import Keys
 from tests.control.files import put

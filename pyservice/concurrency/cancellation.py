@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def finish(work: Awaitable[Result]) -> Result:
+async def await_despite_cancel(work: Awaitable[Result]) -> Result:
     """Waits for work to its end, also when the caller is cancelled, however often: then it is over, done or not, and
     nobody touches what it was at meanwhile.
     """
@@ -28,7 +28,7 @@ async def finish(work: Awaitable[Result]) -> Result:
     raise cancelled
 
 
-async def drop(*tasks: asyncio.Future[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     """Cancels them; they are over then, whatever they answered. That the caller is cancelled meanwhile is not mistaken
     for that of what it waits for: to await a task that was cancelled, and suppress what comes, would lose it.
     """

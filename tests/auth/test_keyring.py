@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice import keyring
+from pyservice.auth import keyring
 
 
 def test_the_first_start_makes_a_ring_that_only_its_owner_reads(tmp_path: Path) -> None:

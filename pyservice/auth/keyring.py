@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from pyservice.durable import remove_unfinished, write_file
+from pyservice.durable_files import remove_unfinished, write_file
 
 FILE: Final = "keys.json"
 _FORMAT: Final = 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.auth import Authorizer, host_of_origin
+from pyservice.auth.authorization import Authorizer, host_of_origin
 from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.namespace_index import NamespaceIndex

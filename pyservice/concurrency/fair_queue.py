@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 
-class Crowded(Exception):
+class QueueFull(Exception):
     """Nothing more of this tenant is let in: too much of it waits already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class FairQueueLimits:
     """How many requests at once."""
 
     per_host: int
@@ -46,11 +46,11 @@ class _Host:
     """In the order in which tenants get the next turn: who got one goes to the end."""
 
 
-class Turns:
+class FairQueue:
     """Hands out turns. Of a host the tenants that wait get them one after the other, each its own in
     the order of coming."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: FairQueueLimits) -> None:
         self._bounds = bounds
         self._hosts: dict[str, _Host] = {}
         self._tenants: dict[bytes, _Tenant] = {}
@@ -60,19 +60,19 @@ class Turns:
         return len(self._hosts) + len(self._tenants)
 
     @asynccontextmanager
-    async def one(self, tenant: bytes, host: str) -> AsyncIterator[None]:
-        """Within it is the tenant's turn at the host. Raises Crowded, at once."""
-        await self.enter(tenant, host)
+    async def permit(self, tenant: bytes, host: str) -> AsyncIterator[None]:
+        """Within it is the tenant's turn at the host. Raises QueueFull, at once."""
+        await self.acquire(tenant, host)
         try:
             yield
         finally:
-            self.leave(tenant, host)
+            self.release(tenant, host)
 
-    async def enter(self, tenant: bytes, host: str) -> None:
-        """Waits for the tenant's turn at the host; whoever has it calls `leave`. Raises Crowded, at once."""
+    async def acquire(self, tenant: bytes, host: str) -> None:
+        """Waits for the tenant's turn at the host; whoever has it calls `leave`. Raises QueueFull, at once."""
         known = self._tenants.setdefault(tenant, _Tenant())
         if known.present >= self._bounds.waiting_per_tenant:
-            raise Crowded
+            raise QueueFull
         place = self._hosts.setdefault(host, _Host())
         known.present += 1
         try:
@@ -84,7 +84,7 @@ class Turns:
             self._gone(tenant, host)
             raise
 
-    def leave(self, tenant: bytes, host: str) -> None:
+    def release(self, tenant: bytes, host: str) -> None:
         """The turn is over."""
         self._leave(tenant, host)
         self._gone(tenant, host)

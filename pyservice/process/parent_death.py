@@ -9,7 +9,7 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def signal_at_end_of_parent(number: int) -> None:
+def signal_on_parent_death(number: int) -> None:
     """From now on the end of the parent's thread that began this process is this signal for us. Who asks for it looks
     afterwards whether the parent is there still: it may have ended before. Raises OSError.
     """

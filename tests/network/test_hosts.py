@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from pyservice.hosts import AllowedAddresses
+from pyservice.network.hosts import AllowedAddresses
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pyservice.bearer import bearer_token, forbidden
+from pyservice.auth.bearer_token import bearer_token, forbidden
 from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.errors import ServiceError
 

@@ -14,7 +14,7 @@ from typing import Final
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def is_out_of_room(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Whether the disk, or what its user may have of it, had no room."""
     return error.errno in _NO_ROOM
 

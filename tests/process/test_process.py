@@ -14,30 +14,31 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.durable import write_file
-from pyservice.process import (
+from pyservice.durable_files import write_file
+from pyservice.process.directory_lock import (
     LOCK_FILE,
     DirectoryLock,
     DirectoryUnusable,
-    Parent,
-    StopSignals,
-    holder_of,
+    lock_holder_pid,
+)
+from pyservice.process.ready_report import (
+    SupervisorLink,
     remove_ready_file,
-    tell_ready,
-    wait_for_end,
+    report_ready,
     write_ready_file,
 )
+from pyservice.process.stop_signals import StopSignals, wait_for_exit
 from tests.support.waiting import PATIENCE_S
 
 # Holds a lock until a line comes, says that it is ending, and ends at the next line.
 _ENDING_HOLDER = """
 import sys
 from pathlib import Path
-from pyservice.process import DirectoryLock
+from pyservice.process.directory_lock import DirectoryLock
 lock = DirectoryLock.take(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.readline()
-lock.tell_stopping()
+lock.announce_stopping()
 print("stopping", flush=True)
 sys.stdin.readline()
 """
@@ -45,9 +46,9 @@ sys.stdin.readline()
 # Shares the end of its parent, and tells when it came.
 _CHILD = """
 import signal, sys, time
-from pyservice.process import Parent
+from pyservice.process.ready_report import SupervisorLink
 signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit()))
-print(Parent.parse(sys.argv[1]).share_its_end(), flush=True)
+print(SupervisorLink.parse(sys.argv[1]).stop_on_supervisor_exit(), flush=True)
 time.sleep(60)
 """
 
@@ -60,7 +61,7 @@ subprocess.run([sys.executable, "-c", sys.argv[1], f"{os.getpid()}:0"])
 _HOLDER = """
 import sys
 from pathlib import Path
-from pyservice.process import DirectoryLock
+from pyservice.process.directory_lock import DirectoryLock
 lock = DirectoryLock.take(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -120,11 +121,11 @@ async def test_the_first_signal_stops_and_the_second_hurries() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(signals.stop.wait(), PATIENCE_S)
         assert reloads == [1]
-        assert not signals.hurry.is_set()
+        assert not signals.forced.is_set()
         paused = asyncio.create_task(signals.pause(60_000))
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.wait_for(paused, PATIENCE_S)
-        assert signals.hurry.is_set()
+        assert signals.forced.is_set()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
@@ -151,26 +152,26 @@ def test_a_holder_that_says_it_is_ending_is_waited_for(tmp_path: Path) -> None:
         assert holder.stdin is not None
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        assert holder_of(tmp_path) == holder.pid
+        assert lock_holder_pid(tmp_path) == holder.pid
         with pytest.raises(DirectoryUnusable, match=f"process {holder.pid}:"):
-            DirectoryLock.take(tmp_path, patience_ms=100)
+            DirectoryLock.take(tmp_path, timeout_ms=100)
         holder.stdin.write(b"\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == b"stopping\n"
-        assert holder_of(tmp_path) == holder.pid
+        assert lock_holder_pid(tmp_path) == holder.pid
         began = time.monotonic()
         # Longer than one is waited for that does not say so.
         with pytest.raises(DirectoryUnusable, match=f"process {holder.pid}:"):
-            DirectoryLock.take(tmp_path, patience_ms=2_500)
+            DirectoryLock.take(tmp_path, timeout_ms=2_500)
         assert time.monotonic() - began >= 2.5
         holder.stdin.close()
-        DirectoryLock.take(tmp_path, patience_ms=20_000).release()
+        DirectoryLock.take(tmp_path, timeout_ms=20_000).release()
 
 
 def test_nobody_holds_what_is_not_there(tmp_path: Path) -> None:
-    assert holder_of(tmp_path) is None
+    assert lock_holder_pid(tmp_path) is None
     (tmp_path / LOCK_FILE).touch()
-    assert holder_of(tmp_path) is None
+    assert lock_holder_pid(tmp_path) is None
 
 
 def test_the_death_of_a_parent_is_a_signal_for_its_child() -> None:
@@ -184,39 +185,42 @@ def test_the_death_of_a_parent_is_a_signal_for_its_child() -> None:
 
 def test_a_parent_that_is_dead_already_is_noticed() -> None:
     # Process 1 may be anything, but it did not start this one.
-    child = "from pyservice.process import Parent; print(Parent(1, 0).share_its_end())"
+    child = (
+        "from pyservice.process.ready_report import SupervisorLink\n"
+        "print(SupervisorLink(1, 0).stop_on_supervisor_exit())"
+    )
     done = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True)
     assert done.stdout == b"False\n"
 
 
 def test_a_parent_is_told_and_a_dead_one_does_no_harm() -> None:
     reading, writing = os.pipe()
-    assert Parent.parse(str(Parent(7, writing))) == Parent(7, writing)
-    Parent(7, writing).tell_ready({"http": "127.0.0.1:1"})
+    assert SupervisorLink.parse(str(SupervisorLink(7, writing))) == SupervisorLink(7, writing)
+    SupervisorLink(7, writing).report_ready({"http": "127.0.0.1:1"})
     with open(reading, "rb") as pipe:
         assert json.load(pipe) == {"http": "127.0.0.1:1"}
     reading, writing = os.pipe()
     os.close(reading)
-    Parent(7, writing).tell_ready({})
+    SupervisorLink(7, writing).report_ready({})
 
 
 @pytest.mark.anyio
 async def test_the_end_of_a_process_is_waited_for_but_not_in_a_hurry() -> None:
     signals = StopSignals()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
-        waiting = asyncio.create_task(wait_for_end(cat.pid, signals, 60_000))
+        waiting = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         cat.kill()
         await asyncio.wait_for(waiting, PATIENCE_S)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as cat:
-        await asyncio.wait_for(wait_for_end(cat.pid, signals, 10), PATIENCE_S)
-        waiting = asyncio.create_task(wait_for_end(cat.pid, signals, 60_000))
-        signals.hurry.set()
+        await asyncio.wait_for(wait_for_exit(cat.pid, signals, 10), PATIENCE_S)
+        waiting = asyncio.create_task(wait_for_exit(cat.pid, signals, 60_000))
+        signals.forced.set()
         await asyncio.wait_for(waiting, PATIENCE_S)
         cat.kill()
     # Nobody: there is nothing to wait for.
-    await asyncio.wait_for(wait_for_end(cat.pid, StopSignals(), 60_000), PATIENCE_S)
+    await asyncio.wait_for(wait_for_exit(cat.pid, StopSignals(), 60_000), PATIENCE_S)
 
 
 @pytest.mark.anyio
@@ -230,11 +234,11 @@ async def test_a_ready_file_without_room_is_written_later(
             raise OSError(errno.ENOSPC, "No space left on device")
         write_file(path, content, mode)
 
-    monkeypatch.setattr("pyservice.process.write_file", full_once)
-    monkeypatch.setattr("pyservice.process._RETRY_MS", 1)
+    monkeypatch.setattr("pyservice.process.ready_report.write_file", full_once)
+    monkeypatch.setattr("pyservice.process.ready_report._RETRY_MS", 1)
     path = tmp_path / "ready.json"
-    await tell_ready(path, {"a": 1}, StopSignals(), lambda _, retry_ms: told.append(retry_ms))
+    await report_ready(path, {"a": 1}, StopSignals(), lambda _, retry_ms: told.append(retry_ms))
     assert told == [1]
     assert json.loads(path.read_text()) == {"a": 1}
     with pytest.raises(OSError, match="missing"):
-        await tell_ready(tmp_path / "missing" / "x", {}, StopSignals(), lambda *_: None)
+        await report_ready(tmp_path / "missing" / "x", {}, StopSignals(), lambda *_: None)

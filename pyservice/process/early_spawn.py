@@ -15,16 +15,16 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pyservice.held_signals import is_serve
+from pyservice.process.held_signals import is_serve
 
 ROLES: Final = ("data", "control")
 
 _FLAGS_FROM: Final = "--flags-from="
 
-_early: dict[str, Begun] = {}
+_early: dict[str, SpawnedChild] = {}
 
 
-class Begun:
+class SpawnedChild:
     """A child that waits for its flags. `ready` is where it tells that it is ready."""
 
     def __init__(self, role: str, shown: Sequence[str]) -> None:
@@ -48,12 +48,12 @@ class Begun:
             os.close(ready_end)
             os.close(flags_end)
 
-    def give(self, flags: Sequence[str]) -> None:
+    def send_flags(self, flags: Sequence[str]) -> None:
         """Lets it begin. One that is dead already is found so by whoever waits for it."""
         with contextlib.suppress(BrokenPipeError), open(self._flags, "wb") as pipe:
             pipe.write(json.dumps(list(flags)).encode())
 
-    def drop(self) -> None:
+    def kill(self) -> None:
         """It is not wanted; it holds nothing."""
         os.close(self.ready)
         os.close(self._flags)
@@ -61,7 +61,7 @@ class Begun:
         self.process.wait()
 
 
-def begin_early(words: Sequence[str]) -> None:
+def spawn_early(words: Sequence[str]) -> None:
     """Begins both children when these words of the command line are a `serve` that will want them."""
     is_of_one_role = any(word == "--role" or word.startswith("--role=") for word in words)
     if not is_serve(words) or is_of_one_role:
@@ -69,22 +69,22 @@ def begin_early(words: Sequence[str]) -> None:
     # Where there is no room for processes the start itself tells it.
     with contextlib.suppress(OSError):
         for role in ROLES:
-            _early[role] = Begun(role, words[1:])
+            _early[role] = SpawnedChild(role, words[1:])
 
 
-def take(role: str, flags: Sequence[str]) -> Begun:
+def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
     """The child that was begun early, once, or a new one; it still has to be given the flags. Raises OSError."""
     early = _early.pop(role, None)
-    return Begun(role, flags) if early is None else early
+    return SpawnedChild(role, flags) if early is None else early
 
 
-def drop_early() -> None:
+def kill_early() -> None:
     """Nobody will take what was begun early."""
     while _early:
-        _early.popitem()[1].drop()
+        _early.popitem()[1].kill()
 
 
-class Awaited:
+class PendingFlags:
     """The flags of this process, if it is a child that was begun without them."""
 
     def __init__(self, own: Sequence[str], descriptor: int) -> None:
@@ -92,7 +92,7 @@ class Awaited:
         self._descriptor = descriptor
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Awaited | None:
+    def of(cls, words: Sequence[str]) -> PendingFlags | None:
         """From the words of the command line; None for a process that has all its flags."""
         if not words or not words[-1].startswith(_FLAGS_FROM):
             return None

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice import reserved
+from pyservice.network import reserved_names
 
 
 @pytest.mark.parametrize("name", ["HOSTING_", "HOSTING_X", "PORT", "PORT_", "PORT_a\nb"])
 def test_names_that_the_service_sets_are_known(name: str) -> None:
-    assert reserved.is_environment_name(name)
+    assert reserved_names.is_environment_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "port", "PORTS", "MY_PORT", "HOSTING", "hosting_x"])
 def test_other_names_are_the_developers(name: str) -> None:
-    assert not reserved.is_environment_name(name)
+    assert not reserved_names.is_environment_name(name)
 
 
 @pytest.mark.parametrize("name", ["Connection", "TE", "Proxy-Anything", "content-length"])
 def test_headers_of_a_connection_are_known_in_any_case(name: str) -> None:
-    assert reserved.is_header_of_connection(name)
+    assert reserved_names.is_header_of_connection(name)
 
 
 def test_each_header_is_in_one_list() -> None:
     lists = (
-        reserved.HEADERS_OF_A_CONNECTION,
-        reserved.HEADERS_OF_REQUESTS,
-        reserved.HEADERS_OF_ANSWERS,
+        reserved_names.HEADERS_OF_A_CONNECTION,
+        reserved_names.HEADERS_OF_REQUESTS,
+        reserved_names.HEADERS_OF_ANSWERS,
     )
     assert len(frozenset().union(*lists)) == sum(map(len, lists))
     assert all(name == name.lower() for names in lists for name in names)
 
 
 def test_the_service_says_the_ray_id_of_its_answers_alone() -> None:
-    assert reserved.is_header_of_answers("X-Ray-Id")
-    assert not reserved.is_header_of_requests("X-Ray-Id")
-    assert reserved.is_header_of_requests("TraceParent")
+    assert reserved_names.is_header_of_answers("X-Ray-Id")
+    assert not reserved_names.is_header_of_requests("X-Ray-Id")
+    assert reserved_names.is_header_of_requests("TraceParent")

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from pyservice import spawning
-from pyservice.spawning import Awaited, Begun
+from pyservice.process import early_spawn
+from pyservice.process.early_spawn import PendingFlags, SpawnedChild
 from tests.app.household import Household, processes_of, until
 
 WAIT_S = 30.0
 
 
-@pytest.mark.parametrize("role", spawning.ROLES)
+@pytest.mark.parametrize("role", early_spawn.ROLES)
 def test_a_child_that_is_told_nothing_ends_and_has_done_nothing(tmp_path: Path, role: str) -> None:
     folder = tmp_path / "data"
-    begun = Begun(role, ["--data-dir", str(folder)])
+    begun = SpawnedChild(role, ["--data-dir", str(folder)])
     assert processes_of(folder)
     os.close(begun._flags)
     assert begun.process.wait(WAIT_S) == 0
@@ -32,17 +32,17 @@ def test_a_child_that_is_told_nothing_ends_and_has_done_nothing(tmp_path: Path, 
 
 
 def test_a_child_that_is_dropped_is_gone(tmp_path: Path) -> None:
-    begun = Begun("data", ["--data-dir", str(tmp_path)])
-    begun.drop()
+    begun = SpawnedChild("data", ["--data-dir", str(tmp_path)])
+    begun.kill()
     assert begun.process.returncode == -signal.SIGKILL
     assert not processes_of(tmp_path)
 
 
 def test_flags_may_be_given_to_a_child_that_has_died(tmp_path: Path) -> None:
-    begun = Begun("control", ["--data-dir", str(tmp_path)])
+    begun = SpawnedChild("control", ["--data-dir", str(tmp_path)])
     begun.process.kill()
     begun.process.wait()
-    begun.give(["--data-dir", "x" * 100_000])
+    begun.send_flags(["--data-dir", "x" * 100_000])
     os.close(begun.ready)
 
 
@@ -59,36 +59,36 @@ def test_flags_may_be_given_to_a_child_that_has_died(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_begun_for_what_will_not_want_it(words: list[str]) -> None:
-    spawning.begin_early(words)
-    assert not spawning._early
+    early_spawn.spawn_early(words)
+    assert not early_spawn._early
 
 
 def test_a_start_takes_what_was_begun_for_it_once(tmp_path: Path) -> None:
     folder = str(tmp_path / "data")
-    spawning.begin_early(["serve", "--data-dir", folder])
+    early_spawn.spawn_early(["serve", "--data-dir", folder])
     try:
-        early = spawning.take("data", [])
-        late = spawning.take("data", [])
+        early = early_spawn.take_or_spawn("data", [])
+        late = early_spawn.take_or_spawn("data", [])
         assert early is not late
         for begun in (early, late):
-            begun.drop()
+            begun.kill()
         assert len(processes_of(tmp_path)) == 1
     finally:
-        spawning.drop_early()
+        early_spawn.kill_early()
     assert not processes_of(tmp_path)
 
 
 def test_words_of_a_child_are_those_that_it_is_given_and_its_own() -> None:
     read_end, write_end = os.pipe()
     own = ["--role=data", "--child-of=7:8"]
-    awaited = Awaited.of(["serve", "--http=shown", *own, f"--flags-from={read_end}"])
+    awaited = PendingFlags.of(["serve", "--http=shown", *own, f"--flags-from={read_end}"])
     assert awaited is not None
     assert (awaited.role, awaited.parent) == ("data", "7:8")
     os.write(write_end, b'["--http=given"]')
     os.close(write_end)
     assert awaited.words() == ["serve", "--http=given", *own]
-    assert Awaited.of(["serve", "--role=data"]) is None
-    assert Awaited.of([]) is None
+    assert PendingFlags.of(["serve", "--role=data"]) is None
+    assert PendingFlags.of([]) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])

@@ -7,24 +7,24 @@ import random
 
 import pytest
 
-from pyservice.turns import Bounds, Crowded, Turns
+from pyservice.concurrency.fair_queue import FairQueue, FairQueueLimits, QueueFull
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-BOUNDS = Bounds(per_host=4, per_tenant_at_host=3, per_tenant=5, waiting_per_tenant=12)
+BOUNDS = FairQueueLimits(per_host=4, per_tenant_at_host=3, per_tenant=5, waiting_per_tenant=12)
 
 
 class Crowd:
     """Requests that keep their turn until they are told to go on."""
 
-    def __init__(self, bounds: Bounds = BOUNDS) -> None:
-        self.turns = Turns(bounds)
+    def __init__(self, bounds: FairQueueLimits = BOUNDS) -> None:
+        self.turns = FairQueue(bounds)
         self.order: list[tuple[bytes, str]] = []
         self.running: dict[asyncio.Event, tuple[bytes, str]] = {}
 
     async def _ask(self, tenant: bytes, host: str) -> None:
-        async with self.turns.one(tenant, host):
+        async with self.turns.permit(tenant, host):
             done = asyncio.Event()
             self.order.append((tenant, host))
             self.running[done] = (tenant, host)
@@ -77,7 +77,9 @@ async def test_a_tenant_has_its_share_of_all_and_other_hosts_wait_for_it_too() -
 
 
 async def test_tenants_that_wait_get_their_turns_one_after_the_other() -> None:
-    crowd = Crowd(Bounds(per_host=1, per_tenant_at_host=1, per_tenant=9, waiting_per_tenant=99))
+    crowd = Crowd(
+        FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=9, waiting_per_tenant=99)
+    )
     tasks = await crowd.come(b"many", "host", 4)
     tasks += await crowd.come(b"few", "host", 2)
     tasks += await crowd.come(b"one", "host", 1)
@@ -93,14 +95,16 @@ async def test_more_than_may_wait_is_refused_at_once_and_only_this_tenants() -> 
     crowd = Crowd()
     tasks = await crowd.come(b"slow", "host", 14)
     refused = [task for task in tasks if task.done()]
-    assert [type(task.exception()) for task in refused] == [Crowded, Crowded]
+    assert [type(task.exception()) for task in refused] == [QueueFull, QueueFull]
     tasks += await crowd.come(b"good", "host", 5)
     assert len([task for task in tasks if task.done()]) == 2
     await cancel(tasks)
 
 
 async def test_whoever_goes_away_takes_no_turn_along() -> None:
-    crowd = Crowd(Bounds(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99))
+    crowd = Crowd(
+        FairQueueLimits(per_host=1, per_tenant_at_host=1, per_tenant=1, waiting_per_tenant=99)
+    )
     tasks = await crowd.come(b"a", "host", 3)
     # The first hands its turn to the second at the moment at which that goes away.
     next(iter(crowd.running)).set()
@@ -141,7 +145,7 @@ async def test_bounds_hold_and_everybody_has_a_turn_in_any_order_of_events(seed:
     await settled()
     assert {
         type(error) for task in tasks if not task.cancelled() and (error := task.exception())
-    } <= {Crowded}
+    } <= {QueueFull}
     assert len(crowd.turns) == 0
 
 

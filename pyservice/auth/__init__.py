@@ -1,0 +1,1 @@
+"""Tokens of callers: their form, their authorization, and the signing keys."""

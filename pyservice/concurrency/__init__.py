@@ -1,0 +1,1 @@
+"""Cancellation and fair queueing on the event loop."""

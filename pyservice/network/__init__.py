@@ -1,0 +1,1 @@
+"""Host names, IP addresses, reserved names and port ranges."""

@@ -1,0 +1,1 @@
+"""Start, signals, directory lock and ready report of a process."""

@@ -1,0 +1,113 @@
+"""Exclusive lock of a data directory, with the PID of its holder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+LOCK_FILE: Final = "LOCK"
+_POLL_INTERVAL_MS: Final = 20
+_UNANNOUNCED_EXIT_GRACE_MS: Final = 2_000
+"""How long a killed holder may take to announce that it is stopping."""
+_STOPPING: Final = "stopping"
+
+
+class DirectoryUnusable(Exception):
+    """The data directory cannot be had; the message says why, with the pid of its holder."""
+
+
+def make_folder(folder: Path) -> None:
+    """Makes it (0700) when it is missing. Raises DirectoryUnusable."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DirectoryUnusable(f"{folder} cannot be used: {error.strerror}") from None
+
+
+class DirectoryLock:
+    """Exclusive use of a data directory for as long as this process lives or until `release`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, folder: Path, name: str = LOCK_FILE, *, timeout_ms: int = 0) -> DirectoryLock:
+        """Makes the folder (0700) when it is missing. Raises DirectoryUnusable.
+
+        A holder that is ending is waited for, `timeout_ms` at most.
+        """
+        make_folder(folder)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(folder / name, flags, 0o600)
+        except OSError as error:
+            raise DirectoryUnusable(f"{folder} cannot be used: {error.strerror}") from None
+        try:
+            _wait_for_lock(descriptor, timeout_ms)
+        except BlockingIOError:
+            pid, _ = _holder(descriptor)
+            os.close(descriptor)
+            raise DirectoryUnusable(
+                f"{folder} is in use by process {pid or '(starting)'}: stop it first, "
+                "or choose another --data-dir"
+            ) from None
+        lock = cls(descriptor)
+        lock._write(str(os.getpid()))
+        return lock
+
+    def announce_stopping(self) -> None:
+        """Whoever waits for the directory may go on waiting."""
+        self._write(f"{os.getpid()} {_STOPPING}")
+
+    def _write(self, text: str) -> None:
+        # It is for people and for patience: on a full disk the lock holds without it.
+        with contextlib.suppress(OSError):
+            length = os.pwrite(self._descriptor, f"{text}\n".encode(), 0)
+            os.ftruncate(self._descriptor, length)
+
+    def release(self) -> None:
+        """Gives the directory up. Repeats do nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:
+    """Raises BlockingIOError when the holder stays, or takes too long to end."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _, is_stopping = _holder(descriptor)
+            allowed_ms = timeout_ms if is_stopping else min(timeout_ms, _UNANNOUNCED_EXIT_GRACE_MS)
+            if (time.monotonic() - began_s) * 1000 >= allowed_ms:
+                raise
+            time.sleep(_POLL_INTERVAL_MS / 1000)
+        else:
+            return
+
+
+def _holder(descriptor: int) -> tuple[str, bool]:
+    """Pid of the holder of a lock as far as it told it, and whether it is ending."""
+    words = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
+    return (words[0] if words else ""), words[1:] == [_STOPPING]
+
+
+def lock_holder_pid(folder: Path, name: str = LOCK_FILE) -> int | None:
+    """Pid of the process that holds the lock of the folder, if one does and told it."""
+    try:
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        pid, _ = _holder(descriptor)
+        return int(pid)
+    except ValueError:
+        return None
+    finally:
+        os.close(descriptor)
